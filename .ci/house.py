@@ -1,4 +1,4 @@
-"""Counts that keep the source readable: circles, sizes, docstrings, vague names, names with two meanings.
+"""Counts that keep the source readable: circles, sizes, docstrings, vague names, names and fixtures defined twice.
 
 python .ci/house.py            prints each count beside its limit; exits with 1 where a count is over it
 python .ci/house.py --show     prints the places too
@@ -16,6 +16,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "bertwright"
+TESTS = ROOT / "tests"
 
 FRAGMENTS = ("What", "Whether", "Of", "It", "One", "Both", "Those")
 """First words of docstrings that are no sentences."""
@@ -30,6 +31,7 @@ LIMITS = {
     "files over 400 lines": 0,
     "functions over 60 lines, docstring left out": 0,
     "public names defined in several files": 0,
+    "fixtures defined in several files": 0,
     "percent of the lines in the largest folder": 15,
 }
 
@@ -39,7 +41,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--show", action="store_true", help="print the places too")
     show = parser.parse_args().show
-    trees = {path.relative_to(ROOT): ast.parse(path.read_text("utf-8")) for path in sorted(SOURCE.rglob("*.py"))}
+    trees, tests = (
+        {path.relative_to(ROOT): ast.parse(path.read_text("utf-8")) for path in sorted(folder.rglob("*.py"))}
+        for folder in (SOURCE, TESTS)
+    )
     lines = {path: len((ROOT / path).read_text("utf-8").splitlines()) for path in trees}
     folder, percent = largest_folder(lines)
     places = dict(
@@ -52,6 +57,7 @@ def main() -> int:
                 [f"{path}: {count}" for path, count in lines.items() if count > 400],
                 list(long_functions(trees)),
                 list(names_twice(trees)),
+                list(fixtures_twice(tests)),
                 [folder] * percent,
             ),
             strict=True,
@@ -124,6 +130,20 @@ def names_twice(trees: dict[Path, ast.Module]) -> Iterator[str]:
             for name in names:
                 if not name.startswith("_") and name not in TWICE:
                     homes[name].add(str(path))
+    for name, paths in sorted(homes.items()):
+        if len(paths) > 1:
+            yield f"{name}: {', '.join(sorted(paths))}"
+
+
+def fixtures_twice(tests: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield fixtures of the same name that several files of the tests define, a conftest.py included."""
+    homes = defaultdict(set)
+    for path, tree in tests.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+                "pytest.fixture" in ast.unparse(decorator) for decorator in node.decorator_list
+            ):
+                homes[node.name].add(str(path))
     for name, paths in sorted(homes.items()):
         if len(paths) > 1:
             yield f"{name}: {', '.join(sorted(paths))}"

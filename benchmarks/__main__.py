@@ -17,12 +17,12 @@ LONG = (("memory",), ("scaling",), ("startup",))
 
 
 def run(name: str, *options: str) -> dict[str, Any]:
-    """What a benchmark prints as its last line; what it says on the way goes to standard error."""
+    """Run a benchmark; return the object in its last line. Its other messages go to standard error."""
     print(f"python -m benchmarks.{' '.join((name, *options))}", file=sys.stderr, flush=True)
     command = [sys.executable, "-m", f"benchmarks.{name}", *options, "--json"]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return found
+    report: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return report
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -30,15 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
     parser.add_argument("--long", action="store_true", help="those that take longer, instead")
     parser.add_argument("--json", action="store_true", help="print everything as the last line of standard output")
-    given = parser.parse_args(arguments)
-    found = {" ".join(call): run(*call) for call in (LONG if given.long else SHORT)}
-    rows = [row for part in found.values() for row in part["rows"]]
+    options = parser.parse_args(arguments)
+    results = {" ".join(call): run(*call) for call in (LONG if options.long else SHORT)}
+    rows = [row for part in results.values() for row in part["rows"]]
     print(f"\n{processor()}", file=sys.stderr)
-    for name, version in {key: value for part in found.values() for key, value in part["versions"].items()}.items():
+    for name, version in {key: value for part in results.values() for key, value in part["versions"].items()}.items():
         print(f"{name} {version}", file=sys.stderr)
     show([row for row in rows if "ratio" in row])
-    if given.json:
-        print(json.dumps({"rows": rows, "parts": found, "processor": processor()}))
+    if options.json:
+        print(json.dumps({"rows": rows, "parts": results, "processor": processor()}))
 
 
 if __name__ == "__main__":

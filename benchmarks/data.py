@@ -31,7 +31,7 @@ from bertwright.corpus.encode import EncodedDocuments
 from bertwright.corpus.shards import Corpus
 from bertwright.corpus.writer import CorpusWriter
 from bertwright.objectives.dataset import Examples
-from bertwright.objectives.sentence_pairs import plan_pairs
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.quickstart.docstrings import collect
 from bertwright.tasks.question_answering.data import read_unlabelled
@@ -98,7 +98,7 @@ def measure(corpus: Corpus) -> list[dict[str, Any]]:
     lengths, first = corpus.sentence_lengths(), corpus.document_first()
 
     def one_plan(run: int) -> int:
-        plan_pairs(lengths, first, length=LENGTH, seed=0, epoch=run)
+        plan_rows(lengths, first, length=LENGTH, seed=0, epoch=run)
         return lengths.size
 
     rows.append(measured("sentences planned into pairs, one thread", one_plan))

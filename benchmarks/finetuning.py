@@ -34,9 +34,9 @@ from bertwright.training.settings import OptimizerSettings
 BATCH = 32
 LENGTH = 128
 STEPS = {"tiny": 100, "base": 4}
-"""Of a turn; as it comes, padded to 128, transformers does a tenth of them, one at least."""
+"""Steps of a turn. With padding to 128, its default, transformers does a tenth of them, at least one."""
 MEAN_WORDS = 9.4
-"""Of SST-2's training rows, most of which are parts of sentences."""
+"""Mean number of words in SST-2's training rows, most of which are parts of sentences."""
 
 
 def documentation_data(folder: Path) -> tuple[Path, Tokenizer]:
@@ -48,8 +48,8 @@ def documentation_data(folder: Path) -> tuple[Path, Tokenizer]:
     chosen = random.choice(len(sentences), 20_000)
     for name, rows in (("train", slice(100, None)), ("dev", slice(0, 100))):
         lines = [
-            f"{' '.join(sentences[row].split()[:length])}\t{place % 2}\n"
-            for place, (row, length) in enumerate(zip(chosen[rows], lengths[rows], strict=True))
+            f"{' '.join(sentences[row].split()[:length])}\t{position % 2}\n"
+            for position, (row, length) in enumerate(zip(chosen[rows], lengths[rows], strict=True))
         ]
         (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(lines), "utf-8")
     return folder, tokenizer
@@ -104,10 +104,10 @@ def _columns(rows: TextBatch, length: int) -> dict[str, torch.Tensor]:
     }
 
 
-def measure(size: str, data: Path, tokenizer: Tokenizer, given: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(size: str, data: Path, tokenizer: Tokenizer, options: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one size."""
     config = size_config(size, tokenizer.vocab_size)
-    numerics = resolve_numerics(threads=given.threads)
+    numerics = resolve_numerics(threads=options.threads)
     work = CLASSIFICATION.prepare(get_task("sst2"), data, tokenizer, config, LENGTH)
     order = np.random.default_rng(0).permutation(len(work.lengths))
     random = [work.batch(order[begin : begin + BATCH]) for begin in range(0, STEPS[size] * BATCH, BATCH)]
@@ -120,7 +120,7 @@ def measure(size: str, data: Path, tokenizer: Tokenizer, given: argparse.Namespa
         peers["transformers, dynamic padding, bf16"] = theirs(config, random, whole=False, bf16=True)
     program = ours(work, config, numerics, steps=STEPS[size])
     name = f"fine-tuning {size}, {numerics.precision}"
-    return compare(name, program, peers, repeats=given.repeats, unit="examples/s")
+    return compare(name, program, peers, repeats=options.repeats, unit="examples/s")
 
 
 def main() -> None:
@@ -129,14 +129,16 @@ def main() -> None:
     given_parser.add_argument("--sizes", default="tiny,base")
     given_parser.add_argument("--data", type=Path)
     given_parser.add_argument("--tokenizer", type=Path)
-    given = given_parser.parse_args()
-    if (given.data is None) != (given.tokenizer is None):
+    options = given_parser.parse_args()
+    if (options.data is None) != (options.tokenizer is None):
         given_parser.error("--data and --tokenizer go together")
     transformers.logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
-        data, words = (given.data, Tokenizer.load(given.tokenizer)) if given.data else documentation_data(Path(folder))
-        rows = [row for size in given.sizes.split(",") for row in measure(size, data, words, given)]
-    finish(given, rows, packages=["transformers"])
+        data, words = (
+            (options.data, Tokenizer.load(options.tokenizer)) if options.data else documentation_data(Path(folder))
+        )
+        rows = [row for size in options.sizes.split(",") for row in measure(size, data, words, options)]
+    finish(options, rows, packages=["transformers"])
 
 
 if __name__ == "__main__":

@@ -53,33 +53,33 @@ def ours(model: Bert, *, bf16: bool) -> dict[str, Answer]:
     """By precision, as `predict --precision` runs it; "plain" is the model as it is trained."""
     plain = Classifier(model.encoder.config, LABELS).eval()
     plain.load_state_dict(model.state_dict())
-    found = {"plain": plain, "fp32": packed_copy(plain, "fp32"), "int8": packed_copy(plain, "int8")}
+    answers = {"plain": plain, "fp32": packed_copy(plain, "fp32"), "int8": packed_copy(plain, "int8")}
     if bf16:
         half = Classifier(model.encoder.config, LABELS).eval()
         half.load_state_dict(model.state_dict())
-        found["bf16"] = half.bfloat16()
-    return {name: answering(module) for name, module in found.items()}
+        answers["bf16"] = half.bfloat16()
+    return {name: answering(module) for name, module in answers.items()}
 
 
 def answering(module: Classifier) -> Answer:
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
         rows = TextBatch(torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask) != 0)
         with torch.inference_mode():
-            found: Numbers = module(rows).float().numpy()
-            return found
+            logits: Numbers = module(rows).float().numpy()
+            return logits
 
     return answer
 
 
 def over(answer: Answer, batches: Sequence[Batch]) -> float:
-    for given in batches:
-        answer(*given)
+    for rows in batches:
+        answer(*rows)
     return float(sum(len(ids) for ids, _, _ in batches))
 
 
 def cosine(answer: Answer, plain: Answer, batches: Sequence[Batch]) -> float:
     """Mean over all rows."""
-    mine, exact = (np.concatenate([run(*given) for given in batches]) for run in (answer, plain))
+    mine, exact = (np.concatenate([run(*rows) for rows in batches]) for run in (answer, plain))
     lengths = np.linalg.norm(mine, axis=1) * np.linalg.norm(exact, axis=1)
     return float((np.sum(mine * exact, axis=1) / lengths).mean())
 
@@ -95,11 +95,11 @@ def throughput(
         runs = {name: partial(over, answer, batches) for name, answer in rivals.items()}
         if not runs:
             continue
-        own = mine[kind]
+        own_answer = mine[kind]
         work = f"inference {size} {kind}"
-        found = compare(work, partial(over, own, batches), runs, repeats=repeats, unit="sentences/s")
-        agrees = cosine(own, mine["plain"], batches[:2])
-        for row in found:
+        measured = compare(work, partial(over, own_answer, batches), runs, repeats=repeats, unit="sentences/s")
+        agrees = cosine(own_answer, mine["plain"], batches[:2])
+        for row in measured:
             rival = rivals[row["peer"]]
             rows.append({**row, "ours_cosine": agrees, "cosine": cosine(rival, mine["plain"], batches[:2])})
     return rows
@@ -112,28 +112,30 @@ def latency(
     rows = []
     random = np.random.default_rng(7)
     for length in LATENCIES:
-        given = batch(np.array([length]), random.integers(0, vocab_size, (1, length)))
+        inputs = batch(np.array([length]), random.integers(0, vocab_size, (1, length)))
         contenders = {f"bertwright {kind}": answer for kind, answer in mine.items() if kind != "plain"} | dict(theirs)
         times: dict[str, list[float]] = {name: [] for name in contenders}
         for turn in range(5):
             for name, answer in contenders.items():
                 time.sleep(REST)
-                answer(*given)
+                answer(*inputs)
                 for _ in range(repeats if turn else 0):  # the first turn warms up
                     begin = time.perf_counter()
-                    answer(*given)
+                    answer(*inputs)
                     times[name].append(time.perf_counter() - begin)
         for kind in (kind for kind in mine if kind != "plain"):
-            own = times[f"bertwright {kind}"]
-            rows += [late(f"latency {length} tokens {kind}", name, own, times[name]) for name in theirs if kind in name]
+            seconds = times[f"bertwright {kind}"]
+            rows += [
+                late(f"latency {length} tokens {kind}", name, seconds, times[name]) for name in theirs if kind in name
+            ]
     return rows
 
 
-def late(work: str, peer: str, own: list[float], other: list[float]) -> dict[str, Any]:
+def late(work: str, peer: str, ours: list[float], other: list[float]) -> dict[str, Any]:
     """A row in answers a second at the median; the spread is that of the ratios of single calls."""
-    ratios = sorted(theirs / mine for mine, theirs in zip(own, other, strict=True))
+    ratios = sorted(theirs / mine for mine, theirs in zip(ours, other, strict=True))
     (p50, p90), (their50, their90) = (
-        (statistics.median(times) * 1e3, float(np.quantile(times, 0.9)) * 1e3) for times in (own, other)
+        (statistics.median(times) * 1e3, float(np.quantile(times, 0.9)) * 1e3) for times in (ours, other)
     )
     return {
         "work": work,
@@ -159,35 +161,35 @@ def main() -> None:
     options.add_argument("--size", default="base")
     options.add_argument("--sentences", type=int, default=128)
     options.add_argument("--parts", default="throughput,latency")
-    given = options.parse_args()
+    arguments = options.parse_args()
     keep_memory()
-    torch.set_num_threads(given.threads)
+    torch.set_num_threads(arguments.threads)
     bf16 = choose_precision(square_rates()) == "bf16"
     if not bf16:
         print("bf16: not faster than fp32 on this processor, left out", file=sys.stderr)
-    model = Bert(size_config(given.size, 30_522), "BertForSequenceClassification", num_labels=LABELS)
+    model = Bert(size_config(arguments.size, 30_522), "BertForSequenceClassification", num_labels=LABELS)
     config = model.encoder.config
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     model.eval()
-    batches = sentences(given.sentences, config.vocab_size, seed=0)
+    batches = sentences(arguments.sentences, config.vocab_size, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         calibration = sentences(2 * BATCH, config.vocab_size, seed=1)
-        theirs = peers(model, calibration, folder=Path(folder), threads=given.threads, bf16=bf16)
+        theirs = peers(model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16)
         mine = ours(model, bf16=bf16)
         rows: list[dict[str, Any]] = []
-        if "throughput" in given.parts:
-            rows += throughput(mine, theirs, batches, size=given.size, repeats=given.repeats)
-        if "latency" in given.parts:
-            rows += latency(mine, theirs, config.vocab_size, repeats=given.repeats)
+        if "throughput" in arguments.parts:
+            rows += throughput(mine, theirs, batches, size=arguments.size, repeats=arguments.repeats)
+        if "latency" in arguments.parts:
+            rows += latency(mine, theirs, config.vocab_size, repeats=arguments.repeats)
     best = torch.bfloat16 if bf16 else torch.float32
     finish(
-        given,
+        arguments,
         rows,
         packages=PACKAGES,
         roof=roof(products(config, BATCH * MEAN), best),
         roof_of="bf16" if bf16 else "fp32",
-        threads=given.threads,
-        sentences_mean=float(sum(mask.sum() for *_, mask in batches)) / given.sentences,
+        threads=arguments.threads,
+        sentences_mean=float(sum(mask.sum() for *_, mask in batches)) / arguments.sentences,
     )
 
 

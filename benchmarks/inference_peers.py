@@ -1,7 +1,7 @@
-"""One classifier of random weights → the other programs that answer with it.
+"""A classifier of random weights → the other programs that answer with it.
 
-Each is a function (ids, segments, mask: int64 arrays [B, T]) → logits [B, L]. One that cannot run here is left out,
-and it is said why.
+Each is a function (ids, segments, mask: int64 arrays [B, T]) → logits [B, L]. A program that cannot run here is left
+out, and standard error says why.
 """
 
 import sys
@@ -46,13 +46,13 @@ def peers(model: Bert, calibration: list[Batch], *, folder: Path, threads: int, 
             "OpenVINO bf16": lambda: openvino(theirs, threads, "bf16"),
             "OpenVINO int8 (NNCF), rest bf16": lambda: openvino(theirs, threads, "bf16", calibration=calibration),
         }
-    found = {}
+    programs = {}
     for name, build in builders.items():
         try:
-            found[name] = build()
+            programs[name] = build()
         except ModuleNotFoundError as error:
             print(f"{name}: absent ({error}); install it with: pip install 'bertwright[bench]'", file=sys.stderr)
-    return found
+    return programs
 
 
 def as_transformers(model: Bert, *, attention: str = "sdpa") -> Any:
@@ -67,10 +67,10 @@ def as_transformers(model: Bert, *, attention: str = "sdpa") -> Any:
 
 def in_torch(module: Any) -> Answer:
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
-        given = dict(zip(NAMES, map(torch.from_numpy, (ids, segments, mask)), strict=True))
+        tensors = dict(zip(NAMES, map(torch.from_numpy, (ids, segments, mask)), strict=True))
         with torch.inference_mode():
-            found: Numbers = module(**given).logits.float().numpy()
-            return found
+            logits: Numbers = module(**tensors).logits.float().numpy()
+            return logits
 
     return answer
 
@@ -82,7 +82,7 @@ def dynamic_int8(model: Bert) -> Any:
 
 
 def own_graph(model: Bert, folder: Path) -> Path:
-    """What `export onnx` writes."""
+    """The file that `export onnx` writes."""
     path = folder / "model.onnx"
     if not path.exists():
         write_graph(model, path, metadata={})
@@ -90,7 +90,7 @@ def own_graph(model: Bert, folder: Path) -> Path:
 
 
 def own_int8(model: Bert, folder: Path) -> Path:
-    """What `export onnx --int8` writes."""
+    """The file that `export onnx --int8` writes."""
     path = folder / "model_quantized.onnx"
     quantise_graph(own_graph(model, folder), path, reduce_range=saturates(), external=False)
     return path
@@ -118,15 +118,15 @@ def optimised(theirs: Any, model: Bert, folder: Path, *, int8: bool = False) -> 
                 dynamic_axes=axes,
                 opset_version=17,
             )
-            found = optimizer.optimize_model(
+            optimized = optimizer.optimize_model(
                 str(plain),
                 "bert",
                 num_heads=config.heads,
                 hidden_size=config.hidden,
                 optimization_options=FusionOptions("bert"),
             )
-        print(f"ONNX Runtime's optimiser fused {found.get_fused_operator_statistics()}", file=sys.stderr)
-        found.save_model_to_file(str(fused))
+        print(f"ONNX Runtime's optimiser fused {optimized.get_fused_operator_statistics()}", file=sys.stderr)
+        optimized.save_model_to_file(str(fused))
     if int8 and not small.exists():
         with quiet():
             quantize_dynamic(
@@ -149,8 +149,8 @@ def onnx_runtime(path: Path, threads: int) -> Answer:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
-        found: Numbers = session.run(None, dict(zip(NAMES, (ids, segments, mask), strict=True)))[0]
-        return found
+        logits: Numbers = session.run(None, dict(zip(NAMES, (ids, segments, mask), strict=True)))[0]
+        return logits
 
     return answer
 
@@ -162,9 +162,9 @@ def openvino(theirs: Any, threads: int, precision: str, *, calibration: list[Bat
     example = {name: torch.ones(2, 8, dtype=torch.int64) for name in NAMES}
     with quiet():
         graph = ov.convert_model(_Positional(theirs), example_input=tuple(example.values()))
-    for place, name in zip(graph.inputs, NAMES, strict=True):
-        place.get_tensor().set_names({name})
-        place.get_node().set_partial_shape(ov.PartialShape([-1, -1]))
+    for tensor, name in zip(graph.inputs, NAMES, strict=True):
+        tensor.get_tensor().set_names({name})
+        tensor.get_node().set_partial_shape(ov.PartialShape([-1, -1]))
     graph.validate_nodes_and_infer_types()
     if calibration is not None:
         import nncf
@@ -182,8 +182,8 @@ def openvino(theirs: Any, threads: int, precision: str, *, calibration: list[Bat
     request = compiled.create_infer_request()
 
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
-        found = request.infer(dict(zip(NAMES, (ids, segments, mask), strict=True)))
-        return np.array(found[compiled.output(0)])
+        logits = request.infer(dict(zip(NAMES, (ids, segments, mask), strict=True)))
+        return np.array(logits[compiled.output(0)])
 
     return answer
 

@@ -127,8 +127,8 @@ def main() -> None:
     given_parser.add_argument("--size", default="base")
     given_parser.add_argument("--batch", type=int, default=16)
     given_parser.add_argument("--gibibytes", type=float, default=8.0)
-    given: argparse.Namespace = given_parser.parse_args()
-    size, batch = given.size, given.batch
+    options: argparse.Namespace = given_parser.parse_args()
+    size, batch = options.size, options.batch
     whole: dict[str, Callable[[int], int | None]] = {
         "transformers": lambda rows: in_own_process(transformers_step, size, rows),
         "bertwright": lambda rows: in_own_process(ours, size, rows, rows, False),
@@ -137,15 +137,15 @@ def main() -> None:
     table = []
     for name, run in whole.items():
         peak = run(batch)
-        most = largest(int(given.gibibytes * 2**30), run, {batch: peak, FEW: run(FEW)})
+        most = largest(int(options.gibibytes * 2**30), run, {batch: peak, FEW: run(FEW)})
         table.append({"work": f"memory {size}", "contender": name, "batch": batch, "peak": peak, "largest_batch": most})
         shown = "did not live" if peak is None else f"{peak / 2**30:.2f} GiB"
-        print(f"{name:28}{batch} rows at once: {shown}; in {given.gibibytes} GiB: {most} rows", file=sys.stderr)
+        print(f"{name:28}{batch} rows at once: {shown}; in {options.gibibytes} GiB: {most} rows", file=sys.stderr)
     pieces = int(np.ceil(batch / 4))
     peak = in_own_process(ours, size, batch, pieces, False)
     table.append({"work": f"memory {size}", "contender": f"bertwright, {pieces} rows at a time", "peak": peak})
     print(f"{table[-1]['contender']:28}{batch} rows: {(peak or 0) / 2**30:.2f} GiB", file=sys.stderr)
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": table, "versions": versions(["transformers"]), "processor": processor()}))
 
 

@@ -37,7 +37,7 @@ from bertwright.training.settings import OptimizerSettings
 LENGTH = 128
 ROWS = {"tiny": 32, "base": 16}
 STEPS = {"tiny": 8, "base": 1}
-"""Of a turn."""
+"""Steps of a turn."""
 
 
 def documentation_corpus(folder: Path) -> Path:
@@ -52,7 +52,7 @@ def documentation_corpus(folder: Path) -> Path:
 
 def ours(made: Pretraining, numerics: Numerics, *, steps: int) -> Callable[[], float]:
     """The program's own loop, from the making of rows to the update."""
-    loop, batches, place = (
+    loop, batches, next_step = (
         Loop(trainable_of(made.model), made.plan(10**6), numerics, None),
         made.batches(10**6),
         [0],
@@ -60,9 +60,9 @@ def ours(made: Pretraining, numerics: Numerics, *, steps: int) -> Callable[[], f
 
     def run() -> float:
         apply_numerics(numerics)
-        for step in range(place[0], place[0] + steps):
+        for step in range(next_step[0], next_step[0] + steps):
             loop.step(step, batches)
-        place[0] += steps
+        next_step[0] += steps
         return float(steps * made.settings.batch_size)
 
     return run
@@ -88,7 +88,7 @@ class Theirs:
         self.bf16, self.clip = bf16, settings.clip
 
     def step(self, micro: Sequence[dict[str, Tensor]]) -> int:
-        """One update from ready-made columns; returns the rows of it."""
+        """Update the weights from ready-made columns; return the number of rows."""
         self.optimizer.zero_grad()
         for columns in micro:
             with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
@@ -112,7 +112,7 @@ def theirs(config: EncoderConfig, steps: Sequence[list[Inputs]], *, bf16: bool, 
 
 
 def columns_of(inputs: Inputs) -> dict[str, Tensor]:
-    """What transformers takes."""
+    """Return the arguments of transformers' model."""
     labels = torch.full(inputs.ids.shape, -100)
     rows, places = inputs.picked // inputs.at.shape[1], inputs.at.flatten()[inputs.picked]
     labels[rows, places] = inputs.labels
@@ -136,14 +136,14 @@ def shapes(config: EncoderConfig, inputs: Inputs) -> list[tuple[int, int, int]]:
     ]  # the product, and the gradients of its input and of its weight
 
 
-def measure(size: str, corpus: Path, given: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def measure(size: str, corpus: Path, options: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The rows of one size, and the rates of its matrix products."""
     settings = PretrainSettings(
         size=size,
         phases=(Phase(length=LENGTH, share=1.0),),
         batch_size=ROWS[size],
         steps=10**6,
-        threads=given.threads,
+        threads=options.threads,
     )
     made, numerics = prepare_pretraining(
         settings, corpus=corpus, out=Path("unused"), held_out=None, init_from=None, write_plans=False
@@ -151,7 +151,7 @@ def measure(size: str, corpus: Path, given: argparse.Namespace) -> tuple[list[di
     config, encoder = made.config, made.model.encoder
     assert isinstance(config, EncoderConfig)
     assert isinstance(encoder, Encoder)
-    numerics = numerics.model_copy(update={"compiled": given.compile})
+    numerics = numerics.model_copy(update={"compiled": options.compile})
     apply_numerics(numerics)
     batches = made.batches(10**6)
     steps = [batches(step) for step in range(STEPS[size])]
@@ -163,15 +163,15 @@ def measure(size: str, corpus: Path, given: argparse.Namespace) -> tuple[list[di
     peers[f"transformers, {best}, torch.compile"] = theirs(config, steps, bf16=has_bf16, compiled=True)
     program = ours(made, numerics, steps=STEPS[size])
     name = f"pretraining {size}, {numerics.precision}" + (", compiled" if numerics.compiled else "")
-    rows = compare(name, program, peers, repeats=given.repeats, unit="rows/s")
+    rows = compare(name, program, peers, repeats=options.repeats, unit="rows/s")
     apply_numerics(numerics)
     whole = [inputs for micro in steps for inputs in micro]
     flops = sum(pretraining_flops(encoder, inputs) for inputs in whole)
     work = flops / sum(len(inputs.ids) for inputs in whole)
-    found = {"needed": work * rows[0]["ours"]}
-    found["roof"] = roof(shapes(config, whole[0]), torch.bfloat16 if has_bf16 else torch.float32)
-    found["share"] = found["needed"] / found["roof"]
-    return rows, found
+    rates = {"needed": work * rows[0]["ours"]}
+    rates["roof"] = roof(shapes(config, whole[0]), torch.bfloat16 if has_bf16 else torch.float32)
+    rates["share"] = rates["needed"] / rates["roof"]
+    return rows, rates
 
 
 def main() -> None:
@@ -180,16 +180,16 @@ def main() -> None:
     given_parser.add_argument("--sizes", default="tiny,base")
     given_parser.add_argument("--corpus", type=Path)
     given_parser.add_argument("--compile", action="store_true", help="ours compiled too")
-    given = given_parser.parse_args()
+    options = given_parser.parse_args()
     transformers.logging.set_verbosity_error()
     rows, roofs = [], {}
     with tempfile.TemporaryDirectory() as folder:
-        corpus = given.corpus or documentation_corpus(Path(folder))
-        for size in given.sizes.split(","):
-            found, roofs[size] = measure(size, corpus, given)
-            rows += found
+        corpus = options.corpus or documentation_corpus(Path(folder))
+        for size in options.sizes.split(","):
+            rates, roofs[size] = measure(size, corpus, options)
+            rows += rates
             print(f"{size}: {roofs[size]['share']:.0%} of the roof", file=sys.stderr)
-    finish(given, rows, packages=["transformers"], roof=roofs)
+    finish(options, rows, packages=["transformers"], roof=roofs)
 
 
 if __name__ == "__main__":

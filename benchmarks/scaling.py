@@ -1,4 +1,4 @@
-"""How training speed changes with length, batch, layers and threads, as figures and as pictures.
+"""How training speed changes with length, batch, layers and threads, as numbers and as pictures.
 
 python -m benchmarks.scaling [--out FOLDER] [--repeats 4] [--json]
 
@@ -43,30 +43,30 @@ def step_seconds(config: EncoderConfig, *, batch: int, length: int, threads: int
 
 
 def measure(threads: int, repeats: int) -> list[dict[str, Any]]:
-    """One row for each point of each picture."""
+    """Return a row for each point of each picture."""
     tiny = size_config("tiny", VOCABULARY)
     points: list[tuple[str, int, dict[str, Any]]] = []
     points += [("length", length, {"length": length}) for length in LENGTHS]
     points += [("rows", batch, {"batch": batch}) for batch in BATCHES]
     points += [("layers", layers, {"config": tiny.model_copy(update={"layers": layers})}) for layers in LAYERS]
     points += [("threads", count, {"threads": count}) for count in range(1, threads + 1)]
-    found: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     for name, value, changes in points:
-        given: dict[str, Any] = {"config": tiny, "batch": 32, "length": 128, "threads": threads, **changes}
-        point = step_seconds(given.pop("config"), repeats=repeats, **given)
+        setting: dict[str, Any] = {"config": tiny, "batch": 32, "length": 128, "threads": threads, **changes}
+        point = step_seconds(setting.pop("config"), repeats=repeats, **setting)
         row: dict[str, Any] = {"work": f"step of tiny by {name}", name: value}
         row["tokens_per_second"] = point["tokens"] / point["seconds"]
         row |= {
             "flops_per_token": point["flops"] / point["tokens"],
             "flops_per_second": point["flops"] / point["seconds"],
         }
-        found.append(row)
+        measured.append(row)
         print(f"{name} {value}: {row['tokens_per_second']:,.0f} tokens/s, {row['flops_per_second'] / 1e9:,.0f} GFLOP/s",
               file=sys.stderr)  # fmt: skip
-    return found
+    return measured
 
 
-def draw(found: list[dict[str, Any]], folder: Path) -> list[str]:
+def draw(measured: list[dict[str, Any]], folder: Path) -> list[str]:
     """A picture for each thing that was changed: tokens a second, and how much of the work's rate is left."""
     import matplotlib
 
@@ -75,7 +75,7 @@ def draw(found: list[dict[str, Any]], folder: Path) -> list[str]:
 
     pictures = []
     for name in ("length", "rows", "layers", "threads"):
-        points = [row for row in found if name in row]
+        points = [row for row in measured if name in row]
         values = [row[name] for row in points]
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(8, 3), layout="constrained")
         left.plot(values, [row["tokens_per_second"] for row in points], "o-", color="#1f5a99")
@@ -95,11 +95,11 @@ def main() -> None:
     """Measure, draw, print."""
     given_parser = parser(__doc__, threads=False)
     given_parser.add_argument("--out", type=Path, help="where the pictures go")
-    given: argparse.Namespace = given_parser.parse_args()
-    found = measure(len(os.sched_getaffinity(0)), given.repeats)
-    pictures = draw(found, given.out) if given.out else []
-    if given.json:
-        print(json.dumps({"rows": found, "pictures": pictures, "versions": versions([]), "processor": processor()}))
+    options: argparse.Namespace = given_parser.parse_args()
+    points = measure(len(os.sched_getaffinity(0)), options.repeats)
+    pictures = draw(points, options.out) if options.out else []
+    if options.json:
+        print(json.dumps({"rows": points, "pictures": pictures, "versions": versions([]), "processor": processor()}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Programs that do the same work take turns, and one table says how much faster ours is.
+"""Programs that do the same work take turns, and a table shows how much faster ours is.
 
 Each turn of ours stands beside the turn of a peer that came right after it, so that what else the machine does meets
 both; a ratio is the median over the turns, its spread the largest less the smallest.
@@ -97,13 +97,13 @@ def roof(shapes: Iterable[tuple[int, int, int]], kind: torch.dtype, *, repeats: 
 
 
 def parser(description: str, *, threads: bool = True) -> argparse.ArgumentParser:
-    """What every benchmark takes."""
-    found = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--repeats", type=int, default=4)
-    found.add_argument("--json", action="store_true", help="print the result as the last line of standard output")
+    """Return a parser with the options of every benchmark."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--repeats", type=int, default=4)
+    options.add_argument("--json", action="store_true", help="print the result as the last line of standard output")
     if threads:
-        found.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    return found
+        options.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    return options
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -115,19 +115,19 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def finish(
-    given: argparse.Namespace, rows: Sequence[Mapping[str, Any]], *, packages: Sequence[str], **more: Any
+    options: argparse.Namespace, rows: Sequence[Mapping[str, Any]], *, packages: Sequence[str], **more: Any
 ) -> None:
     """Print the table, and with --json one line: rows, whatever else was measured, versions and processor."""
     show(rows)
     for name, value in more.items():
         print(f"{name}: {value}", file=sys.stderr)
-    if given.json:
-        found = {"rows": rows, **more, "versions": versions(packages), "processor": processor()}
-        print(json.dumps(found, default=str))
+    if options.json:
+        report = {"rows": rows, **more, "versions": versions(packages), "processor": processor()}
+        print(json.dumps(report, default=str))
 
 
 def versions(packages: Sequence[str]) -> dict[str, str]:
-    """Of Python, torch, us and the peers."""
+    """Return the versions of Python, torch, bertwright and the peers."""
     names = ("bertwright", "torch", *packages)
     return {"python": platform.python_version(), **{name: _version(name) for name in names}}
 

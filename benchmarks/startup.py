@@ -33,7 +33,7 @@ optimizer.step()
 
 
 def seconds(commands: Sequence[Sequence[str]], **environment: str) -> list[float]:
-    """Of each command in turn."""
+    """Return the seconds of each command, measured in turn."""
     times = []
     for command in commands:
         begin = time.perf_counter()
@@ -45,22 +45,22 @@ def seconds(commands: Sequence[Sequence[str]], **environment: str) -> list[float
 def row(work: str, peer: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
     """Times, where others of the table are rates: a ratio above 1 means that ours is faster, as everywhere."""
     ratios = [other / mine for mine, other in zip(ours, theirs, strict=True)]
-    found = {"ours": statistics.median(ours), "theirs": statistics.median(theirs), "ratio": statistics.median(ratios)}
-    return {"work": work, "peer": peer, "unit": "seconds", **found, "spread": max(ratios) - min(ratios)}
+    medians = {"ours": statistics.median(ours), "theirs": statistics.median(theirs), "ratio": statistics.median(ratios)}
+    return {"work": work, "peer": peer, "unit": "seconds", **medians, "spread": max(ratios) - min(ratios)}
 
 
 def main() -> None:
     """Measure and print."""
     given_parser = parser(__doc__, threads=False)
     given_parser.add_argument("--no-compile", action="store_true", help="leave the compiled step out: it takes minutes")
-    given = given_parser.parse_args()
+    arguments = given_parser.parse_args()
     program = [sys.executable, "-m", "bertwright"]
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        corpus = documentation_corpus(place)
+        path = Path(folder)
+        corpus = documentation_corpus(path)
 
         def step(number: int, *options: str) -> list[str]:
-            out = str(place / f"run-{number}")
+            out = str(path / f"run-{number}")
             return [*program, "pretrain", "--corpus", str(corpus), "--steps", "1", "--lengths", "128",
                     "--batch-size", "32", "--out", out, *options]  # fmt: skip
 
@@ -68,18 +68,18 @@ def main() -> None:
             others = [[sys.executable, "-c", theirs]] * len(ours)
             return row(work, peer, seconds(ours)[1:], seconds(others)[1:])
 
-        times = range(given.repeats + 1)
+        times = range(arguments.repeats + 1)
         package = [sys.executable, "-c", "import bertwright"]
         rows = [
             beside("--help", "import transformers", [[*program, "--help"] for _ in times], "import transformers"),
             beside("import bertwright", "import transformers", [package for _ in times], "import transformers"),
             beside("one step of tiny", "transformers", [step(number) for number in times], THEIRS),
         ]
-        if not given.no_compile:
+        if not arguments.no_compile:
             compiled = [step(100 + number, "--compile", "on") for number in range(2)]
-            first, again = seconds(compiled, TORCHINDUCTOR_CACHE_DIR=str(place / "inductor"))
+            first, again = seconds(compiled, TORCHINDUCTOR_CACHE_DIR=str(path / "inductor"))
             rows.append(row("one compiled step, from the cache", "the first time", [again], [first]))
-    finish(given, rows, packages=["transformers"])
+    finish(arguments, rows, packages=["transformers"])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What all tests share: few threads, no network, a text of our own, and real data where a person has put them."""
+"""Shared by all tests: few threads, no network, a text of our own, and real data where a person has put them."""
 
 import json
 import os
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is cached for a person is cached for the tests apart."""
+    """The tests have a cache of their own, apart from the user's."""
     os.environ["BERTWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
@@ -50,9 +50,20 @@ def own_corpus(own_tokenizer: Path, own_text: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def places_tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+    """A folder with 500 pieces learned from that text and from the places of the example records."""
+    from bertwright.text.wordpiece import train_tokenizer
+    from tests.support.texts import PLACES
+
+    folder = tmp_path_factory.mktemp("places") / "tok"
+    train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500).save(folder)
+    return folder
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, Any], Path]:
-    """Writes bytes, a text, or anything else as JSON to a file of that name, and tells its place."""
+    """Write bytes, a text, or anything else as JSON to a file of that name; return its path."""
 
     def save(name: str, content: Any) -> Path:
         path = tmp_path / name

@@ -87,24 +87,24 @@ def main() -> None:
     given_parser.add_argument("--size", default="tiny")
     given_parser.add_argument("--steps", type=int, default=40)
     given_parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 2e-3, 2e-2])
-    given = given_parser.parse_args()
+    arguments = given_parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        common = ("--corpus", str(built(folder, given.text, given.vocab_size)), "--threads", "1")
+        common = ("--corpus", str(built(folder, arguments.text, arguments.vocab_size)), "--threads", "1")
         for start in ("start", "nudged"):
-            trained((), folder / start, *common, "--size", given.size, "--steps", "1", "--learning-rate", "1e-9")
+            trained((), folder / start, *common, "--size", arguments.size, "--steps", "1", "--learning-rate", "1e-9")
         nudge(folder / "nudged" / "model")
-        for rate in given.rates:
+        for rate in arguments.rates:
             logs: dict[str, list[dict[str, float]]] = {}
             for way, (launcher, options) in WAYS.items():
                 model = folder / ("nudged" if "nudged" in way else "start") / "model"
-                options = (*common, "--init-from", str(model), "--steps", str(given.steps), *options)
+                options = (*common, "--init-from", str(model), "--steps", str(arguments.steps), *options)
                 logs[way] = trained(launcher, folder / f"{way} {rate}", *options, "--learning-rate", str(rate))
-                rows.append({"work": f"{given.size}, {way}", **distances(rate, logs["one process"], logs[way])})
+                rows.append({"work": f"{arguments.size}, {way}", **distances(rate, logs["one process"], logs[way])})
                 figures = (f"{key} {value:.1e}" for key, value in rows[-1].items() if key != "work")
                 print(f"{way}: {', '.join(figures)}", file=sys.stderr)
-    if given.json:
+    if arguments.json:
         print(json.dumps({"rows": rows, "versions": versions([]), "processor": processor()}))
 
 

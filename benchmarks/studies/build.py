@@ -17,14 +17,14 @@ from typing import Any
 
 def children(process: int) -> list[int]:
     """A process and all its descendants."""
-    found = [process]
-    for one in found:
+    processes = [process]
+    for one in processes:
         try:
             for task in Path(f"/proc/{one}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
+                processes += [int(child) for child in (task / "children").read_text().split()]
         except OSError:
             continue
-    return found
+    return processes
 
 
 def memory(process: int) -> float:
@@ -40,7 +40,7 @@ def memory(process: int) -> float:
 
 
 def build(inputs: list[str], tokenizer: str, workers: int | None) -> dict[str, float]:
-    """One build into a temporary folder."""
+    """Build a corpus into a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bertwright", "corpus", "build", *inputs, "--tokenizer", tokenizer]
         command += ["--out", f"{folder}/corpus", "--json", *(["--workers", str(workers)] if workers else [])]
@@ -67,17 +67,17 @@ def main() -> None:
         "--text-bytes", type=float, help="bytes of text in the inputs; counted with their own rules when absent"
     )
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    found = build(given.inputs, given.tokenizer, given.workers)
-    size = given.text_bytes or text_bytes(given.inputs)
+    options = parser.parse_args()
+    result = build(options.inputs, options.tokenizer, options.workers)
+    size = options.text_bytes or text_bytes(options.inputs)
     row = {
         "work": "corpus build",
         "text_mb": size / 1e6,
-        "mb_per_second": size / 1e6 / found["seconds"],
-        **{name: found[name] for name in ("seconds", "peak_mib", "documents", "sentences", "tokens")},
+        "mb_per_second": size / 1e6 / result["seconds"],
+        **{name: result[name] for name in ("seconds", "peak_mib", "documents", "sentences", "tokens")},
     }
     print("\n".join(f"{name:16}{value}" for name, value in row.items()), file=sys.stderr)
-    print(json.dumps({"rows": [row]}) if given.json else "")
+    print(json.dumps({"rows": [row]}) if options.json else "")
 
 
 def text_bytes(inputs: list[str]) -> int:

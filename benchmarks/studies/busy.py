@@ -25,7 +25,7 @@ from bertwright.cli import SPIN_ROUNDS
 
 ROWS: Final = 1500
 OWN: Final = "300000"
-"""Turns of a waiting thread where nobody says anything, in GNU's OpenMP."""
+"""Default turns of a waiting thread in GNU's OpenMP."""
 
 
 @contextmanager
@@ -38,27 +38,27 @@ def others(count: int) -> Iterator[None]:
         yield
 
 
-def trained(data: Path, turns: str, given: argparse.Namespace) -> float:
+def trained(data: Path, turns: str, options: argparse.Namespace) -> float:
     """Tokens a second of a fine-tuning: the median over the lines of its log."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "bertwright", "finetune", "sst2", "--model", "small-wiki", "--epochs", "1"]
-        command += ["--data", str(data), "--out", f"{folder}/run", "--batch-size", str(given.batch_size)]
-        command += ["--precision", "fp32", "--threads", str(given.threads)]
+        command += ["--data", str(data), "--out", f"{folder}/run", "--batch-size", str(options.batch_size)]
+        command += ["--precision", "fp32", "--threads", str(options.threads)]
         subprocess.run(command, env={**os.environ, "GOMP_SPINCOUNT": turns}, check=True, capture_output=True)
         lines = next(Path(folder).glob("run/*/metrics.jsonl")).read_text().splitlines()
     return float(median(json.loads(line)["tokens_per_second"] for line in lines if "tokens_per_second" in line))
 
 
-def measure(data: Path, beside: int, given: argparse.Namespace) -> dict[str, Any]:
+def measure(data: Path, beside: int, options: argparse.Namespace) -> dict[str, Any]:
     """The row of one number of other programs."""
     rates: dict[str, list[float]] = {SPIN_ROUNDS: [], OWN: []}
     with others(beside):
-        for _ in range(given.repeats):
-            for turns, found in rates.items():
-                found.append(trained(data, turns, given))
+        for _ in range(options.repeats):
+            for turns, speeds in rates.items():
+                speeds.append(trained(data, turns, options))
     ratios = [ours / theirs for ours, theirs in zip(rates[SPIN_ROUNDS], rates[OWN], strict=True)]
     return {
-        "work": f"batches of {given.batch_size}, {beside} beside",
+        "work": f"batches of {options.batch_size}, {beside} beside",
         "peer": "the same, as torch comes",
         "unit": "tokens/s",
         "ours": median(rates[SPIN_ROUNDS]),
@@ -74,13 +74,13 @@ def main() -> None:
     given_parser.set_defaults(repeats=3)
     given_parser.add_argument("--beside", default="0,2")
     given_parser.add_argument("--batch-size", type=int, default=8)
-    given = given_parser.parse_args()
+    options = given_parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data, _ = documentation_data(Path(folder))
         train = data / "train.tsv"
         train.write_text("".join(train.read_text("utf-8").splitlines(keepends=True)[: ROWS + 1]), "utf-8")
-        rows = [measure(data, beside, given) for beside in map(int, given.beside.split(","))]
-    finish(given, rows, packages=[])
+        rows = [measure(data, beside, options) for beside in map(int, options.beside.split(","))]
+    finish(options, rows, packages=[])
 
 
 if __name__ == "__main__":

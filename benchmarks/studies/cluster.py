@@ -1,4 +1,4 @@
-"""What data parallelism costs on a cluster: arithmetic, no measurement.
+"""The cost of data parallelism on a cluster: arithmetic, no measurement.
 
 python -m benchmarks.studies.cluster [--size large] [--batch 256] [--gpus 8,64,1024] [--json]
 
@@ -55,23 +55,23 @@ def main() -> None:
     parser.add_argument("--teraflops", type=float, default=400.0)
     parser.add_argument("--gigabytes", type=float, default=50.0)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    speeds = {"teraflops": given.teraflops, "gigabytes": given.gigabytes}
-    found = [point(given.size, given.batch, int(gpus), **speeds) for gpus in given.gpus.split(",")]
+    options = parser.parse_args()
+    speeds = {"teraflops": options.teraflops, "gigabytes": options.gigabytes}
+    points = [point(options.size, options.batch, int(gpus), **speeds) for gpus in options.gpus.split(",")]
     print(
         "| GPUs | rows each | state each, DDP / FSDP2 | sent a step, DDP / FSDP2 | computing | sending (DDP) | days |"
     )
     print("|---|---|---|---|---|---|---|")
-    for row in found:
+    for row in points:
         state, sent = (
             " / ".join(f"{row[name][kind]:.2f} GiB" for kind in ("ddp", "fsdp2")) for name in ("state_gib", "sent_gib")
         )
         times = f"{row['compute_seconds'] * 1e3:.1f} ms | {row['sending_seconds']['ddp'] * 1e3:.1f} ms"
         days = " to ".join(f"{days:.1f}" for days in row["days"])
         print(f"| {row['gpus']:,} | {row['rows_each']} | {state} | {sent} | {times} | {days} |")
-    print(f"sending takes as long as computing at {found[0]['pays_to']:.0f} GPUs", file=sys.stderr)
-    if given.json:
-        print(json.dumps({"rows": found}))
+    print(f"sending takes as long as computing at {points[0]['pays_to']:.0f} GPUs", file=sys.stderr)
+    if options.json:
+        print(json.dumps({"rows": points}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What extending a vocabulary is worth before any training: pieces per word, and masked-LM loss per word of the start.
+"""The gain of an extended vocabulary before any training: pieces per word, and masked-LM loss per word of the start.
 
 python -m benchmarks.studies.extension --model RUN --text text.txt --out FOLDER [--add 1000] [--rows 512] [--json]
 
@@ -33,11 +33,11 @@ from bertwright.text.wordpiece import Tokenizer
 _WORDS, _BIAS = "encoder.embeddings.word.weight", "masked_lm.bias"
 
 
-def split_text(given: argparse.Namespace) -> tuple[Path, Path]:
+def split_text(options: argparse.Namespace) -> tuple[Path, Path]:
     """Write the documents to learn from and those to measure on, a blank line after each."""
-    given.out.mkdir(parents=True, exist_ok=True)
-    parts = given.out / "learn.txt", given.out / "measure.txt"
-    documents = list(read_all(find_inputs([given.text]), TextSettings()))
+    options.out.mkdir(parents=True, exist_ok=True)
+    parts = options.out / "learn.txt", options.out / "measure.txt"
+    documents = list(read_all(find_inputs([options.text]), TextSettings()))
     for path, tenth in zip(parts, (False, True), strict=True):
         chosen = [document for number, document in enumerate(documents) if (number % 10 == 0) == tenth]
         path.write_text("\n\n".join("\n".join(document.paragraphs) for document in chosen) + "\n", "utf-8")
@@ -85,17 +85,17 @@ def main() -> None:
     parser.add_argument("--add", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=512)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    saved = open_model(given.model)
+    options = parser.parse_args()
+    saved = open_model(options.model)
     old = Tokenizer.load(saved.tokenizer)
-    learn, measured = split_text(given)
+    learn, measured = split_text(options)
     lines = [line for document in read_all([learn], TextSettings()) for line in document.paragraphs]
-    extend_tokenizer(old, lines, add=given.add).tokenizer.save(given.out / "tokenizer")
+    extend_tokenizer(old, lines, add=options.add).tokenizer.save(options.out / "tokenizer")
     num_words = len(measured.read_text("utf-8").split())
     rows: list[dict[str, Any]] = []
-    for name, tokenizer in (("old", saved.tokenizer), ("extended", given.out / "tokenizer")):
-        build_corpus([measured], tokenizer=tokenizer, out=given.out / f"corpus-{name}", workers=1)
-        data = Corpus.open(given.out / f"corpus-{name}")
+    for name, tokenizer in (("old", saved.tokenizer), ("extended", options.out / "tokenizer")):
+        build_corpus([measured], tokenizer=tokenizer, out=options.out / f"corpus-{name}", workers=1)
+        data = Corpus.open(options.out / f"corpus-{name}")
         assert isinstance(saved.config, EncoderConfig)
         config = saved.config.model_copy(update={"vocab_size": data.tokenizer.vocab_size})
         for start in ("means",) if name == "old" else ("means", "random"):
@@ -106,13 +106,13 @@ def main() -> None:
                 random_start(model, saved)
             shown = "-" if name == "old" else start
             if name == "extended":  # to be trained on: pretrain --init-from
-                where = given.out / f"model-{start}"
+                where = options.out / f"model-{start}"
                 save_model(where, model, config=config, tokenizer=tokenizer, architecture="BertForPreTraining")
             rows.append(
-                {"vocabulary": name, "start": shown, **measure(model, data, old.vocab_size, num_words, given.rows)}
+                {"vocabulary": name, "start": shown, **measure(model, data, old.vocab_size, num_words, options.rows)}
             )
             print(rows[-1], file=sys.stderr)
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": rows}))
 
 

@@ -39,10 +39,10 @@ def main() -> None:
     """Measure and print."""
     given_parser = parser(__doc__)
     given_parser.add_argument("--size", default="base")
-    given = given_parser.parse_args()
-    torch.set_num_threads(given.threads)
+    options = given_parser.parse_args()
+    torch.set_num_threads(options.threads)
     keep_memory()
-    config = size_config(given.size, 30_522)
+    config = size_config(options.size, 30_522)
     model = Classifier(config, 2).eval()
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     random, rows = np.random.default_rng(0), []
@@ -54,10 +54,10 @@ def main() -> None:
                 f"{length} tokens, {kind}",
                 partial(turn, fast, one, 512),
                 {"a product after the other": partial(turn, fast, one, 0)},
-                repeats=given.repeats,
+                repeats=options.repeats,
                 unit="texts/s",
             )
-    finish(given, rows, packages=())
+    finish(options, rows, packages=())
 
 
 if __name__ == "__main__":

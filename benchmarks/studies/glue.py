@@ -33,9 +33,9 @@ EPOCHS = {"sst2": 3}
 """Small sets see their data more often."""
 
 
-def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """One task's row."""
-    data = given.data / FOLDERS[name]
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the row of a task."""
+    data = options.data / FOLDERS[name]
     read = CLASSIFICATION.read(get_task(name), data)
     task, train, dev = read.task, read.train, read.validation
     first = next(iter(dev.values()))
@@ -43,19 +43,19 @@ def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
     row: dict[str, Any] = {"work": f"fine-tuning {name}", "metric": metric, "train": len(train), "dev": len(first)}
     row["majority"] = majority_baseline(task, train, first)[metric]
     row["bag_of_words"] = bag_of_words_baseline(task, train, first)[metric]
-    size = "random:" + given.random
-    tokenizer = open_model(str(given.model)).tokenizer
+    size = "random:" + options.random
+    tokenizer = open_model(str(options.model)).tokenizer
     settings = FinetuneSettings(
-        epochs=EPOCHS.get(name, given.epochs),
-        seeds=given.seeds,
-        learning_rate=given.learning_rate,
-        max_length=given.max_length,
+        epochs=EPOCHS.get(name, options.epochs),
+        seeds=options.seeds,
+        learning_rate=options.learning_rate,
+        max_length=options.max_length,
     )
-    for column, source in (("random", size), ("pretrained", str(given.model))):
+    for column, source in (("random", size), ("pretrained", str(options.model))):
         start = time.perf_counter()
-        out = given.out / f"{name}-{column}"
-        found = finetune(settings, get_task(name), model=source, data=data, out=out, tokenizer=tokenizer, resume=True)
-        row |= {column: statistics.fmean(found["scores"]), f"{column}_sd": found["sd"]}
+        out = options.out / f"{name}-{column}"
+        result = finetune(settings, get_task(name), model=source, data=data, out=out, tokenizer=tokenizer, resume=True)
+        row |= {column: statistics.fmean(result["scores"]), f"{column}_sd": result["sd"]}
         row[f"{column}_minutes"] = (time.perf_counter() - start) / 60
     return row
 
@@ -73,10 +73,10 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows = []
-    for name in given.tasks.split(","):
-        row = measure(name, given)
+    for name in options.tasks.split(","):
+        row = measure(name, options)
         rows.append(row)
         print(
             f"{name:6}{row['metric']:10}{row['majority']:8.3f}{row['bag_of_words']:8.3f}"
@@ -85,7 +85,7 @@ def main() -> None:
         )
     means = {name: statistics.fmean(row[name] for row in rows) for name in ("bag_of_words", "random", "pretrained")}
     print(f"mean of {len(rows)}: " + ", ".join(f"{name} {value:.3f}" for name, value in means.items()), file=sys.stderr)
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": rows, "means": means}))
 
 

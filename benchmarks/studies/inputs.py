@@ -96,8 +96,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=100)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    texts = texts_of(given.inputs, int(given.megabytes * 1e6))
+    options = parser.parse_args()
+    texts = texts_of(options.inputs, int(options.megabytes * 1e6))
     size = sum(len(text.encode()) for text in texts) / 1e6
     rows = []
     for kind, (name, written, packed) in KINDS.items():
@@ -108,16 +108,16 @@ def main() -> None:
             else:
                 data = written(texts)
                 path.write_bytes(packed(data) if packed else data)
-            found = [build([str(path)], given.tokenizer, None) for _ in range(given.repeats)]
-        rates = [size / row["seconds"] for row in found]
+            seconds = [build([str(path)], options.tokenizer, None) for _ in range(options.repeats)]
+        rates = [size / row["seconds"] for row in seconds]
         rows.append(
             {
                 "input": kind,
-                "documents": found[0]["documents"],
+                "documents": seconds[0]["documents"],
                 "mb_per_second": statistics.median(rates),
                 "slowest": min(rates),
                 "fastest": max(rates),
-                "peak_mib": max(row["peak_mib"] for row in found),
+                "peak_mib": max(row["peak_mib"] for row in seconds),
             }
         )
         print(
@@ -125,7 +125,7 @@ def main() -> None:
             f"{rows[-1]['peak_mib']:8.0f} MiB",
             file=sys.stderr,
         )
-    if given.json:
+    if options.json:
         print(json.dumps({"text_mb": size, "rows": rows}))
 
 

@@ -1,4 +1,4 @@
-"""Korean in figures: vocabularies side by side on held-out text and reviews, and the reviews' task beside baselines.
+"""Korean in numbers: vocabularies side by side on held-out text and reviews, and the reviews' task beside baselines.
 
 python -m benchmarks.studies.korean --text heldout.txt --data NSMC --tokenizers tok multilingual uncased
 python -m benchmarks.studies.korean --data NSMC --model RUN --out FOLDER [--seeds 1] [--json]
@@ -38,9 +38,9 @@ def vocabulary_rows(tokenizers: list[Path], texts: dict[str, list[str]]) -> Iter
         words = [word for line in lines for word in line.split()]
         for folder in tokenizers:
             tokenizer = Tokenizer.load(folder)
-            found = tokenizer.ids(words)
-            pieces = sum(map(len, found))
-            unknown = [ids.count(tokenizer.unk_id) for ids in found]
+            encoded = tokenizer.ids(words)
+            pieces = sum(map(len, encoded))
+            unknown = [ids.count(tokenizer.unk_id) for ids in encoded]
             yield {
                 "work": "vocabulary",
                 "text": name,
@@ -53,22 +53,22 @@ def vocabulary_rows(tokenizers: list[Path], texts: dict[str, list[str]]) -> Iter
             }
 
 
-def task_row(given: argparse.Namespace) -> dict[str, Any]:
+def task_row(options: argparse.Namespace) -> dict[str, Any]:
     """Majority, bag of words, random weights and the model, on dev."""
-    read = CLASSIFICATION.read(task(), given.data)
+    read = CLASSIFICATION.read(task(), options.data)
     learned, train, dev = read.task, read.train, read.validation
     first = next(iter(dev.values()))
-    row: dict[str, Any] = {"work": "fine-tuning", "train": len(train), "dev": len(first), "seeds": given.seeds}
+    row: dict[str, Any] = {"work": "fine-tuning", "train": len(train), "dev": len(first), "seeds": options.seeds}
     row["majority"] = majority_baseline(learned, train, first)["accuracy"]
     row["bag_of_words"] = bag_of_words_baseline(learned, train, first)["accuracy"]
-    saved = open_model(str(given.model))
-    settings = FinetuneSettings(epochs=given.epochs, seeds=given.seeds, threads=given.threads)
-    for column, source in (("pretrained", str(given.model)), ("random", f"random:{size_name(saved.config)}")):
-        out = given.out / column
-        found = finetune(
-            settings, task(), model=source, data=given.data, out=out, tokenizer=saved.tokenizer, resume=True
+    saved = open_model(str(options.model))
+    settings = FinetuneSettings(epochs=options.epochs, seeds=options.seeds, threads=options.threads)
+    for column, source in (("pretrained", str(options.model)), ("random", f"random:{size_name(saved.config)}")):
+        out = options.out / column
+        result = finetune(
+            settings, task(), model=source, data=options.data, out=out, tokenizer=saved.tokenizer, resume=True
         )
-        row |= {column: statistics.fmean(found["scores"]), f"{column}_sd": found["sd"]}
+        row |= {column: statistics.fmean(result["scores"]), f"{column}_sd": result["sd"]}
     return row
 
 
@@ -84,20 +84,20 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    if given.tokenizers:
-        texts = {"reviews": list(next(iter(CLASSIFICATION.read(task(), given.data).validation.values())).texts_a)}
-        if given.text:
-            documents = read_all(find_inputs(given.text), TextSettings())
+    if options.tokenizers:
+        texts = {"reviews": list(next(iter(CLASSIFICATION.read(task(), options.data).validation.values())).texts_a)}
+        if options.text:
+            documents = read_all(find_inputs(options.text), TextSettings())
             texts["text"] = [line for document in documents for line in document.paragraphs]
-        rows += vocabulary_rows(given.tokenizers, texts)
-    if given.model:
-        rows.append(task_row(given))
+        rows += vocabulary_rows(options.tokenizers, texts)
+    if options.model:
+        rows.append(task_row(options))
     for row in rows:
         shown = (f"{key} {value:.4f}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items())
         print(" · ".join(shown), file=sys.stderr)
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": rows}))
 
 

@@ -19,7 +19,7 @@ import numba
 import numpy as np
 
 import bertwright
-from bertwright.objectives.sentence_pairs import PLAN, plan_pairs
+from bertwright.objectives.sentence_pairs import PLAN, plan_rows
 
 MEAN_TOKENS, MOST_TOKENS = 25, 256
 MEAN_SENTENCES = 20
@@ -32,11 +32,11 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--json", action="store_true", help="print the result as one line on standard output")
     arguments = parser.parse_args()
-    found = measure(arguments.sentences, arguments.length)
-    for name, value in found.items():
+    result = measure(arguments.sentences, arguments.length)
+    for name, value in result.items():
         print(f"{name:<28}{value:>16,}" if not isinstance(value, dict) else f"{name} {value}", file=sys.stderr)
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
 
 
 def measure(num_sentences: int, length: int) -> dict[str, Any]:
@@ -45,14 +45,14 @@ def measure(num_sentences: int, length: int) -> dict[str, Any]:
     Processor seconds are this process's own: they say what a free core would take while others use it too.
     """
     begin, busy = time.perf_counter(), time.process_time()
-    plan_pairs(*synthetic_sizes(20), length=length, seed=0, epoch=0)
+    plan_rows(*synthetic_sizes(20), length=length, seed=0, epoch=0)
     compiled, compiling = time.perf_counter() - begin, time.process_time() - busy
     lengths, first = synthetic_sizes(num_sentences)
     inputs = lengths.nbytes + first.nbytes
     forget_peak()
     before = memory("VmRSS")
     start, worked = time.perf_counter(), time.process_time()
-    plan = plan_pairs(lengths, first, length=length, seed=0, epoch=0)
+    plan = plan_rows(lengths, first, length=length, seed=0, epoch=0)
     seconds, processor = time.perf_counter() - start, time.process_time() - worked
     peak = memory("VmHWM")
     return {
@@ -98,7 +98,7 @@ def forget_peak() -> None:
 
 
 def memory(name: str) -> int:
-    """A figure of /proc/self/status, in bytes."""
+    """Return a value of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

@@ -46,13 +46,13 @@ def main() -> None:
     given_parser.add_argument("--corpus", type=Path, required=True)
     given_parser.add_argument("--size", default="tiny")
     given_parser.add_argument("--steps", type=int, default=60)
-    given = given_parser.parse_args()
+    options = given_parser.parse_args()
     rates: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(given.repeats):
-            for place, way in enumerate(WAYS):
-                out = Path(folder) / f"{turn}-{place}"
-                rates[way].append(trained(way, given.corpus, given.size, given.steps, out))
+        for turn in range(options.repeats):
+            for position, way in enumerate(WAYS):
+                out = Path(folder) / f"{turn}-{position}"
+                rates[way].append(trained(way, options.corpus, options.size, options.steps, out))
                 print(f"{way}: {rates[way][-1]:,.0f} tokens/s", file=sys.stderr)
     rows: list[dict[str, Any]] = []
     alone = next(iter(WAYS))
@@ -60,14 +60,14 @@ def main() -> None:
         ratios = [mine / one for mine, one in zip(rates[way], rates[alone], strict=True)]
         rows.append(
             {
-                "work": f"{given.size}, {way}",
+                "work": f"{options.size}, {way}",
                 "tokens_per_second": statistics.median(rates[way]),
                 "ratio": statistics.median(ratios),
                 "spread": max(ratios) - min(ratios),
             }
         )
         print(rows[-1], file=sys.stderr)
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": rows, "versions": versions([]), "processor": processor()}))
 
 

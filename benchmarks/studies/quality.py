@@ -35,7 +35,7 @@ from bertwright.training.settings import OptimizerSettings
 
 BATCH = 32
 OPTIMIZER = OptimizerSettings(learning_rate=2e-3, warmup=0.05, bias_correction=True)
-"""What a search for an hour on two cores ended at (docs/log.md)."""
+"""Result of a search for an hour on two cores (docs/log.md)."""
 WARM, TRIED = 10, 20
 """Steps before those from which the number that the minutes hold is told."""
 
@@ -103,7 +103,7 @@ def main() -> None:
     given_parser.add_argument("--by", choices=("bertwright", "transformers"), default="bertwright")
     given_parser.add_argument("--start", choices=("local", "random"), default="local")
     given_parser.add_argument("--compile", action="store_true")
-    given = given_parser.parse_args()
+    options = given_parser.parse_args()
     transformers.logging.set_verbosity_error()
     settings = PretrainSettings(
         phases=(Phase(length=LENGTH, share=1.0),),
@@ -111,22 +111,22 @@ def main() -> None:
         steps=10**9,
         optimizer=OPTIMIZER,
         initializer_range=0.05,
-        start=given.start,
-        threads=given.threads,
+        start=options.start,
+        threads=options.threads,
     )
-    train = ours if given.by == "bertwright" else theirs
+    train = ours if options.by == "bertwright" else theirs
 
     def begin() -> tuple[Pretraining, Update, Callable[[], PretrainingModel]]:
         made, numerics = prepare_pretraining(
-            settings, corpus=given.corpus, out=Path("unused"), held_out=given.held_out, init_from=None
+            settings, corpus=options.corpus, out=Path("unused"), held_out=options.held_out, init_from=None
         )
-        numerics = numerics.model_copy(update={"compiled": given.compile})
+        numerics = numerics.model_copy(update={"compiled": options.compile})
         apply_numerics(numerics)
         return made, *train(made, numerics)
 
     _, update, _ = begin()
     tried = [update(step, 1e-6) for step in range(WARM + TRIED)]
-    steps = given.steps or round(60 * given.minutes * TRIED / sum(tried[WARM:]))
+    steps = options.steps or round(60 * options.minutes * TRIED / sum(tried[WARM:]))
     made, update, trained = begin()
     spent = 0.0
     for step in range(steps):
@@ -134,10 +134,10 @@ def main() -> None:
         if step % 500 == 499:
             print(f"step {step + 1} of {steps}, {spent / 60:.1f} minutes", file=sys.stderr)
     assert made.validation
-    row: dict[str, Any] = {"work": f"{given.minutes:g} minutes of tiny", "by": given.by, "steps": steps}
-    row |= {"minutes": spent / 60, "threads": given.threads, "held_out": made.validation.metrics(trained())}
+    row: dict[str, Any] = {"work": f"{options.minutes:g} minutes of tiny", "by": options.by, "steps": steps}
+    row |= {"minutes": spent / 60, "threads": options.threads, "held_out": made.validation.metrics(trained())}
     print(row, file=sys.stderr)
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": [row], "versions": versions(["transformers"]), "processor": processor()}))
 
 

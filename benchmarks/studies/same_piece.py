@@ -27,7 +27,7 @@ FREQUENT = 40
 
 
 def shares(source: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """What is given to the same piece, by layer and head, rounded to thousandths."""
+    """Return the attention to the same piece, by layer and head, rounded to thousandths."""
     model = bertwright.load(source)
     pipeline = model.pipeline_for("inside")
     rows = [pipeline.answer(pairs, layer=layer + 1) for layer in range(model.config.layers)]
@@ -52,9 +52,9 @@ def shares(source: str, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
 def _same(pieces: Sequence[str], segments: Sequence[int], frequent: set[str]) -> Any:
     """[T, T]: whether the second token is the first one's piece in the other text."""
     names, texts = np.array(pieces), np.array(segments)
-    found = (names[:, None] == names) & (texts[:, None] != texts)
-    found[np.isin(names, list(frequent))] = False
-    return found
+    is_same = (names[:, None] == names) & (texts[:, None] != texts)
+    is_same[np.isin(names, list(frequent))] = False
+    return is_same
 
 
 def _reach(tokens: int, attends: Attends) -> Any:
@@ -68,13 +68,13 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    with given.data.open(encoding="utf-8", newline="") as file:
-        lines = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[: given.pairs]
+    options = parser.parse_args()
+    with options.data.open(encoding="utf-8", newline="") as file:
+        lines = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[: options.pairs]
     pairs = [(line["sentence1"], line["sentence2"]) for line in lines]
-    for source in given.models:
+    for source in options.models:
         row = shares(source, pairs)
-        if given.json:
+        if options.json:
             print(json.dumps(row), flush=True)
             continue
         print(f"{source}: {row['tokens']} tokens, {row['alike']:.3f} where all were alike")

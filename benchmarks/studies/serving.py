@@ -81,7 +81,7 @@ def make_model(size: str, folder: Path) -> tuple[Path, list[str]]:
 
 @contextmanager
 def running(name: str, model: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """One of the services, answering."""
+    """Start a service; end it after the block."""
     command = [sys.executable, "-m", "bertwright", "serve", "--model", str(model), "--port", str(port)]
     command += ["--precision", "fp32", "--max-waiting-tokens", "1000000"]
     if name == UNBATCHED:
@@ -109,10 +109,10 @@ async def load(port: int, texts: Sequence[str], *, clients: int, seconds: float)
 
     async def client(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        place = number * 37
+        position = number * 37
         while time.perf_counter() < end:
-            body = json.dumps({"inputs": [texts[place % len(texts)]]}).encode()
-            place += 1
+            body = json.dumps({"inputs": [texts[position % len(texts)]]}).encode()
+            position += 1
             head = f"{HEAD}{len(body)}"
             begin = time.perf_counter()
             writer.write(head.encode() + b"\r\n\r\n" + body)
@@ -137,21 +137,21 @@ def figures(times: Sequence[float], seconds: float) -> dict[str, float]:
 
 def compare(size: str, clients: Sequence[int], *, seconds: float, repeats: int) -> list[dict[str, Any]]:
     """A row for each peer and number of clients."""
-    found: dict[tuple[str, int], list[dict[str, float]]] = {}
+    turns_of: dict[tuple[str, int], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         model, texts = make_model(size, Path(folder))
         for turn in range(repeats):
-            for place, name in enumerate((OURS, UNBATCHED, PEER)):
-                with running(name, model, 18_100 + 10 * turn + place) as _:
+            for position, name in enumerate((OURS, UNBATCHED, PEER)):
+                with running(name, model, 18_100 + 10 * turn + position) as _:
                     for number in clients:
-                        times = asyncio.run(load(18_100 + 10 * turn + place, texts, clients=number, seconds=seconds))
-                        found.setdefault((name, number), []).append(figures(times, seconds))
-                        print(f"{size}, {number} clients, {name}: {found[name, number][-1]}", file=sys.stderr)
-    return [_row(size, number, peer, found) for number in clients for peer in (UNBATCHED, PEER)]
+                        times = asyncio.run(load(18_100 + 10 * turn + position, texts, clients=number, seconds=seconds))
+                        turns_of.setdefault((name, number), []).append(figures(times, seconds))
+                        print(f"{size}, {number} clients, {name}: {turns_of[name, number][-1]}", file=sys.stderr)
+    return [_row(size, number, peer, turns_of) for number in clients for peer in (UNBATCHED, PEER)]
 
 
-def _row(size: str, clients: int, peer: str, found: dict[tuple[str, int], list[dict[str, float]]]) -> dict[str, Any]:
-    ours, theirs = found[OURS, clients], found[peer, clients]
+def _row(size: str, clients: int, peer: str, turns_of: dict[tuple[str, int], list[dict[str, float]]]) -> dict[str, Any]:
+    ours, theirs = turns_of[OURS, clients], turns_of[peer, clients]
     ratios = [mine["rate"] / other["rate"] for mine, other in zip(ours, theirs, strict=True)]
     latencies = {
         f"{name} {cut}": statistics.median(one[cut] for one in turns)
@@ -192,14 +192,14 @@ def main() -> None:
     given_parser.add_argument("--clients", default="1,8,64")
     given_parser.add_argument("--seconds", type=float, default=10.0)
     given_parser.add_argument("--minutes", type=float)
-    given = given_parser.parse_args()
-    sizes = given.sizes.split(",")
-    if given.minutes:
-        finish(given, [], packages=(), memory=[memory(size, given.minutes) for size in sizes])
+    options = given_parser.parse_args()
+    sizes = options.sizes.split(",")
+    if options.minutes:
+        finish(options, [], packages=(), memory=[memory(size, options.minutes) for size in sizes])
         return
-    clients = [int(number) for number in given.clients.split(",")]
-    rows = [row for size in sizes for row in compare(size, clients, seconds=given.seconds, repeats=given.repeats)]
-    finish(given, rows, packages=("fastapi", "uvicorn", "transformers"))
+    clients = [int(number) for number in options.clients.split(",")]
+    rows = [row for size in sizes for row in compare(size, clients, seconds=options.seconds, repeats=options.repeats)]
+    finish(options, rows, packages=("fastapi", "uvicorn", "transformers"))
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ ROWS = {
 
 
 def majority(task: TaskSpec, data: Path) -> dict[str, float]:
-    """Dev figures of what training has most often: an answer's text, a choice's number, a word's tag."""
+    """Return the validation metrics of the most frequent answer, choice or tag of the training data."""
     if isinstance(task, SpanTask):
         read = SPAN.read(task, data)
         train, dev = read.train, read.validation["dev"]
@@ -73,44 +73,46 @@ def majority(task: TaskSpec, data: Path) -> dict[str, float]:
         return {"accuracy": float(np.mean(measured.targets == np.bincount(rows.targets).argmax()))}
     assert isinstance(task, TaggingTask)
     read = TAGGING.read(task, data)
-    learned, sentences, asked = read.task, read.train, read.validation["dev"]
+    learned, sentences, questions = read.task, read.train, read.validation["dev"]
     assert sentences.tags is not None
     commonest = Counter(tag for tags in sentences.tags for tag in tags).most_common(1)[0][0]
-    return score_tags(learned, [[commonest] * len(words) for words in asked.words], asked)
+    return score_tags(learned, [[commonest] * len(words) for words in questions.words], questions)
 
 
-def measure(name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """One row of the table: every metric's mean and standard deviation over the seeds."""
+def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return a row of the table: every metric's mean and standard deviation over the seeds."""
     row, task = ROWS[name], get_spec(ROWS[name].task)
-    data, saved = given.data / row.folder, open_model(str(given.model))
+    data, saved = options.data / row.folder, open_model(str(options.model))
     settings = FinetuneSettings(
-        epochs=given.epochs or row.epochs,
-        seeds=given.seeds,
+        epochs=options.epochs or row.epochs,
+        seeds=options.seeds,
         learning_rate=row.learning_rate,
         max_length=row.max_length,
         features=row.features,
-        threads=given.threads,
+        threads=options.threads,
     )
-    found: dict[str, Any] = {"work": name, "epochs": settings.epochs, "learning_rate": row.learning_rate}
-    found["majority"] = {key: value for key, value in majority(task, data).items() if key in ("f1", "em", "accuracy")}
-    for column, source in (("random", f"random:{size_name(saved.config)}"), ("pretrained", str(given.model))):
-        if column not in given.columns.split(","):
+    row_values: dict[str, Any] = {"work": name, "epochs": settings.epochs, "learning_rate": row.learning_rate}
+    row_values["majority"] = {
+        key: value for key, value in majority(task, data).items() if key in ("f1", "em", "accuracy")
+    }
+    for column, source in (("random", f"random:{size_name(saved.config)}"), ("pretrained", str(options.model))):
+        if column not in options.columns.split(","):
             continue
         start = time.perf_counter()
-        out = given.out / f"{name.replace(' ', '-')}-{column}"
+        out = options.out / f"{name.replace(' ', '-')}-{column}"
         ended = finetune(settings, task, model=source, data=data, out=out, tokenizer=saved.tokenizer, resume=True)
         minutes = (time.perf_counter() - start) / 60
         scores = [seed["scores"] for seed in ended["seeds"]]
         if row.test:
             tests = [evaluate_task(task, model=seed["model"], data=data / row.test) for seed in ended["seeds"]]
             scores = [{**dev, "test f1": test["f1"]} for dev, test in zip(scores, tests, strict=True)]
-        found[column] = {
+        row_values[column] = {
             key: {"mean": statistics.fmean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
             for key in scores[0]
             if len(values := [seed[key] for seed in scores if key in seed]) == len(scores)
         }
-        found |= {f"{column}_minutes": minutes, f"{column}_collapsed": ended["collapsed"]}
-    return found
+        row_values |= {f"{column}_minutes": minutes, f"{column}_collapsed": ended["collapsed"]}
+    return row_values
 
 
 def shown(row: dict[str, Any]) -> str:
@@ -126,7 +128,7 @@ def shown(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure the rows asked for and print the table."""
+    """Measure the chosen rows and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
@@ -137,13 +139,13 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, help="for all rows, instead of each one's own")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name in given.rows.split(","):
-        rows.append(measure(name, given))
+    for name in options.rows.split(","):
+        rows.append(measure(name, options))
         print(shown(rows[-1]), file=sys.stderr, flush=True)
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": rows}))
 
 

@@ -55,16 +55,16 @@ def main() -> None:
     parser.add_argument("dumps", nargs="+", type=Path)
     parser.add_argument("--wikiextractor", help="the command that starts WikiExtractor; without it, ours alone")
     parser.add_argument("--json", action="store_true", help="print the result as one line on standard output")
-    given = parser.parse_args()
-    rows = [measure(dump, given.wikiextractor) for dump in given.dumps]
+    options = parser.parse_args()
+    rows = [measure(dump, options.wikiextractor) for dump in options.dumps]
     for row in rows:
         report(row)
-    if given.json:
+    if options.json:
         print(json.dumps({"rows": rows}))
 
 
 def measure(dump: Path, wikiextractor: str | None) -> dict[str, Any]:
-    """One dump's row: ours, and theirs on the pages that both keep."""
+    """Return the row of a dump: ours, and theirs on the pages that both keep."""
     with tempfile.TemporaryDirectory() as folder:
         ours, cost = extract(dump, Path(folder))
         theirs = run_wikiextractor(dump, wikiextractor, Path(folder)) if wikiextractor else None
@@ -93,8 +93,8 @@ def measure(dump: Path, wikiextractor: str | None) -> dict[str, Any]:
 
 def pages(dump: Path) -> list[tuple[str, Page]]:
     """The articles of a dump by their numbers."""
-    found = (source for source in read_sources(dump, TextSettings()) if isinstance(source, Page))
-    return [(number[1], page) for page in found if (number := _PLACE.search(page.location))]
+    articles = (source for source in read_sources(dump, TextSettings()) if isinstance(source, Page))
+    return [(number[1], page) for page in articles if (number := _PLACE.search(page.location))]
 
 
 def extract(dump: Path, folder: Path) -> tuple[dict[str, list[str]], dict[str, float]]:
@@ -132,13 +132,13 @@ def run_wikiextractor(dump: Path, command: str, folder: Path) -> dict[str, list[
     subprocess.run(
         [*shlex.split(command), str(dump), "--json", "-q", "--processes", "1", "-o", str(out)], check=True, stdout=2
     )
-    found = {}
+    lines_by_page = {}
     for file in sorted(out.rglob("wiki_*")):
         for line in file.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
             if lines := [text for text in record["text"].split("\n") if text.strip()]:
-                found[str(record["id"])] = lines
-    return found
+                lines_by_page[str(record["id"])] = lines
+    return lines_by_page
 
 
 def headings_of(page: Page) -> frozenset[str]:
@@ -154,13 +154,13 @@ def words(lines: list[str]) -> Counter[str]:
 def cleanliness(texts: Any) -> dict[str, Any]:
     """Lines, characters and how many lines each pattern is found in."""
     lines = [line for text in texts for line in text]
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     dirty = 0
     for line in lines:
         hits = [name for name, pattern in _COMPILED.items() if pattern.search(line)]
-        found.update(hits)
+        counts.update(hits)
         dirty += bool(hits)
-    remnants = {name: found[name] for name in PATTERNS}
+    remnants = {name: counts[name] for name in PATTERNS}
     return {"lines": len(lines), "characters": sum(map(len, lines)), "dirty_lines": dirty, "remnants": remnants}
 
 

@@ -1,4 +1,4 @@
-"""What every experiment must be at every scale: consistent, the same tokens for all arms, known without torch."""
+"""Every experiment at every scale: consistent, with the same tokens for all arms, and listed without torch."""
 
 import subprocess
 import sys
@@ -68,7 +68,7 @@ def test_the_papers_rows_are_as_long_as_their_head(experiment: Experiment) -> No
         assert {len(row) for row in experiment.published.rows} == {len(experiment.published.head) + 1}
 
 
-def test_columns_are_figures_that_there_are(experiment: Experiment) -> None:
+def test_columns_are_metrics_of_their_task(experiment: Experiment) -> None:
     for column in experiment.columns:
         if column.task is None:
             assert column.metric in _METRICS
@@ -108,10 +108,10 @@ def test_fine_tuning_is_valid(experiment: Experiment, scale: Scale) -> None:
 def test_a_task_may_have_settings_of_its_own_which_an_arm_and_a_column_beat() -> None:
     scale = replace(SCALES["tiny"], finetuning_of={"rte": {"epochs": 9, "batch_size": 8}})
     spec = get_spec("rte")
-    own, other = (Column(name="a", task=task, metric="accuracy") for task in ("rte", "sst2"))
+    with_settings, other = (Column(name="a", task=task, metric="accuracy") for task in ("rte", "sst2"))
     beaten = Column(name="b", task="rte", metric="accuracy", finetuning={"epochs": 2})
-    found = [finetuning_settings(scale, column, {}, spec, seed=0) for column in (own, other, beaten)]
-    assert [(one.epochs, one.batch_size) for one in found] == [(9, 8), (4, 16), (2, 8)]
+    settings = [finetuning_settings(scale, column, {}, spec, seed=0) for column in (with_settings, other, beaten)]
+    assert [(one.epochs, one.batch_size) for one in settings] == [(9, 8), (4, 16), (2, 8)]
     assert finetuning_settings(scale, beaten, {"batch_size": 4}, spec, seed=0).batch_size == 4
 
 
@@ -121,8 +121,8 @@ def test_the_papers_tasks_have_the_papers_settings(name: str) -> None:
     wanted = {"sst2": (3, 32, None), "squad1": (3, 32, 5e-5), "squad2": (2, 48, 5e-5), "swag": (3, 16, 2e-5)}
     for task, expected in wanted.items():
         column = Column(name="a", task=task, metric="accuracy")
-        found = finetuning_settings(SCALES[name], column, {}, get_spec(task), seed=0)
-        assert (found.epochs, found.batch_size, found.learning_rate) == expected
+        settings = finetuning_settings(SCALES[name], column, {}, get_spec(task), seed=0)
+        assert (settings.epochs, settings.batch_size, settings.learning_rate) == expected
         other = finetuning_settings(SCALES[name], column, GPT1.finetuning, get_spec(task), seed=0)
         assert other.rate(system_config("gpt", "base", 40_000)) == 6.25e-5
 
@@ -136,7 +136,7 @@ def test_the_papers_scale_has_the_papers_figures() -> None:
     assert (settings.examples.masking.share, settings.examples.masking.mask) == (0.15, 0.8)
 
 
-def test_experiments_are_known_without_torch() -> None:
+def test_experiments_are_listed_without_torch() -> None:
     program = f"""
 import sys
 sys.modules["torch"] = None

@@ -1,4 +1,4 @@
-"""What every body must do with every kind of task: learned by heart → saved → reloaded → the same answers.
+"""Every backbone with every kind of task: overfitted to eight records → saved → reloaded → the same answers.
 
 LSTMs without pre-training take longer to carry a word to the end of a row than a test may: what they have learned so
 far must come back all the same. They learn a shorter task below.
@@ -25,9 +25,9 @@ from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.kinds import task_of
 from bertwright.tasks.spec import get_spec
-from bertwright.text.wordpiece import train_tokenizer
-from bertwright.training.hardware import Numerics, resolve_numerics
-from tests.support.task_examples import PLACES, example_data
+from bertwright.text.wordpiece import Tokenizer
+from tests.support.task_examples import example_data
+from tests.support.texts import PLACES
 
 TASKS = ("mrpc", "stsb", "multilabel", "swag", "squad2", "ner")
 PAIRS: dict[str, tuple[System, System]] = {
@@ -39,10 +39,11 @@ LENGTH = 40
 SETTINGS = FinetuneSettings(
     epochs=30, batch_size=4, learning_rate=3e-3, max_length=LENGTH, threads=1, precision="fp32", warmup=0.05
 )
+pytestmark = pytest.mark.usefixtures("measured_once")
 
 
-def one(system: System, vocab_size: int) -> SingleBackboneConfig:
-    """A body of two layers, 64 wide, that forgets nothing in training."""
+def small_system(system: System, vocab_size: int) -> SingleBackboneConfig:
+    """Return a backbone of two layers, 64 wide, without dropout."""
     shape = system_config(system, "2x128", vocab_size, max_positions=64, hidden_dropout=0.0)
     smaller: dict[str, Any] = {"hidden": 64, "hidden_dropout": 0.0}
     smaller |= {"cells": 96} if system.startswith("lstm") else {"intermediate": 256, "attention_dropout": 0.0}
@@ -50,7 +51,7 @@ def one(system: System, vocab_size: int) -> SingleBackboneConfig:
 
 
 def _each() -> list[Any]:
-    """Every body with every task; all but one task, and GPT-1 with each, among the slow tests."""
+    """Every backbone with every task; most are slow tests, but for one task with each and GPT-1 with every task."""
     names = [*(system for system in SYSTEMS if system != "bert"), *PAIRS, *TOPPED]
     quick = {"gpt": TASKS}
     return [
@@ -63,41 +64,31 @@ def _each() -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def system_folders(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, str]:
     """A folder with random weights for each system and for each pair."""
     folder = tmp_path_factory.mktemp("models")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    shapes: dict[str, BackboneConfig] = {system: one(system, words.vocab_size) for system in SYSTEMS}
+    vocab_size = Tokenizer.load(places_tokenizer).vocab_size
+    shapes: dict[str, BackboneConfig] = {system: small_system(system, vocab_size) for system in SYSTEMS}
     for name, (left, right) in PAIRS.items():
-        shapes[name] = PairConfig(left=one(left, words.vocab_size), right=one(right, words.vocab_size))
+        shapes[name] = PairConfig(left=small_system(left, vocab_size), right=small_system(right, vocab_size))
     for name, config in shapes.items():
         model = nn.ModuleDict({"encoder": build_backbone(config)})
         init_weights(model, 0.05, torch.Generator().manual_seed(4))
-        save_model(folder / name, model, config=config, tokenizer=folder / "tok", architecture="BertModel")
+        save_model(folder / name, model, config=config, tokenizer=places_tokenizer, architecture="BertModel")
     return {name: str(folder / name) for name in shapes}
 
 
-@pytest.fixture(scope="module")
-def numerics() -> Numerics:
-    return resolve_numerics("fp32", threads=1)
-
-
-@pytest.fixture(autouse=True)
-def measured_once(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring the machine takes longer than learning eight records does."""
-    monkeypatch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
-
-
 @pytest.mark.parametrize(("name", "task"), _each())
-def test_a_body_does_what_every_body_must(name: str, task: str, models: dict[str, str], tmp_path: Path) -> None:
+def test_a_backbone_learns_saves_and_reloads_every_kind_of_task(
+    name: str, task: str, system_folders: dict[str, str], tmp_path: Path
+) -> None:
     spec = get_spec(task)
     example = example_data(spec, tmp_path)
     settings = SETTINGS.model_copy(update={"bilstm": 32 if name in TOPPED else None})
-    model = models[TOPPED.get(name, name)]  # type: ignore[call-overload]
-    found = finetune(settings, spec, model=model, data=example.data, out=tmp_path / "run")
+    model = system_folders[TOPPED.get(name, name)]  # type: ignore[call-overload]
+    result = finetune(settings, spec, model=model, data=example.data, out=tmp_path / "run")
     if "lstm" not in name:
-        assert found["mean"] == pytest.approx(example.perfect)
+        assert result["mean"] == pytest.approx(example.perfect)
     # the folder says what it is, and gives the figures that were measured before it was written
     saved = open_model(str(tmp_path / "run"))
     inner = saved.config.inner if isinstance(saved.config, TopConfig) else saved.config
@@ -105,48 +96,50 @@ def test_a_body_does_what_every_body_must(name: str, task: str, models: dict[str
     assert inner == open_model(model).config
     assert type(task_of(saved)) is type(spec)
     figures = evaluate_task(spec, model=str(tmp_path / "run"), data=example.data)
-    assert figures[found["metric"]] == pytest.approx(found["mean"])
+    assert figures[result["metric"]] == pytest.approx(result["mean"])
     # and the answers, in files and in use, all at once and one by one
-    predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / example.output))
+    predict_file(str(tmp_path / "run"), str(example.input_file), str(tmp_path / example.output))
     ready = load(tmp_path / "run", precision="fp32")
-    told = example.told(ready(example.inputs))
-    assert example.told([ready(one) for one in example.inputs]) == told
+    predicted = example.answers_of(ready(example.inputs))
+    assert example.answers_of([ready(one) for one in example.inputs]) == predicted
     answers = example.answers(tmp_path / example.output)
-    assert len(answers) == len(told) == len(example.right)
+    assert len(answers) == len(predicted) == len(example.right)
     if "lstm" not in name:
-        assert answers == told == example.right
+        assert answers == predicted == example.right
 
 
 @pytest.mark.parametrize("task", ["sst2", "ner"])
 @pytest.mark.parametrize("name", [*SYSTEMS, *PAIRS])
-def test_frozen_states_of_every_body_are_read(name: str, task: str, models: dict[str, str], tmp_path: Path) -> None:
-    """ELMo's way: the body stays as it is, and the shares of its layers, the embeddings included, are learned."""
+def test_frozen_states_of_every_backbone_are_read(
+    name: str, task: str, system_folders: dict[str, str], tmp_path: Path
+) -> None:
+    """As in ELMo: the backbone is frozen, and the weights of its layers, the embeddings included, are learned."""
     spec = get_spec(task)
     example = example_data(spec, tmp_path)
     settings = SETTINGS.model_copy(update={"features": "elmo", "lstm_width": 48, "learning_rate": 1e-2})
-    found = finetune(settings, spec, model=models[name], data=example.data, out=tmp_path / "run")
+    result = finetune(settings, spec, model=system_folders[name], data=example.data, out=tmp_path / "run")
     if "lstm" not in name:  # whose random states tell six rows apart by luck alone
-        assert found["mean"] == pytest.approx(example.perfect)
-    before, after = (open_model(place).weights or {} for place in (models[name], str(tmp_path / "run")))
+        assert result["mean"] == pytest.approx(example.perfect)
+    before, after = (open_model(folder).weights or {} for folder in (system_folders[name], str(tmp_path / "run")))
     assert all(torch.equal(after[part], before[part]) for part in before)
     shares = after["head.recurrent.shares"]
-    assert len(shares) == open_model(models[name]).config.layers + 1
+    assert len(shares) == open_model(system_folders[name]).config.layers + 1
     assert float(shares.std()) > 0
     ready = load(tmp_path / "run", precision="fp32")
-    told = example.told(ready(example.inputs))
-    assert len(told) == len(example.right)
+    answers = example.answers_of(ready(example.inputs))
+    assert len(answers) == len(example.right)
     if "lstm" not in name:
-        assert told == example.right
+        assert answers == example.right
     vectors = ready.vectors(["The harbour.", "Near the old bridge"])
     assert vectors.shape == (2, ready.config.hidden)
     assert np.isfinite(vectors).all()
 
 
 @pytest.mark.parametrize("name", ["lstm-left", "lstm-right", "two lstms", "bilstm on lstm-right"])
-def test_lstms_learn(name: str, models: dict[str, str], tmp_path: Path) -> None:
-    rows = "".join(f"{'near' if row % 2 else 'far'} the {place}\t{row % 2}\n" for row, place in enumerate(PLACES))
+def test_lstms_learn(name: str, system_folders: dict[str, str], tmp_path: Path) -> None:
+    rows = "".join(f"{'near' if row % 2 else 'far'} the {noun}\t{row % 2}\n" for row, noun in enumerate(PLACES))
     for part in ("train", "dev"):
         (tmp_path / f"{part}.tsv").write_text(f"sentence\tlabel\n{rows}", "utf-8")
     settings = SETTINGS.model_copy(update={"bilstm": 32 if name in TOPPED else None, "learning_rate": 1e-2})
-    model = models[TOPPED.get(name, name)]  # type: ignore[call-overload]
+    model = system_folders[TOPPED.get(name, name)]  # type: ignore[call-overload]
     assert finetune(settings, get_spec("sst2"), model=model, data=tmp_path, out=tmp_path / "run")["mean"] == 1.0

@@ -1,4 +1,4 @@
-"""What every registered sentence task must do, and that none of them needs torch to be known."""
+"""Every registered sentence task; none of them needs torch to be listed."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ def test_right_answers_score_1_and_decode_to_the_labels(task_and_file):
     assert (examples.texts_b is not None) == (len(task.text) == 2)
 
 
-def test_the_order_of_the_labels_changes_no_figure(task_and_file):
+def test_the_order_of_the_labels_changes_no_metric(task_and_file):
     task, path = task_and_file
     turned = with_labels(task, task.labels[::-1])
     targets, turned_targets = read_examples(task, path).targets, read_examples(turned, path).targets
@@ -69,7 +69,7 @@ def test_the_spec_survives_json(task_and_file):
     assert ClassificationTask.model_validate(json.loads(json.dumps(task.model_dump(mode="json")))) == task
 
 
-def test_tasks_are_known_without_torch():
+def test_tasks_are_listed_without_torch():
     program = """
 import sys
 sys.modules["torch"] = None

@@ -5,25 +5,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bertwright import cli
 from bertwright.cli import main
+from tests.support.commands import run_bertwright, run_json
+from tests.support.folders import read_jsonl
 
 TINY = ["--lengths", "32", "--batch-size", "8", "--threads", "1", "--precision", "fp32"]
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> tuple[dict[str, Any], str]:
-    """Run a command with --json: (its object, what it said on standard error)."""
-    assert main([*map(str, arguments), "--json"]) == code
-    captured = capsys.readouterr()
-    return (json.loads(captured.out.splitlines()[-1]) if captured.out else {}), captured.err
-
-
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tokenizer, a corpus and a pre-trained run of 12 steps."""
     folder = tmp_path_factory.mktemp("made")
     text = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
@@ -51,9 +45,9 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("table") / "reviews.csv"
     places = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
     rows = [
-        f'"The {place} was {word} on day {day}.",{label},{day}'
+        f'"The {noun} was {word} on day {day}.",{label},{day}'
         for day in range(8)
-        for place in places
+        for noun in places
         for word, label in (("lovely", "good"), ("dreadful", "bad"))
     ]
     path.write_text("review,verdict,day\n" + "\n".join(rows) + "\n", "utf-8")
@@ -61,35 +55,22 @@ def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tuned(made: Path, reviews: Path) -> Path:
+def tuned(base: Path, reviews: Path) -> Path:
     """A classifier fine-tuned with two seeds."""
     arguments = [
         "finetune",
         "classify",
         "--model",
-        str(made / "run"),
+        str(base / "run"),
         "--data",
         str(reviews),
         "--out",
-        str(made / "tuned"),
+        str(base / "tuned"),
     ]
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    options = [
-        "--epochs",
-        "6",
-        "--learning-rate",
-        "2e-3",
-        "--seeds",
-        "2",
-        "--threads",
-        "1",
-        "--batch-size",
-        "16",
-        "--max-length",
-        "24",
-    ]
+    options = "--epochs 6 --learning-rate 2e-3 --seeds 2 --threads 1 --batch-size 16 --max-length 24".split()
     assert main([*arguments, *columns, *options]) == 0
-    return made / "tuned"
+    return base / "tuned"
 
 
 def test_help_is_quick_because_it_imports_neither_torch_nor_numpy() -> None:
@@ -107,7 +88,7 @@ def test_help_is_quick_because_it_imports_neither_torch_nor_numpy() -> None:
     "arguments", [["fly"], ["corpus"], ["corpus", "paint"], ["pretrain", "--sise", "tiny"], ["fill"]]
 )
 def test_bad_usage_is_exit_code_two(arguments: list[str]) -> None:
-    done = subprocess.run([sys.executable, "-m", "bertwright", *arguments], capture_output=True, text=True, check=False)
+    done = run_bertwright(*arguments)
     assert done.returncode == 2, done
     assert done.stdout == ""
     assert done.stderr
@@ -137,7 +118,7 @@ def test_a_quickstart_that_cannot_begin_removes_nothing(
     assert {path.name: path.read_text("utf-8") for path in (tmp_path / "quick").iterdir()} == made
 
 
-def test_a_vocabulary_in_the_wrong_case_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocabulary_in_the_wrong_case_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "Berlin", "Paris", "the", "##s"]
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
     begin = ["tokenizer", "import", str(tmp_path / "vocab.txt"), "--out"]
@@ -184,8 +165,8 @@ def test_one_of_several_processes_ends_with_its_own_exit_code(
     assert isinstance(end, BaseException) or alone.value.code == status
 
 
-def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_folder = made / "run"
+def test_the_pretraining_run_has_its_files_and_metrics(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_folder = base / "run"
     assert {"run.json", "metrics.jsonl", "model", "loss.png", "checkpoints"} <= {
         path.name for path in run_folder.iterdir()
     }
@@ -196,18 +177,15 @@ def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytes
         json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines() if "held_out" in line
     ]
     assert [line["step"] for line in held_out] == [6, 12]
-    figures, _ = run(
+    figures, _ = run_json(
         capsys,
         "evaluate",
         "pretraining",
         "--model",
         run_folder,
         "--corpus",
-        made / "corpus",
-        "--rows",
-        "16",
-        "--length",
-        "32",
+        base / "corpus",
+        *"--rows 16 --length 32".split(),
     )
     assert figures["rows"] == 16
     assert 0 < figures["mlm_loss"] < 8
@@ -215,94 +193,95 @@ def test_the_pretraining_run_has_its_files_and_figures(made: Path, capsys: pytes
 
 
 def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(
-    made: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = {path: path.read_bytes() for path in (made / "run").rglob("*") if path.is_file() and path.suffix != ".html"}
-    for folder in (made / "run", tuned):
+    kept = {path: path.read_bytes() for path in (base / "run").rglob("*") if path.is_file() and path.suffix != ".html"}
+    for folder in (base / "run", tuned):
         assert (folder / "report.html").read_text("utf-8").startswith("<!DOCTYPE html>")
-    assert (made / "run" / "report.html").read_text("utf-8").count("<blockquote>") >= 1
-    (made / "corpus").rename(made / "moved")
+    assert (base / "run" / "report.html").read_text("utf-8").count("<blockquote>") >= 1
+    (base / "corpus").rename(base / "moved")
     try:
-        run(capsys, "report", made / "run", "--out", tmp_path / "gone.html")
-        run(capsys, "report", made / "run", "--out", tmp_path / "found.html", "--corpus", made / "moved")
+        run_json(capsys, "report", base / "run", "--out", tmp_path / "gone.html")
+        run_json(capsys, "report", base / "run", "--out", tmp_path / "found.html", "--corpus", base / "moved")
     finally:
-        (made / "moved").rename(made / "corpus")
+        (base / "moved").rename(base / "corpus")
     assert "No masks were filled" in (tmp_path / "gone.html").read_text("utf-8")
     assert "<blockquote>" in (tmp_path / "found.html").read_text("utf-8")
-    assert "of one kind" in run(capsys, "report", made / "run", tuned, code=2)[1]
+    assert "of one kind" in run_json(capsys, "report", base / "run", tuned, code=2)[1]
     assert kept == {path: path.read_bytes() for path in kept}
-    found, _ = run(capsys, "runs", made)
-    states = {row["name"]: (row["kind"], row["state"], row["steps"]) for row in found["runs"]}
+    result, _ = run_json(capsys, "runs", base)
+    states = {row["name"]: (row["kind"], row["state"], row["steps"]) for row in result["runs"]}
     assert states == {"run": ("pretrain", "finished", 12), "tuned": ("finetune", "finished", states["tuned"][2])}
-    assert "expected a folder, found none" in run(capsys, "runs", made / "nowhere", code=2)[1]
+    assert "expected a folder, found none" in run_json(capsys, "runs", base / "nowhere", code=2)[1]
 
 
 def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(
-    made: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    again = ["pretrain", "--corpus", made / "corpus", "--out", made / "run", "--steps", "12", *TINY]
+    again = ["pretrain", "--corpus", base / "corpus", "--out", base / "run", "--steps", "12", *TINY]
     options = ["--held-out", "0.2", "--evaluations", "2", "--learning-rate", "1e-3"]
-    assert run(capsys, *again, *options, "--resume")[0]["steps"] == 12
-    assert "--resume" in run(capsys, *again, *options, code=2)[1]
+    assert run_json(capsys, *again, *options, "--resume")[0]["steps"] == 12
+    assert "--resume" in run_json(capsys, *again, *options, code=2)[1]
     assert (
         "learning_rate is 0.001 there and 0.002 here"
-        in run(capsys, *again, *options[:-1], "2e-3", "--resume", code=2)[1]
+        in run_json(capsys, *again, *options[:-1], "2e-3", "--resume", code=2)[1]
     )
 
 
-def test_masks_are_filled_and_pairs_judged(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = run(capsys, "fill", "--model", made / "run", "the [MASK] and the [MASK].", "--top-k", "3")
-    assert [len(mask) for mask in found["masks"]] == [3, 3]
-    assert all(0 < entry["probability"] < 1 for mask in found["masks"] for entry in mask)
-    pair, _ = run(capsys, "next-sentence", "--model", made / "run", "It rained.", "The street was wet.")
+def test_masks_are_filled_and_pairs_judged(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result, _ = run_json(capsys, "fill", "--model", base / "run", "the [MASK] and the [MASK].", "--top-k", "3")
+    assert [len(mask) for mask in result["masks"]] == [3, 3]
+    assert all(0 < entry["probability"] < 1 for mask in result["masks"] for entry in mask)
+    pair, _ = run_json(capsys, "next-sentence", "--model", base / "run", "It rained.", "The street was wet.")
     assert 0 < pair["is_next"] < 1
-    assert "[MASK]" in run(capsys, "fill", "--model", made / "run", "no mask here", code=2)[1]
+    assert "[MASK]" in run_json(capsys, "fill", "--model", base / "run", "no mask here", code=2)[1]
 
 
 def test_sentence_order_is_measured_under_its_name_and_not_taken_for_next_sentence(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = ["pretrain", "--corpus", made / "corpus", "--out", tmp_path / "run", "--steps", "3", *TINY]
+    start = ["pretrain", "--corpus", base / "corpus", "--out", tmp_path / "run", "--steps", "3", *TINY]
     options = ["--second-sentence", "order", "--mask-units", "span", "--static-masks", "2"]
-    result, _ = run(capsys, *start, *options, "--held-out", "0.2", "--evaluations", "1")
+    result, _ = run_json(capsys, *start, *options, "--held-out", "0.2", "--evaluations", "1")
     assert 0 <= result["held_out"]["sop_accuracy"] <= 1
     assert not [name for name in result["held_out"] if name.startswith("nsp")]
-    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    logged = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert all("sop" in line and "nsp" not in line for line in logged if "mlm" in line)
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]
     assert config["bertwright"] == {"second_sentence": "order"}
-    held_out = ["evaluate", "pretraining", "--corpus", made / "corpus", "--rows", "16", "--length", "32", "--model"]
-    figures, _ = run(capsys, *held_out, tmp_path / "run")
+    held_out = ["evaluate", "pretraining", "--corpus", base / "corpus", "--rows", "16", "--length", "32", "--model"]
+    figures, _ = run_json(capsys, *held_out, tmp_path / "run")
     assert figures["sop_loss"] > 0
-    assert figures["rows"] == run(capsys, *held_out, made / "run")[0]["rows"] == 16
+    assert figures["rows"] == run_json(capsys, *held_out, base / "run")[0]["rows"] == 16
     pair = ["It rained.", "The street was wet."]
-    said = run(capsys, "next-sentence", "--model", tmp_path / "run", *pair, code=2)[1]
+    said = run_json(capsys, "next-sentence", "--model", tmp_path / "run", *pair, code=2)[1]
     assert "order" in said
     assert "run/model" in said
     # A folder that does not say so, as others write it, learned next-sentence prediction.
     del config["bertwright"]
     (tmp_path / "run" / "model" / "config.json").write_text(json.dumps(config))
-    assert 0 < run(capsys, "next-sentence", "--model", tmp_path / "run", *pair)[0]["is_next"] < 1
+    assert 0 < run_json(capsys, "next-sentence", "--model", tmp_path / "run", *pair)[0]["is_next"] < 1
 
 
 def test_the_older_options_say_the_same_and_do_not_contradict(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start = ["pretrain", "--corpus", made / "corpus", "--steps", "1", *TINY, "--out"]
-    run(capsys, *start, tmp_path / "run", "--no-next-sentence", "--whole-word-mask")
+    start = ["pretrain", "--corpus", base / "corpus", "--steps", "1", *TINY, "--out"]
+    run_json(capsys, *start, tmp_path / "run", "--no-next-sentence", "--whole-word-mask")
     examples = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["examples"]
     assert (examples["second_sentence"], examples["masking"]["units"]) == ("none", "word")
-    run(capsys, *start, tmp_path / "run", "--second-sentence", "none", "--mask-units", "word", "--resume")
-    said = run(capsys, "next-sentence", "--model", tmp_path / "run", "It rained.", "It was wet.", code=2)[1]
+    run_json(capsys, *start, tmp_path / "run", "--second-sentence", "none", "--mask-units", "word", "--resume")
+    said = run_json(capsys, "next-sentence", "--model", tmp_path / "run", "It rained.", "It was wet.", code=2)[1]
     assert "no next-sentence head" in said
     for options in (
         ["--no-next-sentence", "--second-sentence", "order"],
         ["--whole-word-mask", "--mask-units", "span"],
     ):
-        assert options[1] in run(capsys, *start, tmp_path / "x", *options, code=2)[1]
+        assert options[1] in run_json(capsys, *start, tmp_path / "x", *options, code=2)[1]
     assert (
-        "--static-masks -1: Input should be" in run(capsys, *start, tmp_path / "x", "--static-masks", "-1", code=2)[1]
+        "--static-masks -1: Input should be"
+        in run_json(capsys, *start, tmp_path / "x", "--static-masks", "-1", code=2)[1]
     )
     assert not (tmp_path / "x").exists()
 
@@ -322,11 +301,11 @@ def test_prediction_keeps_order_and_fields(
 ) -> None:
     lines = [{"review": "The tower was lovely.", "id": 7}, {"review": "The bridge was dreadful.", "id": 3}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    run(capsys, "predict", "--model", tuned, "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")
-    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    run_json(capsys, "predict", "--model", tuned, "--input", tmp_path / "in.jsonl", "--output", tmp_path / "out.jsonl")
+    answers = read_jsonl(tmp_path / "out.jsonl")
     assert [(answer["id"], answer["label"]) for answer in answers] == [(7, "good"), (3, "bad")]
     assert sum(answers[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    figures, _ = run(
+    figures, _ = run_json(
         capsys,
         "evaluate",
         "classify",
@@ -334,71 +313,56 @@ def test_prediction_keeps_order_and_fields(
         tuned,
         "--data",
         reviews,
-        "--text-column",
-        "review",
-        "--label-column",
-        "verdict",
+        *"--text-column review --label-column verdict".split(),
     )
     assert figures["accuracy"] > 0.8  # of the best of two seeds; some processors give it 0.88
     assert figures["examples"] == 128
 
 
 def test_random_weights_need_a_vocabulary_and_then_train(
-    made: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = [
-        "finetune",
-        "classify",
-        "--model",
-        "random:tiny",
-        "--data",
+        *"finetune classify --model random:tiny --data".split(),
         reviews,
-        "--text-column",
-        "review",
-        "--label-column",
-        "verdict",
+        *"--text-column review --label-column verdict".split(),
     ]
-    assert "--tokenizer" in run(capsys, *start, "--out", tmp_path / "x", code=2)[1]
+    assert "--tokenizer" in run_json(capsys, *start, "--out", tmp_path / "x", code=2)[1]
     assert not (tmp_path / "x").exists()
-    result, _ = run(
+    result, _ = run_json(
         capsys,
         *start,
         "--out",
         tmp_path / "y",
         "--tokenizer",
-        made / "tok",
-        "--epochs",
-        "1",
-        "--threads",
-        "1",
-        "--max-length",
-        "16",
+        base / "tok",
+        *"--epochs 1 --threads 1 --max-length 16".split(),
     )
     assert 0 <= result["mean"] <= 1
 
 
 def test_bad_input_names_the_place_and_leaves_nothing(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases: list[tuple[list[str | Path], str]] = []
     (tmp_path / "empty.txt").write_text("\n\n")
-    cases.append((["corpus", "build", tmp_path / "empty.txt", "--tokenizer", made / "tok"], "empty.txt"))
+    cases.append((["corpus", "build", tmp_path / "empty.txt", "--tokenizer", base / "tok"], "empty.txt"))
     (tmp_path / "latin.txt").write_bytes(b"good line\ncaf\xe9 line\n")
-    cases.append((["corpus", "build", tmp_path / "latin.txt", "--tokenizer", made / "tok"], "latin.txt:2"))
+    cases.append((["corpus", "build", tmp_path / "latin.txt", "--tokenizer", base / "tok"], "latin.txt:2"))
     (tmp_path / "broken.txt.xz").write_bytes(b"\xfd7zXZ\x00\x00\x04not an archive")
-    cases.append((["corpus", "build", tmp_path / "broken.txt.xz", "--tokenizer", made / "tok"], "broken.txt.xz"))
+    cases.append((["corpus", "build", tmp_path / "broken.txt.xz", "--tokenizer", base / "tok"], "broken.txt.xz"))
     (tmp_path / "twice.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n")
     cases.append((["tokenizer", "import", tmp_path / "twice.txt"], "twice.txt"))
     (tmp_path / "bare.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     cases.append((["tokenizer", "import", tmp_path / "bare.txt"], "[MASK]"))
     (tmp_path / "short.tsv").write_text("words\tlabel\nfine\tyes\nbad\tno\n")
-    cases.append((["finetune", "classify", "--model", made / "run", "--data", tmp_path / "short.tsv"], "text"))
+    cases.append((["finetune", "classify", "--model", base / "run", "--data", tmp_path / "short.tsv"], "text"))
     cases.append((["pretrain", "--corpus", tmp_path / "nowhere", "--steps", "3"], "nowhere"))
-    start: list[str | Path] = ["pretrain", "--corpus", made / "corpus", *TINY]
+    start: list[str | Path] = ["pretrain", "--corpus", base / "corpus", *TINY]
     cases.append(([*start, "--steps", "3", "--init-from", tmp_path / "absent"], "absent"))
     cases.append(
         (
-            [*start, "--steps", "3", "--init-from", made / "run", "--size", "mini"],
+            [*start, "--steps", "3", "--init-from", base / "run", "--size", "mini"],
             "expected the size mini (--size mini), got tiny",
         )
     )
@@ -409,54 +373,58 @@ def test_bad_input_names_the_place_and_leaves_nothing(
         "finetune",
         "classify",
         "--model",
-        made / "run",
+        base / "run",
         "--data",
         tmp_path / "short.tsv",
         "--text-column",
         "words",
     ]
     cases.append(([*tuning, "--first-seed", "-1"], "--first-seed -1"))
-    cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--size", "huge"], "huge"))
-    cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--minutes", "3"], "minutes"))
-    cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--lengths", "128:0.5"], "0.5"))
-    cases.append((["pretrain", "--corpus", made / "corpus", "--steps", "3", "--mask-share", "1.5"], "share"))
+    cases.append((["pretrain", "--corpus", base / "corpus", "--steps", "3", "--size", "huge"], "huge"))
+    cases.append((["pretrain", "--corpus", base / "corpus", "--steps", "3", "--minutes", "3"], "minutes"))
+    cases.append((["pretrain", "--corpus", base / "corpus", "--steps", "3", "--lengths", "128:0.5"], "0.5"))
+    cases.append((["pretrain", "--corpus", base / "corpus", "--steps", "3", "--mask-share", "1.5"], "share"))
     for number, (arguments, wanted) in enumerate(cases):
         out = tmp_path / f"out{number}"
-        _, said = run(capsys, *arguments, "--out", out, code=2)
+        _, said = run_json(capsys, *arguments, "--out", out, code=2)
         assert wanted in said, (arguments, said)
         assert not out.exists(), arguments
 
 
-def test_figures_asked_for_in_vain_are_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    held_out = ["evaluate", "pretraining", "--model", made / "run", "--corpus", made / "corpus"]
-    assert "rows 0" in run(capsys, *held_out, "--rows", "0", code=2)[1]
-    assert "length 600" in run(capsys, *held_out, "--length", "600", code=2)[1]
-    assert "got -1" in run(capsys, "fill", "--model", made / "run", "a [MASK]", "--top-k", "-1", code=2)[1]
+def test_metrics_that_cannot_be_computed_are_refused(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held_out = ["evaluate", "pretraining", "--model", base / "run", "--corpus", base / "corpus"]
+    assert "rows 0" in run_json(capsys, *held_out, "--rows", "0", code=2)[1]
+    assert "length 600" in run_json(capsys, *held_out, "--length", "600", code=2)[1]
+    assert "got -1" in run_json(capsys, "fill", "--model", base / "run", "a [MASK]", "--top-k", "-1", code=2)[1]
     (tmp_path / "file").write_text("x")
     assert (
         "is a file"
-        in run(capsys, "pretrain", "--corpus", made / "corpus", "--out", tmp_path / "file", "--steps", "1", code=2)[1]
+        in run_json(
+            capsys, "pretrain", "--corpus", base / "corpus", "--out", tmp_path / "file", "--steps", "1", code=2
+        )[1]
     )
 
 
-def test_a_truncated_shard_is_named(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_shard_is_named(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import shutil
 
-    shutil.copytree(made / "corpus", tmp_path / "corpus")
+    shutil.copytree(base / "corpus", tmp_path / "corpus")
     shard = next((tmp_path / "corpus").glob("*.arrow"))
     shard.write_bytes(shard.read_bytes()[:-64])
     for command in (
         ["pretrain", "--corpus", tmp_path / "corpus", "--out", tmp_path / "r", "--steps", "2"],
         ["corpus", "verify", tmp_path / "corpus"],
     ):
-        assert shard.name in run(capsys, *command, code=2)[1]
+        assert shard.name in run_json(capsys, *command, code=2)[1]
 
 
 def test_a_foreign_tokenizer_is_refused(
-    made: Path, tmp_path: Path, own_text: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, tmp_path: Path, own_text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run(capsys, "tokenizer", "train", own_text, "--vocab-size", "650", "--out", tmp_path / "tok")
-    run(
+    run_json(capsys, "tokenizer", "train", own_text, "--vocab-size", "650", "--out", tmp_path / "tok")
+    run_json(
         capsys,
         "corpus",
         "build",
@@ -468,12 +436,14 @@ def test_a_foreign_tokenizer_is_refused(
         "--workers",
         "1",
     )
-    said = run(capsys, "evaluate", "pretraining", "--model", made / "run", "--corpus", tmp_path / "corpus", code=2)[1]
+    said = run_json(
+        capsys, "evaluate", "pretraining", "--model", base / "run", "--corpus", tmp_path / "corpus", code=2
+    )[1]
     assert "another tokenizer" in said
     start = [
         "pretrain",
         "--corpus",
-        made / "corpus",
+        base / "corpus",
         "--out",
         tmp_path / "r",
         "--steps",
@@ -482,7 +452,7 @@ def test_a_foreign_tokenizer_is_refused(
         tmp_path / "corpus",
         *TINY,
     ]
-    assert "another tokenizer" in run(capsys, *start, code=2)[1]
+    assert "another tokenizer" in run_json(capsys, *start, code=2)[1]
 
 
 def test_a_label_never_seen_in_training_is_refused(
@@ -490,38 +460,42 @@ def test_a_label_never_seen_in_training_is_refused(
 ) -> None:
     (tmp_path / "odd.csv").write_text("review,verdict\nThe tower was lovely.,good\nThe tower was odd.,strange\n")
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    said = run(capsys, "evaluate", "classify", "--model", tuned, "--data", tmp_path / "odd.csv", *columns, code=2)[1]
+    said = run_json(capsys, "evaluate", "classify", "--model", tuned, "--data", tmp_path / "odd.csv", *columns, code=2)[
+        1
+    ]
     assert "strange" in said
     assert "odd.csv:3" in said
 
 
-def test_inspect_tells_people_and_programs(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, _ = run(capsys, "corpus", "inspect", made / "corpus")
-    assert found["documents"] == 12
-    assert main(["corpus", "inspect", str(made / "corpus")]) == 0
+def test_inspect_prints_for_people_and_for_programs(base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result, _ = run_json(capsys, "corpus", "inspect", base / "corpus")
+    assert result["documents"] == 12
+    assert main(["corpus", "inspect", str(base / "corpus")]) == 0
     assert "documents" in capsys.readouterr().out
 
 
 def test_several_corpora_share_the_rows(
-    made: Path, own_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, own_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "other.txt").write_text("\n\n".join(f"Talk {n}. {own_text.read_text()[:900]}" for n in range(9)))
-    run(capsys, "corpus", "build", tmp_path / "other.txt", "--tokenizer", made / "tok", "--out", tmp_path / "other")
+    run_json(
+        capsys, "corpus", "build", tmp_path / "other.txt", "--tokenizer", base / "tok", "--out", tmp_path / "other"
+    )
     options = ["--size", "2x128", "--lengths", "32", "--batch-size", "8", "--steps", "3", "--held-out", "0.3"]
-    two = ["--corpus", f"{made / 'corpus'}=3", "--corpus", f"{tmp_path / 'other'}=1"]
-    found, _ = run(capsys, "pretrain", *two, *options, "--out", tmp_path / "run")
-    assert found["steps"] == 3
+    two = ["--corpus", f"{base / 'corpus'}=3", "--corpus", f"{tmp_path / 'other'}=1"]
+    result, _ = run_json(capsys, "pretrain", *two, *options, "--out", tmp_path / "run")
+    assert result["steps"] == 3
     data = json.loads((tmp_path / "run" / "run.json").read_text())["data"]["corpus"]
     assert [entry["weight"] for entry in data] == [3, 1]
     assert len({entry["fingerprint"] for entry in data}) == 2
-    other = ["--corpus", f"{made / 'corpus'}=2", "--corpus", f"{tmp_path / 'other'}=1"]
+    other = ["--corpus", f"{base / 'corpus'}=2", "--corpus", f"{tmp_path / 'other'}=1"]
     assert (
         "another configuration"
-        in run(capsys, "pretrain", *other, *options, "--out", tmp_path / "run", "--resume", code=2)[1]
+        in run_json(capsys, "pretrain", *other, *options, "--out", tmp_path / "run", "--resume", code=2)[1]
     )
-    for bad, message in (([two[1]] * 2, "several different ones"), ([f"{made / 'corpus'}=x"], "write FOLDER=WEIGHT")):
-        given = [word for corpus in bad for word in ("--corpus", corpus)]
-        assert message in run(capsys, "pretrain", *given, *options, "--out", tmp_path / "no", code=2)[1]
+    for bad, message in (([two[1]] * 2, "several different ones"), ([f"{base / 'corpus'}=x"], "write FOLDER=WEIGHT")):
+        repeated = [word for corpus in bad for word in ("--corpus", corpus)]
+        assert message in run_json(capsys, "pretrain", *repeated, *options, "--out", tmp_path / "no", code=2)[1]
 
 
 def test_a_model_answers_as_many_texts_as_it_learned_from(
@@ -532,25 +506,27 @@ def test_a_model_answers_as_many_texts_as_it_learned_from(
         ["predict", "--model", tuned, "--input", reviews, "--output", tmp_path / "out.csv", *columns],
         ["evaluate", "classify", "--model", tuned, "--data", reviews, *columns, "--label-column", "verdict"],
     ):
-        assert "was fine-tuned on 1 text column(s) (review), got 2 (review, day)" in run(capsys, *command, code=2)[1]
+        assert (
+            "was fine-tuned on 1 text column(s) (review), got 2 (review, day)" in run_json(capsys, *command, code=2)[1]
+        )
 
 
 def test_more_tokens_than_positions_are_refused_before_training(
-    made: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = ["--text-column", "review", "--label-column", "verdict"]
-    start = ["finetune", "classify", "--model", made / "run", "--data", reviews, "--out", tmp_path / "run", *columns]
-    assert "takes at most 512 tokens" in run(capsys, *start, "--max-length", "1000", code=2)[1]
+    start = ["finetune", "classify", "--model", base / "run", "--data", reviews, "--out", tmp_path / "run", *columns]
+    assert "takes at most 512 tokens" in run_json(capsys, *start, "--max-length", "1000", code=2)[1]
     assert not (tmp_path / "run").exists()
 
 
-def test_long_cells_and_large_seeds(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_cells_and_large_seeds(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "lovely " * 30_000
     (tmp_path / "long.csv").write_text("review,verdict\n" + f'"{long}",good\n"dreadful",bad\n' * 12)
     columns = ["--text-column", "review", "--label-column", "verdict", "--epochs", "1", "--batch-size", "4"]
-    start = ["finetune", "classify", "--model", made / "run", "--data", tmp_path / "long.csv", *columns]
-    run(capsys, *start, "--out", tmp_path / "run", "--max-length", "32")
-    corpus = ["--corpus", made / "corpus", "--out", tmp_path / "no", "--steps", "1", *TINY]
-    assert "seed" in run(capsys, "pretrain", *corpus, "--seed", str(10**23), code=2)[1]
-    assert "--learning-rate inf" in run(capsys, "pretrain", *corpus, "--learning-rate", "inf", code=2)[1]
+    start = ["finetune", "classify", "--model", base / "run", "--data", tmp_path / "long.csv", *columns]
+    run_json(capsys, *start, "--out", tmp_path / "run", "--max-length", "32")
+    corpus = ["--corpus", base / "corpus", "--out", tmp_path / "no", "--steps", "1", *TINY]
+    assert "seed" in run_json(capsys, "pretrain", *corpus, "--seed", str(10**23), code=2)[1]
+    assert "--learning-rate inf" in run_json(capsys, "pretrain", *corpus, "--learning-rate", "inf", code=2)[1]
     assert not (tmp_path / "no").exists()

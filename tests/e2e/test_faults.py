@@ -29,7 +29,7 @@ class Stage:
 
     name: str
     arguments: Callable[[Path], list[str]]
-    """Of the folder."""
+    """Folder → arguments of the command."""
     again: tuple[str, ...]
     """Added when it is started again."""
     files: Callable[[Path], dict[str, Any]]
@@ -39,21 +39,21 @@ def folder_files(folder: Path) -> dict[str, Any]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what the clock says."""
+def untimed_lines(run: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl without measured times."""
     text = (run / "metrics.jsonl").read_text().splitlines()
     return [{name: value for name, value in json.loads(line).items() if name not in TIMED} for line in text]
 
 
 def run_files(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    contents: dict[str, Any] = {
         str(path.relative_to(run)): path.read_bytes() for path in sorted((run / "model").iterdir()) if path.is_file()
     }
     for log in sorted(run.rglob("metrics.jsonl")):
-        found[str(log.relative_to(run))] = lines_of(log.parent)
+        contents[str(log.relative_to(run))] = untimed_lines(log.parent)
     left = [str(path) for path in run.rglob(".*") if path.name != ".lock"]
     assert not left, left
-    return found
+    return contents
 
 
 def planned_files(run: Path) -> dict[str, Any]:
@@ -66,52 +66,43 @@ def planned_files(run: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, Stage]:
     """Building a corpus, planning its epochs, pre-training on one, fine-tuning, writing for ONNX Runtime."""
-    place = tmp_path_factory.mktemp("stages")
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(place / "tok")]) == 0
-    text = place / "text.txt"
+    folder = tmp_path_factory.mktemp("stages")
+    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(folder / "tok")]) == 0
+    text = folder / "text.txt"
     text.write_text("\n\n".join([own_text.read_text()] * 6))
-    build = ["corpus", "build", str(text), "--tokenizer", str(place / "tok"), "--workers", "1"]
-    assert main([*build, "--out", str(place / "corpus")]) == 0
+    build = ["corpus", "build", str(text), "--tokenizer", str(folder / "tok"), "--workers", "1"]
+    assert main([*build, "--out", str(folder / "corpus")]) == 0
     rows = [f"{word} number {number}\t{number % 2}" for number in range(60) for word in ("even", "odd")]
-    (place / "rows.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
+    (folder / "rows.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
     train = ["pretrain", "--size", "2x128", "--batch-size", "4", "--log-every", "1"]
     both = ["--lengths", "16:0.5,32:0.5"]
     common = ["--learning-rate", "1e-3", "--threads", "1", "--precision", "fp32"]
     after_each = ["--save-minutes", "1e-6"]  # a checkpoint after each step
-    long = ["--steps", "24", "--held-out", "0.2", "--evaluations", "2", "--corpus", str(place / "corpus"), *after_each]
-    tune = ["finetune", "sst2", "--data", str(place / "rows.tsv"), "--model", "random:tiny", "--epochs", "2"]
+    long = ["--steps", "24", "--held-out", "0.2", "--evaluations", "2", "--corpus", str(folder / "corpus"), *after_each]
+    tune = ["finetune", "sst2", "--data", str(folder / "rows.tsv"), "--model", "random:tiny", "--epochs", "2"]
     tune += [
         "--tokenizer",
-        str(place / "tok"),
-        "--batch-size",
-        "8",
-        "--threads",
-        "1",
-        "--precision",
-        "fp32",
-        "--seeds",
-        "2",
-        "--max-length",
-        "16",
+        str(folder / "tok"),
+        *"--batch-size 8 --threads 1 --precision fp32 --seeds 2 --max-length 16".split(),
     ]
     once = ["--steps", "1", "--evaluations", "0"]
-    assert main([*train, *both, *common, *once, "--corpus", str(place / "corpus"), "--out", str(place / "run")]) == 0
+    assert main([*train, *both, *common, *once, "--corpus", str(folder / "corpus"), "--out", str(folder / "run")]) == 0
 
     def plan(out: Path) -> list[str]:
         """A training on a corpus of its own, whose epochs nothing has planned yet; it has rows enough for a file."""
-        if not (place / "large").exists():
+        if not (folder / "large").exists():
             documents = own_text.read_text().split("\n\n")
             lines = (f"Number {number}. {document}" for number in range(1000) for document in documents)
-            (place / "large.txt").write_text("\n\n".join(lines))
-            several = [*build[:2], str(place / "large.txt"), *build[3:], "--out", str(place / "large")]
+            (folder / "large.txt").write_text("\n\n".join(lines))
+            several = [*build[:2], str(folder / "large.txt"), *build[3:], "--out", str(folder / "large")]
             assert main(several) == 0
         corpus = out.parent / "corpus"
         if not corpus.exists():
-            shutil.copytree(place / "large", corpus)
+            shutil.copytree(folder / "large", corpus)
         return [*train, "--lengths", "16", *common, *once, "--corpus", str(corpus), "--out", str(out)]
 
     def export(out: Path) -> list[str]:
-        return ["export", "onnx", "--model", str(place / "run"), "--out", str(out)]
+        return ["export", "onnx", "--model", str(folder / "run"), "--out", str(out)]
 
     return {
         "corpus": Stage("corpus", lambda out: [*build, "--out", str(out)], (), folder_files),
@@ -133,17 +124,17 @@ def calm(stages: dict[str, Stage], tmp_path_factory: pytest.TempPathFactory) -> 
 
     @cache
     def ran(name: str) -> tuple[dict[str, Any], int]:
-        place = tmp_path_factory.mktemp(f"calm-{name}")
-        ended = faults.run(stages[name].arguments(place / "out"), place)
+        folder = tmp_path_factory.mktemp(f"calm-{name}")
+        ended = faults.run(stages[name].arguments(folder / "out"), folder)
         assert ended.code == 0, ended.said
-        return stages[name].files(place / "out"), ended.changes
+        return stages[name].files(folder / "out"), ended.changes
 
     return ran
 
 
-def differing(found: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+def differing(contents: dict[str, Any], expected: dict[str, Any]) -> list[str]:
     """The files that are not alike, by name: pytest takes a quarter of an hour to show how megabytes differ."""
-    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    return sorted(name for name in contents.keys() | expected.keys() if contents.get(name) != expected.get(name))
 
 
 def redone(run: Path) -> int:
@@ -156,24 +147,24 @@ def redone(run: Path) -> int:
 
 
 def is_whole(out: Path) -> bool:
-    """Whether the folder of a corpus or an export is there with nothing left to do."""
+    """Return True if the folder of a corpus or an export is complete."""
     return out.is_dir() and any(out.iterdir()) and not (out / ".building").exists()
 
 
-def killed_and_resumed(stage: Stage, place: Path, expected: dict[str, Any], **hurt: Any) -> dict[str, int]:
+def killed_and_resumed(stage: Stage, folder: Path, expected: dict[str, Any], **hurt: Any) -> dict[str, int]:
     """Kill once, start again, compare every byte; {"killed", "redone"}."""
-    out = place / "out"
-    ended = faults.run(stage.arguments(out), place, **hurt)
+    out = folder / "out"
+    ended = faults.run(stage.arguments(out), folder, **hurt)
     assert ended.was_killed or ended.code == 0, ended.said
     again = redone(out) if stage.name == "pre-training" and ended.was_killed and out.exists() else 0
     is_made = not stage.again and (ended.code == 0 or is_whole(out))  # killed on its way out: not made twice
-    more = faults.run([*stage.arguments(out), *stage.again], place)
+    more = faults.run([*stage.arguments(out), *stage.again], folder)
     if not is_made:
         assert more.code == 0, more.said
     assert not differing(stage.files(out), expected), (stage.name, hurt)
-    assert not list(place.rglob(".*.bw-*"))
-    shutil.rmtree(place)
-    place.mkdir()
+    assert not list(folder.rglob(".*.bw-*"))
+    shutil.rmtree(folder)
+    folder.mkdir()
     return {"killed": int(ended.was_killed), "redone": again}
 
 
@@ -221,12 +212,12 @@ def test_many_kills_before_changes_of_files(
     name: str, count: int, stages: dict[str, Stage], calm: Calm, tmp_path: Path
 ) -> None:
     expected, changes = calm(name)
-    found = [
+    kills = [
         killed_and_resumed(stages[name], tmp_path, expected, die_before=change)
         for change in instants(changes, count, seed=1)
     ]
-    tell(f"{name}, killed before one of {changes} changes of files", found)
-    assert sum(one["killed"] for one in found) == len(found)
+    tell(f"{name}, killed before one of {changes} changes of files", kills)
+    assert sum(one["killed"] for one in kills) == len(kills)
 
 
 @pytest.mark.slow
@@ -238,18 +229,20 @@ def test_many_kills_by_the_clock(name: str, stages: dict[str, Stage], calm: Calm
     assert faults.run(stages[name].arguments(tmp_path / "out"), tmp_path).code == 0
     whole = time.monotonic() - begin
     shutil.rmtree(tmp_path / "out")
-    found = [
+    kills = [
         killed_and_resumed(stages[name], tmp_path, expected, die_after=moments.uniform(0.02, 0.8) * whole)
         for _ in range(12)
     ]
-    tell(f"{name}, killed by the clock", found)
-    assert any(one["killed"] for one in found)
+    tell(f"{name}, killed by the clock", kills)
+    assert any(one["killed"] for one in kills)
 
 
 @pytest.mark.parametrize(
     "name", ["corpus", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pre-training", "fine-tuning"))]
 )
-def test_a_full_disk_is_said_and_loses_nothing(name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(
+    name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path
+) -> None:
     assert fill_the_disk(stages[name], tmp_path, calm(name)[0], sizes=(0, 400_000)) >= 1
 
 
@@ -261,12 +254,12 @@ def test_a_disk_full_at_many_sizes(name: str, stages: dict[str, Stage], calm: Ca
     print(f"\n| {name}, the disk full at {len(sizes)} sizes | {len(sizes)} | {refused} | all {len(sizes)} | |")
 
 
-def fill_the_disk(stage: Stage, place: Path, expected: dict[str, Any], *, sizes: Sequence[int]) -> int:
-    """How often the command failed for want of room; it says so, and goes on once there is room."""
+def fill_the_disk(stage: Stage, folder: Path, expected: dict[str, Any], *, sizes: Sequence[int]) -> int:
+    """Return how often the command failed on a full disk; it reports that, and goes on once there is room."""
     refused = 0
     for size in sizes:
-        out = place / "out"
-        ended = faults.run(stage.arguments(out), place, largest_file=size)
+        out = folder / "out"
+        ended = faults.run(stage.arguments(out), folder, largest_file=size)
         assert "Traceback" not in ended.said, (size, ended.said)
         if ended.code != 0:
             refused += 1
@@ -275,15 +268,15 @@ def fill_the_disk(stage: Stage, place: Path, expected: dict[str, Any], *, sizes:
                 size,
                 ended.said,
             )
-            more = faults.run([*stage.arguments(out), *(stage.again if out.exists() else ())], place)
+            more = faults.run([*stage.arguments(out), *(stage.again if out.exists() else ())], folder)
             assert more.code == 0, (size, more.said)
         assert not differing(stage.files(out), expected), size
-        shutil.rmtree(place)
-        place.mkdir()
+        shutil.rmtree(folder)
+        folder.mkdir()
     return refused
 
 
-def test_a_folder_that_cannot_be_written_is_said(stages: dict[str, Stage], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(stages: dict[str, Stage], tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.write_text("a file where a folder is to be")
     for stage in (stages[name] for name in stages if name != "planning"):
@@ -299,8 +292,8 @@ def damaged(path: Path, how: int) -> None:
     if how < 0:
         path.write_bytes(data[: len(data) // 2])
     else:
-        place = min(len(data) - 1, len(data) * how // 1000)
-        data[place] ^= 1 << (how % 8)
+        position = min(len(data) - 1, len(data) * how // 1000)
+        data[position] ^= 1 << (how % 8)
         path.write_bytes(bytes(data))
 
 
@@ -339,10 +332,10 @@ def test_a_damaged_corpus_is_named(how: int, stages: dict[str, Stage], calm: Cal
         ended = faults.run(arguments, tmp_path)
         assert "Traceback" not in ended.said, (file, ended.said)
         if ended.code == 0:
-            found, expected = (dict(files) for files in (stage.files(tmp_path / "out"), calm("pre-training")[0]))
-            for files in (found, expected):
+            contents, expected = (dict(files) for files in (stage.files(tmp_path / "out"), calm("pre-training")[0]))
+            for files in (contents, expected):
                 del files["model/tokenizer_config.json"]  # copied as it is for other programs; nothing here reads it
-            assert not differing(found, expected), file
+            assert not differing(contents, expected), file
         else:
             refused += 1
             assert ended.code == 2, (file, ended)
@@ -352,7 +345,7 @@ def test_a_damaged_corpus_is_named(how: int, stages: dict[str, Stage], calm: Cal
     assert refused >= 2  # the manifest and a shard at least
 
 
-def tell(name: str, found: Sequence[dict[str, int]]) -> None:
+def tell(name: str, kills: Sequence[dict[str, int]]) -> None:
     """A line of the table; `pytest -s` shows it."""
-    killed, again = sum(one["killed"] for one in found), max(one["redone"] for one in found)
-    print(f"\n| {name} | {len(found)} | {killed} | all {len(found)} | {again} |")
+    killed, again = sum(one["killed"] for one in kills), max(one["redone"] for one in kills)
+    print(f"\n| {name} | {len(kills)} | {killed} | all {len(kills)} | {again} |")

@@ -26,13 +26,20 @@ def arguments(corpus: Path, out: Path) -> list[str]:
     return ["pretrain", "--corpus", str(corpus), "--out", str(out), "--steps", str(STEPS), *options, *fixed]
 
 
-def logged(out: Path) -> list[dict[str, Any]]:
+def long_run(corpus: Path, out: Path) -> list[str]:
+    """Arguments of a run that does not end by itself."""
+    endless = arguments(corpus, out)
+    endless[endless.index("--steps") + 1] = "100000"
+    return [*endless, "--compile", "off"]  # a run of so many steps would try it first
+
+
+def complete_lines(out: Path) -> list[dict[str, Any]]:
     lines = (out / "metrics.jsonl").read_text().splitlines(keepends=True) if (out / "metrics.jsonl").exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def last_step(out: Path) -> int:
-    return max((line["step"] for line in logged(out)), default=0)
+    return max((line["step"] for line in complete_lines(out)), default=0)
 
 
 def wait_for_step(running: subprocess.Popen[bytes], out: Path, step: int) -> None:
@@ -48,30 +55,25 @@ def wait_for_step(running: subprocess.Popen[bytes], out: Path, step: int) -> Non
 
 
 @pytest.mark.slow
-def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
-    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
-    assert main([*build, "--workers", "1"]) == 0
+def test_three_kills_change_no_byte(tmp_path: Path, own_corpus: Path) -> None:
     command = [sys.executable, "-m", "bertwright"]
     calm, torn = tmp_path / "calm", tmp_path / "torn"
-    subprocess.run([*command, *arguments(tmp_path / "corpus", calm)], check=True, capture_output=True)
+    subprocess.run([*command, *arguments(own_corpus, calm)], check=True, capture_output=True)
     moments = random.Random(time.time_ns())
     restarts = 0
     for step in sorted(moments.sample(range(20, STEPS - 100), 3)):
-        running = subprocess.Popen(
-            [*command, *arguments(tmp_path / "corpus", torn), "--resume"], stderr=subprocess.DEVNULL
-        )
+        running = subprocess.Popen([*command, *arguments(own_corpus, torn), "--resume"], stderr=subprocess.DEVNULL)
         wait_for_step(running, torn, step)
         time.sleep(moments.uniform(0, 0.1))
         running.send_signal(signal.SIGKILL)
         assert running.wait() == -signal.SIGKILL
         restarts += any((torn / "checkpoints").glob("step-*/state.json"))
     assert restarts, "no restart began from a checkpoint"
-    subprocess.run([*command, *arguments(tmp_path / "corpus", torn), "--resume"], check=True, capture_output=True)
+    subprocess.run([*command, *arguments(own_corpus, torn), "--resume"], check=True, capture_output=True)
     assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
     timed = {"seconds", "data_share", "tokens_per_second", "mfu"}
     logs = [
-        [{key: value for key, value in line.items() if key not in timed} for line in logged(out)]
+        [{key: value for key, value in line.items() if key not in timed} for line in complete_lines(out)]
         for out in (calm, torn)
     ]
     assert logs[0] == logs[1]
@@ -79,14 +81,10 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_text: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_exits_zero(tmp_path: Path, own_text: Path) -> None:
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
-    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
-    assert main([*build, "--workers", "1"]) == 0
-    long = arguments(tmp_path / "corpus", tmp_path / "run")
-    long[long.index("--steps") + 1] = "100000"
-    long += ["--compile", "off"]  # a run of so many steps would try it first
-    running = subprocess.Popen([sys.executable, "-m", "bertwright", *long], stderr=subprocess.DEVNULL)
+def test_sigterm_saves_and_exits_zero(tmp_path: Path, own_corpus: Path) -> None:
+    running = subprocess.Popen(
+        [sys.executable, "-m", "bertwright", *long_run(own_corpus, tmp_path / "run")], stderr=subprocess.DEVNULL
+    )
     wait_for_step(running, tmp_path / "run", 5)
     running.terminate()
     assert running.wait(timeout=60) == 0
@@ -95,16 +93,10 @@ def test_sigterm_saves_and_exits_zero(tmp_path: Path, own_text: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_closed_terminal_saves_and_exits_zero(tmp_path: Path, own_text: Path) -> None:
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
-    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
-    assert main([*build, "--workers", "1"]) == 0
-    long = arguments(tmp_path / "corpus", tmp_path / "run")
-    long[long.index("--steps") + 1] = "100000"
-    long += ["--compile", "off"]  # a run of so many steps would try it first
+def test_a_closed_terminal_saves_and_exits_zero(tmp_path: Path, own_corpus: Path) -> None:
     process, terminal = pty.fork()  # whose terminal is that of its session: closed, it gets SIGHUP
     if process == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "bertwright", *long])
+        os.execv(sys.executable, [sys.executable, "-m", "bertwright", *long_run(own_corpus, tmp_path / "run")])
     shown = threading.Thread(target=read_all, args=[terminal], daemon=True)
     shown.start()
     deadline = time.monotonic() + 120
@@ -125,46 +117,40 @@ def read_all(terminal: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("own", [True, False])
-def test_quickstart_ends_with_its_table(tmp_path: Path, own: bool, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("with_text", [True, False])
+def test_quickstart_ends_with_its_table(tmp_path: Path, with_text: bool, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "quick"
     text = tmp_path / "text.txt"
     places = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge", "market", "forest")
     animals = ("cat", "dog", "horse", "owl", "fox", "goose", "otter", "mole", "hare", "swan")
     text.write_text(
         "\n\n".join(
-            "\n".join(f"On day {day} the {animal} of number {day} walked slowly to the {place}." for day in range(90))
-            for place, animal in zip(places, animals, strict=True)
+            "\n".join(f"On day {day} the {animal} of number {day} walked slowly to the {noun}." for day in range(90))
+            for noun, animal in zip(places, animals, strict=True)
         )
     )
     arguments = [
-        "quickstart",
-        "--minutes",
-        "0.5",
-        "--out",
+        *"quickstart --minutes 0.5 --out".split(),
         str(out),
         "--json",
-        *(["--corpus", str(text)] if own else []),
+        *(["--corpus", str(text)] if with_text else []),
     ]
     assert main(arguments) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(found["accuracy"]) == {"majority", "bag_of_words", "scratch", "pretrained"}
-    assert found["accuracy"]["bag_of_words"] > found["accuracy"]["majority"]
-    assert len(found["filled"]) == 3
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(printed["accuracy"]) == {"majority", "bag_of_words", "scratch", "pretrained"}
+    assert printed["accuracy"]["bag_of_words"] > printed["accuracy"]["majority"]
+    assert len(printed["filled"]) == 3
     assert (out / "pretraining" / "loss.png").is_file()
 
 
 @pytest.mark.slow
-def test_a_compiled_step_has_the_losses_of_the_plain_one(tmp_path: Path, own_text: Path) -> None:
-    assert main(["tokenizer", "train", str(own_text), "--vocab-size", "700", "--out", str(tmp_path / "tok")]) == 0
-    build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
-    assert main([*build, "--workers", "1"]) == 0
-    start = ["pretrain", "--corpus", str(tmp_path / "corpus"), "--steps", "6", "--lengths", "32", "--batch-size", "8"]
+def test_a_compiled_step_has_the_losses_of_the_plain_one(tmp_path: Path, own_corpus: Path) -> None:
+    start = ["pretrain", "--corpus", str(own_corpus), "--steps", "6", "--lengths", "32", "--batch-size", "8"]
     options = ["--learning-rate", "1e-3", "--dropout", "0", "--threads", "1", "--precision", "fp32", "--log-every", "1"]
     losses = []
     for name, flags in (("plain", []), ("compiled", ["--compile", "on"])):
         assert main([*start, *options, *flags, "--out", str(tmp_path / name)]) == 0
-        losses.append([line["mlm"] + line["nsp"] for line in logged(tmp_path / name) if "mlm" in line])
+        losses.append([line["mlm"] + line["nsp"] for line in complete_lines(tmp_path / name) if "mlm" in line])
     assert len(losses[0]) == 6
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
 
@@ -181,29 +167,10 @@ def test_a_stopped_finetuning_resumes_to_the_same_bytes(tmp_path: Path, own_text
     table.write_text("text\tlabel\n" + "\n".join(rows) + "\n")
     start = [
         sys.executable,
-        "-m",
-        "bertwright",
-        "finetune",
-        "classify",
-        "--model",
-        "random:tiny",
-        "--tokenizer",
+        *"-m bertwright finetune classify --model random:tiny --tokenizer".split(),
         str(tmp_path / "tok"),
     ]
-    start += [
-        "--data",
-        str(table),
-        "--epochs",
-        "40",
-        "--seeds",
-        "2",
-        "--threads",
-        "1",
-        "--precision",
-        "fp32",
-        "--max-length",
-        "24",
-    ]
+    start += ["--data", str(table), *"--epochs 40 --seeds 2 --threads 1 --precision fp32 --max-length 24".split()]
     subprocess.run([*start, "--out", str(tmp_path / "calm")], check=True, capture_output=True)
     torn = tmp_path / "torn"
     running = subprocess.Popen([*start, "--out", str(torn)], stderr=subprocess.DEVNULL)

@@ -13,6 +13,7 @@ import pytest
 
 from bertwright.corpus.checks import verify
 from bertwright.text.wordpiece import train_tokenizer
+from tests.support.folders import contents
 
 KILLS = 10
 SCRIPT = """
@@ -25,10 +26,6 @@ if __name__ == "__main__":
 """
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def whole_shards(out: Path) -> int:
     state = out / ".building" / "build.json"
     try:
@@ -39,9 +36,9 @@ def whole_shards(out: Path) -> int:
 
 @pytest.mark.slow
 def test_ten_kills_change_no_byte_of_a_corpus(own_text: Path, tmp_path: Path) -> None:
-    own = own_text.read_text()
-    train_tokenizer([own], vocab_size=700).save(tmp_path / "tokenizer")
-    blocks = own.split("\n\n")
+    original = own_text.read_text()
+    train_tokenizer([original], vocab_size=700).save(tmp_path / "tokenizer")
+    blocks = original.split("\n\n")
     numbered = [f"Passage {n} of {len(blocks)}. {blocks[n % len(blocks)]}" for n in range(4000)]
     with gzip.open(tmp_path / "a.txt.gz", "wb") as stream:
         stream.write("\n\n".join(numbered[:1500]).encode())

@@ -13,23 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import uvicorn
 
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import save_model
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.registry import find
 from bertwright.serving.app import create_app
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.hardware import resolve_numerics
 from tests.support import eight_sentences
+from tests.support.encoders import SHAPE, write_encoder
+from tests.support.texts import PLACES
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt-get install chromium)")
@@ -42,39 +39,19 @@ FLAGS = [
     "--no-first-run",
 ]
 TASKS = find("bertwright.tasks", TaskSpec)
-PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
 SETTINGS = FinetuneSettings(
     epochs=20, batch_size=4, learning_rate=3e-3, max_length=48, threads=1, precision="fp32", warmup=0.05
 )
 EPOCHS = {"topics": 30, "number": 4, "swag": 6}  # a number need not be right, a choice is soon learned
 PASSAGE = "In the evening they all met near {}, as they had said."
 HOSTILE = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script> 𝔘𝔫𝔦 & more"
-LAYERS, HEADS = 2, 4
+LAYERS, HEADS = SHAPE["layers"], SHAPE["heads"]
 
 
 # ---- models and a service --------------------------------------------------------------------------------------------
 
 
-def _encoder(folder: Path, own_text: Path) -> str:
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    config = EncoderConfig(
-        vocab_size=words.vocab_size,
-        hidden=48,
-        layers=LAYERS,
-        heads=HEADS,
-        intermediate=96,
-        max_positions=64,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-    )
-    torch.manual_seed(4)
-    model = PretrainingModel(config, second_sentence="next")
-    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForPreTraining")
-    return str(folder / "m")
-
-
-def _table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
+def _write_table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
     folder.mkdir()
     rows = [[*(f"The {PLACES[row]} of {column}" for column in columns), answers[row]] for row in range(8)]
     text = "\n".join("\t".join(row) for row in [[*columns, "label"], *rows]) + "\n"
@@ -83,21 +60,26 @@ def _table(folder: Path, columns: tuple[str, ...], answers: list[str]) -> Path:
     return folder
 
 
-def _questions(folder: Path) -> Path:
+def _write_questions(folder: Path) -> Path:
     folder.mkdir()
     articles = []
-    for row, place in enumerate(PLACES):
-        answer = "" if row in (2, 5) else f"the {place}"
+    for row, noun in enumerate(PLACES):
+        answer = "" if row in (2, 5) else f"the {noun}"
         context = PASSAGE.format(answer or "something")
-        given = [{"text": answer, "answer_start": context.find(answer)}] if answer else []
-        asked = {"id": f"q{row}", "question": "Where did they meet?", "answers": given, "is_impossible": not answer}
-        articles.append({"title": "t", "paragraphs": [{"context": context, "qas": [asked]}]})
+        answers = [{"text": answer, "answer_start": context.find(answer)}] if answer else []
+        question = {
+            "id": f"q{row}",
+            "question": "Where did they meet?",
+            "answers": answers,
+            "is_impossible": not answer,
+        }
+        articles.append({"title": "t", "paragraphs": [{"context": context, "qas": [question]}]})
     for name in ("train.json", "dev.json"):
         (folder / name).write_text(json.dumps({"version": "v2.0", "data": articles}), "utf-8")
     return folder
 
 
-def _choices(folder: Path) -> Path:
+def _write_choices(folder: Path) -> Path:
     folder.mkdir()
     endings = ("asks the ferryman", "eats a stone", "paints the moon", "sells the river")
     rows = [
@@ -118,10 +100,10 @@ def _choices(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, Predictor]:
-    """One small model of each kind; those with a task know eight records by heart."""
+def trained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, Predictor]:
+    """A small model of each kind; those with a task are overfitted to eight records."""
     folder = tmp_path_factory.mktemp("page")
-    encoder = _encoder(folder, own_text)
+    encoder = write_encoder(folder / "m", places_tokenizer, second_sentence="next")
     table: dict[str, Any] = {"dev": ("dev",), "label": "label"}
     mood = ClassificationTask(name="mood", text=("sentence",), labels=("bad", "good"), **table)
     pair = ClassificationTask(name="pair", text=("here", "there"), labels=("no", "yes"), **table)
@@ -130,23 +112,23 @@ def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
     )
     number = ClassificationTask(name="number", text=("sentence",), kind="regression", metrics=("pearson",), **table)
     ner = TASKS["ner"]
-    given = {
-        "mood": (mood, _table(folder / "mood", ("sentence",), ["bad", "good"] * 4)),
-        "pair": (pair, _table(folder / "pair", ("here", "there"), ["no", "yes"] * 4)),
-        "topics": (topics, _table(folder / "topics", ("sentence",), ["sea|town", "town", "sea", ""] * 2)),
-        "number": (number, _table(folder / "number", ("sentence",), [str(row / 4) for row in range(8)])),
-        "ner": (ner, eight_sentences.example_data(ner, folder / "ner")["data"]),
-        "squad": (TASKS["squad2"], _questions(folder / "squad")),
-        "swag": (TASKS["swag"], _choices(folder / "swag")),
+    runs = {
+        "mood": (mood, _write_table(folder / "mood", ("sentence",), ["bad", "good"] * 4)),
+        "pair": (pair, _write_table(folder / "pair", ("here", "there"), ["no", "yes"] * 4)),
+        "topics": (topics, _write_table(folder / "topics", ("sentence",), ["sea|town", "town", "sea", ""] * 2)),
+        "number": (number, _write_table(folder / "number", ("sentence",), [str(row / 4) for row in range(8)])),
+        "ner": (ner, eight_sentences.tagging_example(ner, folder / "ner")["data"]),
+        "squad": (TASKS["squad2"], _write_questions(folder / "squad")),
+        "swag": (TASKS["swag"], _write_choices(folder / "swag")),
     }
     numerics = resolve_numerics("fp32", threads=1)  # measuring the machine takes longer than learning eight records
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
-        for name, (task, data) in given.items():
+        for name, (task, data) in runs.items():
             settings = SETTINGS.model_copy(update={"epochs": EPOCHS.get(name, 20)})
             finetune(settings, task, model=encoder, data=data, out=folder / f"{name}-run")
-    places = {"lm": encoder, **{name: str(folder / f"{name}-run") for name in given}}
-    return {name: load(place, precision="fp32") for name, place in places.items()}
+    places = {"lm": encoder, **{name: str(folder / f"{name}-run") for name in runs}}
+    return {name: load(model_folder, precision="fp32") for name, model_folder in places.items()}
 
 
 @contextmanager
@@ -165,49 +147,49 @@ def served(models: dict[str, Predictor], **settings: Any) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def url(models: dict[str, Predictor]) -> Iterator[str]:
-    with served(models) as found:
-        yield found
+def url(trained_models: dict[str, Predictor]) -> Iterator[str]:
+    with served(trained_models) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra dev")
     with sync_api.sync_playwright() as tools:
-        found = tools.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
+        chromium = tools.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
 
 
 @contextmanager
-def opened(
+def open_page(
     browser: Any, url: str, *, refused: tuple[int, ...] = (), width: int = 1000, colours: str = "light"
 ) -> Iterator[Any]:
-    """The page; at the end: nothing in the console but answers `refused`, and nothing asked of another host."""
+    """Open the page; at the end the console has only the statuses `refused`, and no other host was called."""
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=colours, locale="en", reduced_motion="reduce"
     )
     page = context.new_page()
     page.set_default_timeout(10_000)
-    told: list[str] = []
-    asked: list[str] = []
-    page.on("console", lambda message: told.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: told.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    messages: list[str] = []
+    requested: list[str] = []
+    page.on("console", lambda message: messages.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: messages.append(str(error)))
+    page.on("request", lambda request: requested.append(request.url))
     try:
         page.goto(url)
         yield page
         expected = re.compile("|".join(f"status of {status}" for status in refused) or "(?!)")
-        assert [text for text in told if not expected.search(text)] == []
-        assert [place for place in asked if not place.startswith((url, "data:"))] == []
+        assert [text for text in messages if not expected.search(text)] == []
+        assert [requested_url for requested_url in requested if not requested_url.startswith((url, "data:"))] == []
     finally:
         context.close()
 
 
 @pytest.fixture
 def page(browser: Any, url: str) -> Iterator[Any]:
-    with opened(browser, url) as found:
-        yield found
+    with open_page(browser, url) as opened_page:
+        yield opened_page
 
 
 def at(page: Any, model: str, tab: str) -> Any:
@@ -217,7 +199,7 @@ def at(page: Any, model: str, tab: str) -> Any:
     return page.locator(f"#result-{tab}")
 
 
-def answered(page: Any, tab: str) -> None:
+def wait_for_answer(page: Any, tab: str) -> None:
     page.wait_for_function(
         "(tab) => { const it = document.getElementById(`result-${tab}`);"
         " return it.children.length && !it.hasAttribute('aria-busy'); }",
@@ -225,25 +207,25 @@ def answered(page: Any, tab: str) -> None:
     )
 
 
-def typed(page: Any, tab: str, fields: dict[str, str]) -> None:
+def type_into(page: Any, tab: str, fields: dict[str, str]) -> None:
     """Write into the fields and wait for the answer."""
     for name, text in fields.items():
         page.fill(f"#{tab}-{name}", text)
     page.evaluate("(tab) => ask(tab, true)", tab)
-    answered(page, tab)
+    wait_for_answer(page, tab)
 
 
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
-def test_masks_are_filled_as_one_types(page: Any, models: dict[str, Predictor]) -> None:
+def test_masks_are_filled_as_one_types(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "lm", "fill")
     text = "The [MASK] of the harbour"
     with page.expect_response("**/v1/fill"):
         page.locator("#fill-text").fill("")
         page.locator("#fill-text").press_sequentially(text)  # keys alone, no button
     result.locator(".mask").first.wait_for()
-    expected = models["lm"](text).masks[0]
+    expected = trained_models["lm"](text).masks[0]
     page.wait_for_function("() => document.querySelectorAll('#result-fill .mask').length === 1")
     assert result.locator(".name").all_inner_texts()[:3] == [one.piece for one in expected[:3]]
     assert result.locator(".share").first.inner_text() == f"{100 * expected[0].probability:.1f} %"
@@ -257,71 +239,71 @@ def test_masks_are_filled_as_one_types(page: Any, models: dict[str, Predictor]) 
     assert page.input_value("#fill-text") == "no gap[MASK][MASK]"
 
 
-def test_labels_have_bars(page: Any, models: dict[str, Predictor]) -> None:
+def test_labels_have_bars(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "mood", "classification")
     assert not page.locator("#classification-second").is_visible()
-    typed(page, "classification", {"first": "The garden of sentence"})
+    type_into(page, "classification", {"first": "The garden of sentence"})
     assert result.locator(".big").inner_text() == "good"
     assert result.locator(".name").all_inner_texts() == ["good", "bad"]
-    share = models["mood"]("The garden of sentence").probability
+    share = trained_models["mood"]("The garden of sentence").probability
     assert result.locator(".share").first.inner_text() == f"{100 * share:.1f} %"
     width = result.locator(".track i").first.evaluate("(bar) => bar.offsetWidth / bar.parentElement.offsetWidth")
     assert width == pytest.approx(share, abs=0.02)
 
 
-def test_a_pair_has_two_fields(page: Any, models: dict[str, Predictor]) -> None:
+def test_a_pair_has_two_fields(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "pair", "classification")
-    typed(page, "classification", {"first": "The harbour of here", "second": "The harbour of there"})
+    type_into(page, "classification", {"first": "The harbour of here", "second": "The harbour of there"})
     assert result.locator(".big").inner_text() == "no"
-    typed(page, "classification", {"second": " "})
+    type_into(page, "classification", {"second": " "})
     assert result.inner_text() == "Fill in both fields."
 
 
-def test_several_labels_and_a_number(page: Any, models: dict[str, Predictor]) -> None:
+def test_several_labels_and_a_number(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "topics", "classification")
-    typed(page, "classification", {"first": "The harbour of sentence"})
+    type_into(page, "classification", {"first": "The harbour of sentence"})
     assert result.locator(".big").inner_text() == "Labels that apply: sea, town"
-    typed(page, "classification", {"first": "The kitchen of sentence"})
+    type_into(page, "classification", {"first": "The kitchen of sentence"})
     assert result.locator(".big").inner_text() == "No label applies."
 
     result = at(page, "number", "classification")
-    typed(page, "classification", {"first": "The bridge of sentence"})
-    score = models["number"]("The bridge of sentence").score
+    type_into(page, "classification", {"first": "The bridge of sentence"})
+    score = trained_models["number"]("The bridge of sentence").score
     assert result.locator(".number").inner_text() == f"{score:.3f}"
 
 
-def test_entities_are_marked_with_their_types(page: Any, models: dict[str, Predictor]) -> None:
+def test_entities_are_marked_with_their_types(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "ner", "tagging")
     words, _ = eight_sentences.sentence(0)
     text = " ".join(words)
-    typed(page, "tagging", {"text": text})
-    found = models["ner"](text).entities
-    assert [one.type for one in found] == ["PER", "LOC"]
+    type_into(page, "tagging", {"text": text})
+    entities = trained_models["ner"](text).entities
+    assert [one.type for one in entities] == ["PER", "LOC"]
     marks = result.locator("mark")
-    assert marks.all_inner_texts() == [f"{one.text}{one.type} {100 * one.probability:.1f} %" for one in found]
+    assert marks.all_inner_texts() == [f"{one.text}{one.type} {100 * one.probability:.1f} %" for one in entities]
     colours = marks.evaluate_all("(marks) => marks.map((mark) => getComputedStyle(mark).backgroundColor)")
     assert len(set(colours)) == 2
 
 
-def test_places_count_characters(page: Any, models: dict[str, Predictor]) -> None:
+def test_positions_count_characters(page: Any, trained_models: dict[str, Predictor]) -> None:
     """Beyond the first plane a character is two units in JavaScript and one in the service."""
     result = at(page, "ner", "tagging")
     text = f"𝔘𝔫𝔦 {' '.join(eight_sentences.sentence(0)[0])}"
-    typed(page, "tagging", {"text": text})
-    found = models["ner"](text).entities
-    assert found
+    type_into(page, "tagging", {"text": text})
+    entities = trained_models["ner"](text).entities
+    assert entities
     marked = result.locator("mark").evaluate_all("(marks) => marks.map((mark) => mark.firstChild.data)")
-    assert marked == [text[one.start : one.end] for one in found] == [one.text for one in found]
+    assert marked == [text[one.start : one.end] for one in entities] == [one.text for one in entities]
 
 
-def test_an_answer_is_marked_in_its_passage(page: Any, models: dict[str, Predictor]) -> None:
+def test_an_answer_is_marked_in_its_passage(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "squad", "questions")
-    typed(page, "questions", {"question": "Where did they meet?", "context": PASSAGE.format("the harbour")})
+    type_into(page, "questions", {"question": "Where did they meet?", "context": PASSAGE.format("the harbour")})
     assert result.locator("mark").inner_text() == "the harbour"
     assert result.locator(".big").inner_text() == "the harbour"
     assert result.locator(".text").inner_text() == PASSAGE.format("the harbour")
-    none = models["squad"](("Where did they meet?", PASSAGE.format("something"))).no_answer
-    typed(page, "questions", {"context": PASSAGE.format("something")})
+    none = trained_models["squad"](("Where did they meet?", PASSAGE.format("something"))).no_answer
+    type_into(page, "questions", {"context": PASSAGE.format("something")})
     assert result.locator("mark").count() == 0
     assert result.locator(".big").inner_text() == "The passage does not contain an answer."
     assert result.locator(".share").inner_text() == f"{100 * none:.1f} %"
@@ -332,39 +314,39 @@ def test_a_choice_is_made(page: Any) -> None:
     page.fill("#choice-context", "Someone waits at the harbour.")
     endings = ["She asks the ferryman", "She eats a stone", "She paints the moon"]
     page.get_by_role("button", name="Remove continuation 4").click()
-    for place, ending in enumerate(endings, 1):
-        page.get_by_label(f"Continuation {place}", exact=True).fill(ending)
-    typed(page, "choice", {})
+    for position, ending in enumerate(endings, 1):
+        page.get_by_label(f"Continuation {position}", exact=True).fill(ending)
+    type_into(page, "choice", {})
     assert result.locator(".name").all_inner_texts() == endings
     assert result.locator("li.best .name").inner_text() == endings[0]
 
 
-def test_does_the_second_text_follow(page: Any, models: dict[str, Predictor]) -> None:
+def test_does_the_second_text_follow(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "lm", "next")
-    typed(page, "next", {"first": "The harbour", "second": "the garden"})
+    type_into(page, "next", {"first": "The harbour", "second": "the garden"})
     assert result.locator(".name").all_inner_texts() == ["follows", "does not follow"]
-    share = models["lm"].next_sentence("The harbour", "the garden")
+    share = trained_models["lm"].next_sentence("The harbour", "the garden")
     assert result.locator(".share").first.inner_text() == f"{100 * share:.1f} %"
 
 
-def test_two_texts_are_compared(page: Any, models: dict[str, Predictor]) -> None:
+def test_two_texts_are_compared(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "ner", "compare")
-    typed(page, "compare", {"first": "The harbour", "second": "the garden of the tower"})
-    a, b = models["ner"].vectors(["The harbour", "the garden of the tower"]).astype(float)
+    type_into(page, "compare", {"first": "The harbour", "second": "the garden of the tower"})
+    a, b = trained_models["ner"].vectors(["The harbour", "the garden of the tower"]).astype(float)
     cosine = a @ b / np.sqrt((a @ a) * (b @ b))
     assert float(result.locator(".number").inner_text()) == pytest.approx(cosine, abs=1e-3)
     assert result.locator("svg[role=img] line").count() == 2
-    typed(page, "compare", {"second": "The harbour"})
+    type_into(page, "compare", {"second": "The harbour"})
     assert result.locator(".number").inner_text() == "1.000"
 
 
 def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     result = at(page, "lm", "inside")
-    answered(page, "inside")
+    wait_for_answer(page, "inside")
     with page.expect_response("**/v1/inside") as first:
-        typed(page, "inside", {"first": "the harbour", "second": "the garden"})
-    found = first.value.json()
-    pieces = found["pieces"]
+        type_into(page, "inside", {"first": "the harbour", "second": "the garden"})
+    attention = first.value.json()
+    pieces = attention["pieces"]
     cells = [
         row.split("|")
         for row in result.locator("table.figure").evaluate(
@@ -375,8 +357,8 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     assert cells == [
         pieces,
         [f"E{piece}" for piece in pieces],
-        [f"E{'AB'[segment]}" for segment in found["segments"]],
-        [f"E{place}" for place in range(len(pieces))],
+        [f"E{'AB'[segment]}" for segment in attention["segments"]],
+        [f"E{position}" for position in range(len(pieces))],
     ]
     assert result.locator("table.figure .plus", has_text="+").count() == 2 * len(pieces)
     assert first.value.request.post_data_json["layer"] == LAYERS
@@ -384,14 +366,14 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     def lines() -> int:
         return int(result.locator("#attention line").count())
 
-    assert lines() == sum(share >= 0.02 for row in found["attention"][0] for share in row)
+    assert lines() == sum(share >= 0.02 for row in attention["attention"][0] for share in row)
     result.locator("[data-token=from-1]").hover()
-    expected = [f"{100 * share:.1f} %" for share in found["attention"][0][1]]
+    expected = [f"{100 * share:.1f} %" for share in attention["attention"][0][1]]
     assert result.locator("[data-token^=to-] .share").all_text_contents() == expected
-    assert lines() == sum(share >= 0.001 for share in found["attention"][0][1])
+    assert lines() == sum(share >= 0.001 for share in attention["attention"][0][1])
     page.select_option("#inside-head", "3")  # in the answer that is there already
     assert "layer 2, head 3" in page.locator("#attention-title").inner_text()
-    expected = [f"{100 * share:.1f} %" for share in found["attention"][2][1]]
+    expected = [f"{100 * share:.1f} %" for share in attention["attention"][2][1]]
     assert result.locator("[data-token^=to-] .share").all_text_contents() == expected
     page.select_option("#inside-head", "mean")
     assert "mean of all heads" in page.locator("#attention-title").inner_text()
@@ -408,7 +390,7 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
 
 def test_the_keyboard_is_enough(page: Any) -> None:
     at(page, "lm", "fill")
-    answered(page, "fill")
+    wait_for_answer(page, "fill")
 
     def focused() -> str:
         return str(page.evaluate("document.activeElement.id || document.activeElement.dataset.token"))
@@ -427,7 +409,7 @@ def test_the_keyboard_is_enough(page: Any) -> None:
     assert outline == "solid"  # where one is can be seen
     page.keyboard.press("End")
     assert focused() == "tab-inside"
-    answered(page, "inside")
+    wait_for_answer(page, "inside")
     for _ in range(20):
         page.keyboard.press("Tab")
         if focused() == "from-0":
@@ -464,21 +446,21 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, url: str) -> None:
         "squad": ("questions",),
         "swag": ("choice",),
     }
-    with opened(browser, url, width=360) as page:
+    with open_page(browser, url, width=360) as page:
         page.wait_for_selector("#chooser:not([hidden])")
         for language in ("en", "ko"):
             page.select_option("#language", language)
             for model, names in tabs.items():
                 for name in names:
                     at(page, model, name)
-                    answered(page, name)
+                    wait_for_answer(page, name)
                     wide = page.evaluate("document.documentElement.scrollWidth")
                     assert (language, name, wide) == (language, name, 360)
 
 
 def test_dark_and_light(browser: Any, url: str) -> None:
     shown = "getComputedStyle(document.body).backgroundColor"
-    with opened(browser, url) as page:
+    with open_page(browser, url) as page:
         light = page.evaluate(shown)
         page.select_option("#theme", "dark")
         dark = page.evaluate(shown)
@@ -487,7 +469,7 @@ def test_dark_and_light(browser: Any, url: str) -> None:
         assert page.evaluate(shown) == dark
         page.select_option("#theme", "light")
         assert page.evaluate(shown) == light
-    with opened(browser, url, colours="dark") as page:
+    with open_page(browser, url, colours="dark") as page:
         assert page.evaluate(shown) == dark
 
 
@@ -524,19 +506,19 @@ CONTRAST = """() => {
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_all_text_has_the_contrast_of_wcag(browser: Any, url: str, colours: str) -> None:
-    with opened(browser, url, colours=colours) as page:
+    with open_page(browser, url, colours=colours) as page:
         for model, name in (("lm", "fill"), ("lm", "inside"), ("ner", "tagging"), ("squad", "questions")):
             at(page, model, name)
             if name == "tagging":
-                typed(page, name, {"text": " ".join(eight_sentences.sentence(3)[0])})
+                type_into(page, name, {"text": " ".join(eight_sentences.sentence(3)[0])})
                 assert page.locator("mark").count()
-            answered(page, name)
+            wait_for_answer(page, name)
             assert (name, page.evaluate(CONTRAST)) == (name, [])
 
 
 def test_korean(page: Any) -> None:
     at(page, "lm", "fill")
-    answered(page, "fill")
+    wait_for_answer(page, "fill")
     page.select_option("#language", "ko")
     assert page.evaluate("document.documentElement.lang") == "ko"
     assert page.get_by_role("tab").all_inner_texts() == [
@@ -561,34 +543,37 @@ def test_korean(page: Any) -> None:
 def test_markup_is_shown_as_text(page: Any) -> None:
     at(page, "ner", "tagging")
     words = " ".join(eight_sentences.sentence(2)[0])
-    typed(page, "tagging", {"text": f"{HOSTILE} {words}"})
+    type_into(page, "tagging", {"text": f"{HOSTILE} {words}"})
     at(page, "squad", "questions")
-    typed(page, "questions", {"question": HOSTILE, "context": f"{PASSAGE.format('the tower')} {HOSTILE}"})
+    type_into(page, "questions", {"question": HOSTILE, "context": f"{PASSAGE.format('the tower')} {HOSTILE}"})
     assert page.locator("#result-questions .text").inner_text().endswith(HOSTILE)
     at(page, "lm", "inside")
-    typed(page, "inside", {"first": "<img> <script>", "second": ""})
+    type_into(page, "inside", {"first": "<img> <script>", "second": ""})
     at(page, "lm", "fill")
-    typed(page, "fill", {"text": f"[MASK] {HOSTILE[:40]}"})
+    type_into(page, "fill", {"text": f"[MASK] {HOSTILE[:40]}"})
     assert HOSTILE[:40] in page.locator("#result-fill .text").inner_text()
     at(page, "swag", "choice")
     page.get_by_label("Continuation 1", exact=True).fill(HOSTILE)
-    typed(page, "choice", {})
+    type_into(page, "choice", {})
     assert page.locator("#result-choice .name").first.inner_text() == HOSTILE
     assert page.locator("[id^=result] :is(img, script)").count() == 0
     assert page.title() == "bertwright"
 
 
 def test_a_refusal_is_shown_in_the_services_words(browser: Any, url: str) -> None:
-    with opened(browser, url, refused=(422,)) as page:
+    with open_page(browser, url, refused=(422,)) as page:
         result = at(page, "lm", "fill")
-        typed(page, "fill", {"text": "[MASK]" * 80})
+        type_into(page, "fill", {"text": "[MASK]" * 80})
         assert "this model takes at most 64" in result.get_by_role("alert").inner_text()
-        typed(page, "fill", {"text": "[MASK]"})
+        type_into(page, "fill", {"text": "[MASK]"})
         assert result.get_by_role("alert").count() == 0
 
 
-def test_a_token_is_asked_for(browser: Any, models: dict[str, Predictor]) -> None:
-    with served({"lm": models["lm"]}, token="schlüssel") as url, opened(browser, url, refused=(401,)) as page:
+def test_a_token_is_required(browser: Any, trained_models: dict[str, Predictor]) -> None:
+    with (
+        served({"lm": trained_models["lm"]}, token="schlüssel") as url,
+        open_page(browser, url, refused=(401,)) as page,
+    ):
         page.get_by_role("heading", name="This service requires an access token").wait_for()
         assert "Authorization: Bearer TOKEN" in page.locator("#token-trouble").inner_text()
         page.get_by_label("Access token").fill("another")
@@ -597,16 +582,16 @@ def test_a_token_is_asked_for(browser: Any, models: dict[str, Predictor]) -> Non
         page.get_by_label("Access token").fill("schlüssel")
         page.keyboard.press("Enter")
         page.locator("#tab-fill").wait_for()
-        answered(page, "fill")
+        wait_for_answer(page, "fill")
         assert not page.locator("#token-form").is_visible()
         assert page.evaluate("sessionStorage.getItem('bertwright.token')") == "schlüssel"
         assert page.evaluate("localStorage.getItem('bertwright.token')") is None
 
 
 def test_a_busy_service_is_asked_again(browser: Any, url: str) -> None:
-    with opened(browser, url, refused=(503,)) as page:
+    with open_page(browser, url, refused=(503,)) as page:
         result = at(page, "lm", "next")
-        answered(page, "next")
+        wait_for_answer(page, "next")
         refusals = [1, 1]
 
         def refuse(route: Any) -> None:
@@ -625,8 +610,8 @@ def test_a_busy_service_is_asked_again(browser: Any, url: str) -> None:
         assert refusals == []
 
 
-def test_a_service_that_is_gone_is_said(browser: Any, models: dict[str, Predictor]) -> None:
-    with opened_gone(browser, models) as page:
+def test_a_service_that_is_gone_is_reported(browser: Any, trained_models: dict[str, Predictor]) -> None:
+    with opened_gone(browser, trained_models) as page:
         result = page.locator("#result-fill")
         page.fill("#fill-text", "now [MASK]")
         result.get_by_role("alert").wait_for()
@@ -643,7 +628,7 @@ def opened_gone(browser: Any, models: dict[str, Predictor]) -> Iterator[Any]:
         with served({"lm": models["lm"]}) as url:
             page.goto(url)
             page.locator("#tab-fill").wait_for()
-            answered(page, "fill")
+            wait_for_answer(page, "fill")
         yield page
     finally:
         context.close()
@@ -651,7 +636,7 @@ def opened_gone(browser: Any, models: dict[str, Predictor]) -> Iterator[Any]:
 
 def test_an_older_answer_never_replaces_a_newer_one(page: Any) -> None:
     result = at(page, "lm", "fill")
-    answered(page, "fill")
+    wait_for_answer(page, "fill")
     held: list[Any] = []
 
     def hold(route: Any) -> None:

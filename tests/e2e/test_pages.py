@@ -1,4 +1,4 @@
-"""What the README and the manual print is run, page by page, on small made-up data and with fewer steps."""
+"""Every command and Python block of the README and the manual, run page by page on small data with fewer steps."""
 
 import re
 import shlex
@@ -43,7 +43,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r" +#.*", ""),
     (r"\b(TEXT|INPUT)\.\.\.", r"\1"),
     (r"\bTASK\b", "sst2"),
-    (r"((?:finetune|evaluate) (\w+) .*--data) DIR", lambda found: f"{found[1]} {DATA[found[2]]}"),
+    (r"((?:finetune|evaluate) (\w+) .*--data) DIR", lambda match: f"{match[1]} {DATA[match[2]]}"),
     (r"--corpus mine=", "--corpus mixed="),  # that page's other `mine` are labelled tables
     (r"--held-out 0\S+", "--held-out 0.2"),
     (r"--recipe (\S+)(?!.* --(?:minutes|steps))", r"--recipe \1 --size tiny --steps 3"),
@@ -53,14 +53,14 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^curl -s", "curl -sf"),  # which an error of the service ends with 22
     (r"finetune .*--features \S+", r"\g<0> --lstm-width 32"),
 )
-"""What a line says otherwise here."""
+"""Parts of a line that are replaced here."""
 SMALLER = {
     "tokenizer train": {"--vocab-size": "500", "--merges": "150"},
     "tokenizer extend": {"--add": "5"},
     "pretrain": {"--steps": "3", "--minutes": "0.01", "--size": "tiny"},
     "finetune": {"--bilstm": "32"},
 }
-"""Command → values in place of those that a page prints."""
+"""Command → values that replace those of a page."""
 ADDED = {
     "corpus build": {"--workers": "1"},
     "pretrain": {"--lengths": "32", "--batch-size": "8", "--evaluations": "1", "--threads": "1", "--precision": "fp32"},
@@ -71,7 +71,7 @@ ADDED = {
     "serve": {"--port": "0"},
     "demo": {"--port": "0", "--no-browser": None},
 }
-"""Command → options, in place of a page's or beside them."""
+"""Command → options that replace a page's or are added to them."""
 PUT = {
     "export.md": {"": {"MODEL": "sst2"}},
     "faq.md": {"bertwright evaluate sst2": {"tuned": "sst2"}},
@@ -109,39 +109,39 @@ def test_the_list_of_what_is_not_run_is_true_and_short() -> None:
 def test_the_korean_readme_prints_the_same_commands() -> None:
     korean = (ROOT / "README.ko.md").read_text("utf-8")
     for kind in (shell_lines, python_blocks):
-        own, other = ([re.sub(" +#.*", "", part) for part in kind(text)] for text in (PAGES["README.md"], korean))
-        assert own == other
+        english, other = ([re.sub(" +#.*", "", part) for part in kind(text)] for text in (PAGES["README.md"], korean))
+        assert english == other
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({name for name, text in (*LINES, *CODE) if not why_not(text)}))
 def test_a_page_does_what_it_prints(
-    name: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+    name: str, pages_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for thing in made.iterdir():
+    for thing in pages_folder.iterdir():
         Path(thing.name).symlink_to(thing)
     port = ""
     with ExitStack() as running:
         for line in [line for page, line in LINES if page == name and not why_not(line)]:
             for start, things in PUT.get(name, {}).items():
-                for place, thing in things.items() if line.startswith(start) else ():
-                    remove(Path(place))
+                for target, thing in things.items() if line.startswith(start) else ():
+                    remove(Path(target))
                     if thing:
-                        Path(place).symlink_to(made / thing)
+                        Path(target).symlink_to(pages_folder / thing)
             line = with_less(line)
             words = command(line)
-            for path in written(words):
+            for path in outputs_of(words):
                 remove(path)
             if words[:1] in (["serve"], ["demo"]):
                 running.close()
                 service, port = start_service(words, environment)
                 running.callback(stop, service)
             elif line.startswith("bertwright "):
-                assert main([word for given in words for word in sorted(glob(given)) or [given]]) == 0, line
+                assert main([word for pattern in words for word in sorted(glob(pattern)) or [pattern]]) == 0, line
             elif not line.startswith("curl ") or shutil.which("curl"):
                 in_shell(line.replace("localhost:8000", f"localhost:{port}"), environment)
-            assert all(path.exists() for path in written(words)), line
+            assert all(path.exists() for path in outputs_of(words)), line
     known: dict[str, Any] = {"texts": ["a fine film", "a dull film"] * 4, "labels": ["good", "bad"] * 4}
     for code in [code for page, code in CODE if page == name]:
         exec(compile(code, name, "exec"), known)
@@ -166,8 +166,8 @@ def with_less(line: str) -> str:
     return line[: line.index("bertwright ")] + shlex.join(["bertwright", *words])
 
 
-def written(words: list[str]) -> list[Path]:
-    """What a command makes anew, so that an earlier one's must be out of its way."""
+def outputs_of(words: list[str]) -> list[Path]:
+    """Return the outputs of a command, which must be removed before it runs."""
     if {"--resume", "--plan"} & {*words} or words[:1] == ["paper"]:
         return []
     return [Path(value) for option, value in pairwise(words) if option in ("--out", "--output")]
@@ -202,7 +202,7 @@ MADE = (
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of what the pages speak of, under their names."""
     folder = tmp_path_factory.mktemp("pages")
     with pytest.MonkeyPatch.context() as patch:

@@ -22,7 +22,7 @@ TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """TaskData without QNLI, and a folder with an experiment of two arms, two seeds and one task."""
     folder = tmp_path_factory.mktemp("paper")
     write_data(folder / "data", without=["qnli"])
@@ -54,8 +54,8 @@ def page_of(out: Path, name: str = "table5") -> str:
     return (out / "results" / f"{name}.md").read_text("utf-8")
 
 
-def figures(page: str) -> list[str]:
-    """The table of our own figures."""
+def measured_table(page: str) -> list[str]:
+    """Return the table of our own metrics."""
     return page[page.index("## Here") : page.index("## In the paper")].splitlines()
 
 
@@ -68,8 +68,8 @@ def test_without_a_name_it_lists_the_experiments(capsys: pytest.CaptureFixture[s
     assert all(name in shown for name in ("table1", "table8", "figure5", "gpt-table5", "length-cost"))
 
 
-def test_the_page_says_all_of_it(made: Path) -> None:
-    page = page_of(made / "out")
+def test_the_page_says_all_of_it(study: Path) -> None:
+    page = page_of(study / "out")
     assert re.search(r"\| BERT \(`bert`\) \| \d+\.\d ± \d+\.\d \|", page)
     assert "| left-to-right, no NSP | 82.1 | 84.3 | 77.5 | 92.1 | 77.8 |" in page
     verdict = r"`bert` against `no-nsp`: [-+]\d+\.\d\d \(95 %: .*; p (= \d\.\d{3,}|< 0\.001); 2 pairs; margin 0\.5\)"
@@ -80,41 +80,41 @@ def test_the_page_says_all_of_it(made: Path) -> None:
     assert re.search(r"- Corpus `wordpiece-400`: [\d,]+ tokens in \d+ documents, a vocabulary of \d+; its finger", page)
     assert '- `no-nsp`: pre-training `{"examples": {"second_sentence": "none"}}`' in page
     assert "bertwright paper table5 --scale smoke --out out --arms bert,no-nsp --tasks rte" in page
-    assert (made / "out/results/table5.png").read_bytes().startswith(b"\x89PNG")
+    assert (study / "out/results/table5.png").read_bytes().startswith(b"\x89PNG")
     assert "\nComputed on processors, in fp32.\n" in page
     assert "Not finished" not in page
 
 
 def test_the_page_says_where_a_gpu_computed_some_of_it(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    shutil.copytree(made / "out", out)
+    shutil.copytree(study / "out", out)
     for path in (out / "tuned/rte").glob("*/run.json"):
         record = json.loads(path.read_text())
         record["resolved"] |= {"device": "cuda", "precision": "bf16"}
         path.write_text(json.dumps(record))
-    paper(capsys, made, out, "table5", *TWO, "--page")
+    paper(capsys, study, out, "table5", *TWO, "--page")
     assert "Computed on GPUs and processors, in bf16 and fp32.\nEach run's `run.json` says which; times" in page_of(out)
 
 
-def test_only_the_figures_of_fine_tunings_stay(made: Path) -> None:
-    tuned = list((made / "out/tuned/rte").iterdir())
+def test_only_the_figures_of_fine_tunings_stay(study: Path) -> None:
+    tuned = list((study / "out/tuned/rte").iterdir())
     assert len(tuned) == 4
-    assert not list((made / "out/tuned").rglob("*.safetensors"))
-    assert not list((made / "out/pretrained").glob("*/checkpoints"))
-    assert len(list((made / "out/pretrained").glob("*/model/model.safetensors"))) == 2
+    assert not list((study / "out/tuned").rglob("*.safetensors"))
+    assert not list((study / "out/pretrained").glob("*/checkpoints"))
+    assert len(list((study / "out/pretrained").glob("*/model/model.safetensors"))) == 2
 
 
 def test_repeated_it_computes_nothing_more(
-    made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop.Loop, "step", None)
-    before = figures(page_of(made / "out"))
-    found, told = paper(capsys, made, made / "out", "table5", *TWO)
-    assert "everything is computed: 2 pre-trainings, 4 measurements on tasks" in told
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
-    assert figures(page_of(made / "out")) == before
+    before = measured_table(page_of(study / "out"))
+    result, stderr = paper(capsys, study, study / "out", "table5", *TWO)
+    assert "everything is computed: 2 pre-trainings, 4 measurements on tasks" in stderr
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
+    assert measured_table(page_of(study / "out")) == before
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_repeated_it_computes_nothing_more(
     ],
 )
 def test_stopped_and_repeated_it_ends_alike(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, moment: str
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """A signal at any moment ends with 0, and the same command then finds what an undisturbed one did."""
-    out = with_corpora(made, tmp_path / "out")
+    out = with_corpora(study, tmp_path / "out")
     calls = 0
 
     def interrupting(really: Any, at: int) -> Any:
@@ -146,87 +146,89 @@ def test_stopped_and_repeated_it_ends_alike(
     )
     with monkeypatch.context() as patched:
         patched.setattr(loop.Loop, name, interrupting(getattr(loop.Loop, name), at))
-        _, told = paper(capsys, made, out, "table5", *TWO)
-    assert "the same command" in told or "stopped" in told
+        _, stderr = paper(capsys, study, out, "table5", *TWO)
+    assert "the same command" in stderr or "stopped" in stderr
     assert "**Not finished:**" in page_of(out)
-    assert "…" in "".join(figures(page_of(out)))
-    found, _ = paper(capsys, made, out, "table5", *TWO)
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
-    assert figures(page_of(out)) == figures(page_of(made / "out"))
+    assert "…" in "".join(measured_table(page_of(out)))
+    result, _ = paper(capsys, study, out, "table5", *TWO)
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
+    assert measured_table(page_of(out)) == measured_table(page_of(study / "out"))
 
 
 @pytest.mark.slow
 def test_what_was_begun_with_other_settings_is_not_gone_on_with(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = with_corpora(made, tmp_path / "out")
+    out = with_corpora(study, tmp_path / "out")
     smoke = scales.get_scale("smoke")
     other = replace(smoke, pretraining={**smoke.pretraining, "batch_size": 2})
     with monkeypatch.context() as patched:
         patched.setattr(scales, "SCALES", {"smoke": other})
         patched.setattr(loop.Loop, "log", lambda self, done: signal.raise_signal(signal.SIGINT))
-        paper(capsys, made, out, "table5", *TWO)
+        paper(capsys, study, out, "table5", *TWO)
     begun = {path.name for path in (out / "pretrained").iterdir()}
     assert len(begun) == 1
-    paper(capsys, made, out, "table5", *TWO)
+    paper(capsys, study, out, "table5", *TWO)
     there = {path.name for path in (out / "pretrained").iterdir()}
     assert len(there) == 3
     assert begun < there
-    assert figures(page_of(out)) == figures(page_of(made / "out"))
+    assert measured_table(page_of(out)) == measured_table(page_of(study / "out"))
 
 
-def test_what_is_missing_is_said_and_left_out(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found, told = paper(capsys, made, made / "out", "table5", "--arms", "bert", "--page")
+def test_what_is_missing_is_reported_and_left_out(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, stderr = paper(capsys, study, study / "out", "table5", "--arms", "bert", "--page")
     wanted = "QNLI: its files are not in .*/data; fetch train.tsv and dev.tsv of GLUE's QNLI .*, into glue/QNLI"
-    assert any(re.fullmatch(wanted, line) for line in found["left_out"])
-    assert re.search(rf"left out: {wanted}", told)
-    page = page_of(made / "out")
+    assert any(re.fullmatch(wanted, line) for line in result["left_out"])
+    assert re.search(rf"left out: {wanted}", stderr)
+    page = page_of(study / "out")
     assert re.search(rf"- Left out: {wanted}\.", page)
-    assert "QNLI" not in figures(page)[2]
+    assert "QNLI" not in measured_table(page)[2]
 
 
-def test_without_any_data_no_corpus_is_made(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_any_data_no_corpus_is_made(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paper", "table4", *options(tmp_path, tmp_path / "out")]) == 2
     assert "nothing of it can be computed here; SWAG: its files are not in" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_record_without_weights_is_said_to_be_that(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the records of another's runs are; their figures stay on the page, and nothing more comes of them."""
+    """Records without weights, as of others' runs: their metrics stay on the page, and nothing more is computed."""
     out = tmp_path / "out"
-    shutil.copytree(made / "out", out)
+    shutil.copytree(study / "out", out)
     for folder in (out / "pretrained").iterdir():
         shutil.rmtree(folder / "model")
-    found, _ = paper(capsys, made, out, "table5", *TWO)
-    assert found["failed"] == {}
+    result, _ = paper(capsys, study, out, "table5", *TWO)
+    assert result["failed"] == {}
     assert "Not finished" not in page_of(out)
-    found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte,sst2", code=1)
-    (folder,) = found["failed"]
-    assert found["failed"][folder] == "holds the record of a run and no weights; remove the folder to train it again"
+    result, _ = paper(capsys, study, out, "table5", "--arms", "bert", "--tasks", "rte,sst2", code=1)
+    (folder,) = result["failed"]
+    assert result["failed"][folder] == "holds the record of a run and no weights; remove the folder to train it again"
     shutil.rmtree(folder)
-    found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte,sst2")
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, _ = paper(capsys, study, out, "table5", "--arms", "bert", "--tasks", "rte,sst2")
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
 
 
 def test_a_corpus_that_is_not_there_leaves_its_arms_out(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["paper", "table5", *options(made, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
-    told = capsys.readouterr().err
-    assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in told
-    assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in told
-    typed = ["paper", "table5", *options(made, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
+    assert main(["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
+    stderr = capsys.readouterr().err
+    assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in stderr
+    assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in stderr
+    typed = ["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
     assert main(typed) == 2
     assert "wordpiece-400 is not built yet from --corpus wkii, which is no corpus folder" in capsys.readouterr().err
 
 
-def test_the_page_alone_computes_nothing(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = with_corpora(made, tmp_path / "out")
-    found, told = paper(capsys, made, out, "table5", *TWO, "--page")
-    assert "to compute: 2 of 2 pre-trainings and 4 of 4 measurements on tasks; the time is unknown until" in told
-    assert found["left"] == {"pretrainings": 2, "measurements": 4}
+def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = with_corpora(study, tmp_path / "out")
+    result, stderr = paper(capsys, study, out, "table5", *TWO, "--page")
+    assert "to compute: 2 of 2 pre-trainings and 4 of 4 measurements on tasks; the time is unknown until" in stderr
+    assert result["left"] == {"pretrainings": 2, "measurements": 4}
     assert not (out / "pretrained").exists()
     assert "| BERT (`bert`) | … |" in page_of(out)
     assert "| all, each once | 0 | 0.0 M | 0 s | 0 s |" in page_of(out)
@@ -234,22 +236,24 @@ def test_the_page_alone_computes_nothing(made: Path, tmp_path: Path, capsys: pyt
     assert not (out / "results/table5.png").exists()
 
 
-def test_the_time_that_is_left_is_told_by_what_was_measured(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, told = paper(capsys, made, made / "out", "table5", *TWO, "--seeds", "3", "--pretraining-seeds", "2", "--page")
-    assert re.search(r"to compute: 2 of 4 pre-trainings and 8 of 12 measurements on tasks; about \d+ (s|min)\n", told)
+def test_the_time_left_is_estimated_from_measured_times(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, stderr = paper(
+        capsys, study, study / "out", "table5", *TWO, "--seeds", "3", "--pretraining-seeds", "2", "--page"
+    )
+    assert re.search(r"to compute: 2 of 4 pre-trainings and 8 of 12 measurements on tasks; about \d+ (s|min)\n", stderr)
 
 
-def test_one_pair_of_seeds_gives_no_verdict(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paper(capsys, made, made / "out", "table5", *TWO, "--seeds", "1", "--page")
-    page = page_of(made / "out")
+def test_one_pair_of_seeds_gives_no_verdict(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paper(capsys, study, study / "out", "table5", *TWO, "--seeds", "1", "--page")
+    page = page_of(study / "out")
     assert "**No verdict: it needs two pairs of seeds at least.**" in page
     assert not re.search(r"\*\*(Supported|Not supported|Not decided)", page)
 
 
 def test_an_arm_that_fails_leaves_the_others_alone(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = with_corpora(made, tmp_path / "out")
+    out = with_corpora(study, tmp_path / "out")
     really = module.pretrain
 
     def failing(settings: Any, **named: Any) -> Any:
@@ -258,35 +262,35 @@ def test_an_arm_that_fails_leaves_the_others_alone(
         return really(settings, **named)
 
     monkeypatch.setattr(module, "pretrain", failing)
-    found, _ = paper(capsys, made, out, "table5", *TWO, "--seeds", "1", code=1)
-    assert list(found["failed"].values()) == ["the loss is not finite"]
-    assert found["left"] == {"pretrainings": 1, "measurements": 1}
+    result, _ = paper(capsys, study, out, "table5", *TWO, "--seeds", "1", code=1)
+    assert list(result["failed"].values()) == ["the loss is not finite"]
+    assert result["left"] == {"pretrainings": 1, "measurements": 1}
     page = page_of(out)
     assert re.search(r"## What failed\n\n- `bert-2x128-seed0-[0-9a-f]{12}`: the loss is not finite", page)
     assert re.search(r"\| no NSP \(`no-nsp`\) \| \d", page)
 
 
 def test_what_another_process_is_at_is_left_to_it(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    shutil.copytree(made / "out", out)
+    shutil.copytree(study / "out", out)
     last = sorted((out / "tuned/rte").iterdir())[0]
     record = json.loads((last / "run.json").read_text())
     (last / "run.json").write_text(json.dumps({**record, "finished": False}))
     with locked(last):
-        found, told = paper(capsys, made, out, "table5", *TWO)
-    assert found["elsewhere"] == [str(last)]
-    assert "left out, because another process works on it" in told
-    assert found["left"] == {"pretrainings": 0, "measurements": 1}
+        result, stderr = paper(capsys, study, out, "table5", *TWO)
+    assert result["elsewhere"] == [str(last)]
+    assert "left out, because another process works on it" in stderr
+    assert result["left"] == {"pretrainings": 0, "measurements": 1}
 
 
 def test_what_another_process_finished_meanwhile_is_not_begun_again(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parts of an arm are listed before the first is done, and the other process may do the last of them."""
     out = tmp_path / "out"
-    shutil.copytree(made / "out", out)
+    shutil.copytree(study / "out", out)
     records = {folder: (folder / "run.json").read_text() for folder in (out / "tuned/rte").iterdir()}
     for folder, record in records.items():
         (folder / "run.json").write_text(json.dumps({**json.loads(record), "finished": False}))
@@ -298,19 +302,19 @@ def test_what_another_process_finished_meanwhile_is_not_begun_again(
             (folder / "run.json").write_text(record)
 
     monkeypatch.setattr(module.ExperimentRun, "_measure", all_done)
-    found, _ = paper(capsys, made, out, "table5", "--arms", "bert", "--tasks", "rte")
+    result, _ = paper(capsys, study, out, "table5", "--arms", "bert", "--tasks", "rte")
     assert len(measured) == 1
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
 
 
 @pytest.mark.slow
 def test_baselines_untrained_models_and_two_sizes(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = with_corpora(made, tmp_path / "out")
+    out = with_corpora(study, tmp_path / "out")
     arms = ("--arms", "bag-of-words,untrained,bert", "--tasks", "sst2,mnli", "--seeds", "1")
-    found, _ = paper(capsys, made, out, "table1", *arms)
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, _ = paper(capsys, study, out, "table1", *arms)
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     page = page_of(out, "table1")
     assert re.search(r"\| bag of words, linear \(`bag-of-words`\) \| \d+\.\d \| \d+\.\d \| 100\.0 \|", page)
     assert "**No verdict: it needs two pairs of seeds at least.** `bert` against `bag-of-words`, one pair" in page
@@ -319,10 +323,12 @@ def test_baselines_untrained_models_and_two_sizes(
     assert (untrained[0] / "model/model.safetensors").is_file()
 
 
-def test_a_line_over_shares_of_one_pre_training(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = with_corpora(made, tmp_path / "out")
-    found, _ = paper(capsys, made, out, "figure5", "--arms", "bert-40,bert-100", "--tasks", "rte", "--seeds", "1")
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+def test_a_line_over_shares_of_one_pre_training(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = with_corpora(study, tmp_path / "out")
+    result, _ = paper(capsys, study, out, "figure5", "--arms", "bert-40,bert-100", "--tasks", "rte", "--seeds", "1")
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     assert len(list((out / "pretrained").iterdir())) == 1
     models = {json.loads((path / "run.json").read_text())["data"]["model"] for path in (out / "tuned/rte").iterdir()}
     assert sorted(Path(model).name for model in models) == ["model", "step-000000002"]
@@ -332,9 +338,9 @@ def test_a_line_over_shares_of_one_pre_training(made: Path, tmp_path: Path, caps
     assert (out / "results/figure5.png").is_file()
 
 
-def test_what_pre_training_itself_costs(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = with_corpora(made, tmp_path / "out")
-    paper(capsys, made, out, "length-cost", "--tasks", "rte", "--seeds", "1")
+def test_what_pre_training_itself_costs(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = with_corpora(study, tmp_path / "out")
+    paper(capsys, study, out, "length-cost", "--tasks", "rte", "--seeds", "1")
     row = re.search(r"\| rows of 32 \(`long`\) \| ([\d,.]+) \| ([\d,.]+) \| ([\d,.]+) \|", page_of(out, "length-cost"))
     assert row
     seconds, megabytes, perplexity = (float(cell.replace(",", "")) for cell in row.groups())
@@ -344,12 +350,12 @@ def test_what_pre_training_itself_costs(made: Path, tmp_path: Path, capsys: pyte
 
 
 def test_without_the_data_of_any_task_the_perplexities_are_there(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = with_corpora(made, tmp_path / "out")
+    out = with_corpora(study, tmp_path / "out")
     (tmp_path / "data").mkdir()
-    found, _ = paper(capsys, tmp_path, out, "table6", "--arms", "size-1,fewer-heads")
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    result, _ = paper(capsys, tmp_path, out, "table6", "--arms", "size-1,fewer-heads")
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     rows = r"\| 2x128 \(`size-1`\) \| \d+\.\d+ \|\n\| 4x128x1 \(`fewer-heads`\) \| \d+\.\d+ \|\n\n"
     whole = rf"\|  \| perplexity \|\n\|---\|---\|\n{rows}"
     assert re.search(whole, page_of(out, "table6"))
@@ -367,16 +373,16 @@ def test_without_the_data_of_any_task_the_perplexities_are_there(
     ],
 )
 def test_every_kind_of_arm(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, arms: str, task: str, kinds: list[str]
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, arms: str, task: str, kinds: list[str]
 ) -> None:
-    out = with_corpora(made, tmp_path / "out")
-    found, _ = paper(capsys, made, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
-    assert found["failed"] == {}
-    assert found["left"] == {"pretrainings": 0, "measurements": 0}
+    out = with_corpora(study, tmp_path / "out")
+    result, _ = paper(capsys, study, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
+    assert result["failed"] == {}
+    assert result["left"] == {"pretrainings": 0, "measurements": 0}
     assert [path.name.partition("-seed")[0] for path in (out / "tuned" / task).iterdir()] == kinds
-    again, told = paper(capsys, made, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
-    assert "everything is computed" in told
-    assert again["page"] == found["page"]
+    again, stderr = paper(capsys, study, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
+    assert "everything is computed" in stderr
+    assert again["page"] == result["page"]
 
 
 @pytest.mark.parametrize(
@@ -396,17 +402,17 @@ def test_every_kind_of_arm(
     ],
 )
 def test_bad_usage_is_refused(
-    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    given = options(made, tmp_path / "out")
-    rest = given[2:] if "--scale" in arguments else given
+    typed_options = options(study, tmp_path / "out")
+    rest = typed_options[2:] if "--scale" in arguments else typed_options
     assert main(["paper", *arguments, *rest]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def test_another_text_needs_another_folder(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_text_needs_another_folder(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.txt").write_text("Another text.\n")
-    given = [*options(made, made / "out")[:6], "--corpus", str(tmp_path / "text.txt")]
-    assert main(["paper", "table5", *given]) == 2
+    arguments = [*options(study, study / "out")[:6], "--corpus", str(tmp_path / "text.txt")]
+    assert main(["paper", "table5", *arguments]) == 2
     assert "choose another --out" in capsys.readouterr().err

@@ -12,11 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from bertwright.cli import main
+from tests.support.folders import read_jsonl
 
 SHARDINGS = ("ddp", "fsdp2")
 
 
-def run(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> subprocess.CompletedProcess[str]:
+def run_ranked(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> subprocess.CompletedProcess[str]:
     """`tests.support.ranked_run` in one process, or in several that torchrun starts."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     launcher += ["--max-restarts", str(restarts)]
@@ -35,16 +36,16 @@ def run(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> s
 
 def finished(folder: Path, *options: str, processes: int = 1, restarts: int = 0) -> dict[str, torch.Tensor]:
     """The weights of a run that came to its end."""
-    done = run(folder, *options, processes=processes, restarts=restarts)
+    done = run_ranked(folder, *options, processes=processes, restarts=restarts)
     assert done.returncode == 0, done.stderr[-3000:]
     return load_file(folder / "weights.safetensors")
 
 
 def logged(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    return read_jsonl(folder / "run" / "metrics.jsonl")
 
 
-def furthest(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+def largest_difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
@@ -60,8 +61,8 @@ def test_two_processes_train_what_one_trains(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
 ) -> None:
     folder, weights = alone
-    found = finished(tmp_path, "--sharding", sharding, processes=2)
-    assert furthest(weights, found) < 1e-9
+    ended = finished(tmp_path, "--sharding", sharding, processes=2)
+    assert largest_difference(weights, ended) < 1e-9
     mine, theirs = logged(folder), logged(tmp_path)
     assert [line["step"] for line in mine] == [line["step"] for line in theirs] == list(range(1, 51))
     for one, other in zip(mine, theirs, strict=True):
@@ -83,8 +84,8 @@ def test_the_gradients_norm_over_shares_is_that_of_one_process_in_float32(tmp_pa
 def test_muon_sees_whole_matrices_where_each_process_holds_a_share(tmp_path: Path, sharding: str) -> None:
     options = ("--method", "muon", "--steps", "12", "--sharding", sharding)
     one, two = (finished(tmp_path / str(count), *options, processes=count) for count in (1, 2))
-    assert furthest(one, two) < 1e-9
-    assert furthest(one, finished(tmp_path / "adamw", "--steps", "12")) > 1e-2
+    assert largest_difference(one, two) < 1e-9
+    assert largest_difference(one, finished(tmp_path / "adamw", "--steps", "12")) > 1e-2
 
 
 @pytest.mark.slow
@@ -93,9 +94,9 @@ def test_three_processes_go_on_from_the_momentum_of_one(tmp_path: Path) -> None:
     options = ("--method", "muon", "--steps", "12", "--rows-at-a-time", "2")
     whole = finished(tmp_path / "whole", *options)
     parts = tmp_path / "parts"
-    assert run(parts, *options, "--until", "5").returncode == 0
-    assert run(parts, *options, "--until", "8", "--sharding", "fsdp2", processes=3).returncode == 0
-    assert furthest(whole, finished(parts, *options)) < 1e-9
+    assert run_ranked(parts, *options, "--until", "5").returncode == 0
+    assert run_ranked(parts, *options, "--until", "8", "--sharding", "fsdp2", processes=3).returncode == 0
+    assert largest_difference(whole, finished(parts, *options)) < 1e-9
     assert [line["step"] for line in logged(parts)] == list(range(1, 13))
 
 
@@ -107,7 +108,7 @@ def test_masked_lm_alone_leaves_no_rank_waiting(tmp_path: Path, sharding: str) -
     for name, processes in (("one", 1), ("two", 2)):
         options = ("--second-sentence", "none", "--steps", "10", "--sharding", sharding)
         weights.append(finished(tmp_path / name, *options, processes=processes))
-    assert furthest(*weights) < 1e-9
+    assert largest_difference(*weights) < 1e-9
 
 
 @pytest.mark.slow
@@ -125,7 +126,7 @@ def test_masked_lm_alone_leaves_no_rank_waiting(tmp_path: Path, sharding: str) -
 def test_language_models_train_alike_in_two_processes(tmp_path: Path, system: str, sharding: str) -> None:
     options = ("--system", system, "--steps", "12", "--sharding", sharding)
     alone, shared = (finished(tmp_path / str(count), *options, processes=count) for count in (1, 2))
-    assert furthest(alone, shared) < 1e-9
+    assert largest_difference(alone, shared) < 1e-9
     losses = [[line["lm"] for line in logged(tmp_path / str(count))] for count in (1, 2)]
     assert losses[1] == pytest.approx(losses[0], abs=1e-9)
     assert losses[0][-1] < losses[0][0]
@@ -136,11 +137,11 @@ def test_language_models_train_alike_in_two_processes(tmp_path: Path, system: st
 def test_one_processs_checkpoint_is_continued_by_two_and_back(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
 ) -> None:
-    stopped = run(tmp_path, "--until", "12")
+    stopped = run_ranked(tmp_path, "--until", "12")
     assert stopped.returncode == 0, stopped.stderr
-    assert run(tmp_path, "--until", "31", "--sharding", sharding, processes=2).returncode == 0
+    assert run_ranked(tmp_path, "--until", "31", "--sharding", sharding, processes=2).returncode == 0
     assert 13 <= logged(tmp_path)[-1]["step"] < 50
-    assert furthest(alone[1], finished(tmp_path)) < 1e-9
+    assert largest_difference(alone[1], finished(tmp_path)) < 1e-9
     assert [line["step"] for line in logged(tmp_path)] == list(range(1, 51))
 
 
@@ -148,22 +149,22 @@ def test_one_processs_checkpoint_is_continued_by_two_and_back(
 def test_a_lost_rank_is_named_and_a_restart_goes_on(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], dying: int
 ) -> None:
-    done = run(tmp_path, "--die", f"{dying}:17", processes=2)
+    done = run_ranked(tmp_path, "--die", f"{dying}:17", processes=2)
     assert done.returncode != 0
     assert f"lost rank {dying}" in done.stderr
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000010"]
-    assert furthest(alone[1], finished(tmp_path, processes=2)) < 1e-9
+    assert largest_difference(alone[1], finished(tmp_path, processes=2)) < 1e-9
 
 
 @pytest.mark.slow
 def test_torchruns_own_restart_goes_on(tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]]) -> None:
-    found = finished(tmp_path, "--die", "1:17", processes=2, restarts=1)
-    assert furthest(alone[1], found) < 1e-9
+    ended = finished(tmp_path, "--die", "1:17", processes=2, restarts=1)
+    assert largest_difference(alone[1], ended) < 1e-9
     assert [line["step"] for line in logged(tmp_path)] == list(range(1, 51))
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> None:
-    done = run(tmp_path, "--until", "7", processes=2)
+    done = run_ranked(tmp_path, "--until", "7", processes=2)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000008"]
 
@@ -176,8 +177,8 @@ def test_micro_batches_that_do_not_divide_do_not_hang(
     """Eight rows: one by one, and all at once, where all but one rank have nothing to do."""
     for rows in ("1", "8"):
         (tmp_path / rows).mkdir()
-        found = finished(tmp_path / rows, "--rows-at-a-time", rows, processes=processes)
-        assert furthest(alone[1], found) < 1e-9
+        ended = finished(tmp_path / rows, "--rows-at-a-time", rows, processes=processes)
+        assert largest_difference(alone[1], ended) < 1e-9
 
 
 LEAVES_LATE = """
@@ -212,7 +213,7 @@ def test_a_rank_ends_well_while_gloo_still_holds_a_tensor(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def command(*arguments: object, processes: int) -> None:
+def run_in_processes(*arguments: object, processes: int) -> None:
     """`bertwright ARGUMENTS` in so many processes."""
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     line = [sys.executable, *launcher, "-m", "bertwright", *map(str, arguments)]
@@ -229,27 +230,15 @@ def test_the_commands_train_in_two_processes(tmp_path: Path, own_text: Path, sha
     build = ["corpus", "build", str(own_text), "--tokenizer", str(tmp_path / "tok"), "--out", str(tmp_path / "corpus")]
     assert main([*build, "--workers", "1"]) == 0
     train = ["pretrain", "--corpus", tmp_path / "corpus", "--steps", "8", "--lengths", "32", "--batch-size", "8"]
-    train += [
-        "--held-out",
-        "0.2",
-        "--evaluations",
-        "2",
-        "--log-every",
-        "1",
-        "--dropout",
-        "0",
-        "--precision",
-        "fp32",
-        "--json",
-    ]
+    train += "--held-out 0.2 --evaluations 2 --log-every 1 --dropout 0 --precision fp32 --json".split()
     losses = []
     for processes, name in ((1, "one"), (2, "two")):
         out = tmp_path / name
         if processes == 1:
             assert main([*map(str, train), "--out", str(out)]) == 0
         else:
-            command(*train, "--out", out, "--sharding", sharding, processes=processes)
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            run_in_processes(*train, "--out", out, "--sharding", sharding, processes=processes)
+        lines = read_jsonl(out / "metrics.jsonl")
         losses.append([line["mlm"] + line["nsp"] for line in lines if "mlm" in line])
         losses[-1] += [line["held_out"]["mlm_loss"] for line in lines if "held_out" in line]
     assert losses[1] == pytest.approx(losses[0], abs=1e-4)
@@ -267,6 +256,6 @@ def test_the_commands_train_in_two_processes(tmp_path: Path, own_text: Path, sha
         "--out",
         tmp_path / "task",
     ]
-    command(*tune, "--epochs", "2", "--batch-size", "8", "--sharding", sharding, "--json", processes=2)
+    run_in_processes(*tune, "--epochs", "2", "--batch-size", "8", "--sharding", sharding, "--json", processes=2)
     assert json.loads((tmp_path / "task" / "run.json").read_text())["finished"]
     assert main(["evaluate", "sst2", "--model", str(tmp_path / "task"), "--data", str(tmp_path / "rows.tsv")]) == 0

@@ -27,24 +27,25 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.serving.server import _listening_socket
 from bertwright.serving.settings import ServeSettings
 from bertwright.text.wordpiece import train_tokenizer
+from tests.support.commands import run_bertwright
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
-    place = tmp_path_factory.mktemp("served")
+    folder = tmp_path_factory.mktemp("served")
     words = train_tokenizer([own_text.read_text("utf-8")], vocab_size=400)
-    words.save(place / "tok")
+    words.save(folder / "tok")
     config = EncoderConfig(
         vocab_size=words.vocab_size, hidden=64, layers=2, heads=4, intermediate=96, max_positions=128
     )
     save_model(
-        place / "lm",
+        folder / "lm",
         PretrainingModel(config, second_sentence="next"),
         config=config,
-        tokenizer=place / "tok",
+        tokenizer=folder / "tok",
         architecture="BertForPreTraining",
     )
-    return str(place / "lm")
+    return str(folder / "lm")
 
 
 class Served:
@@ -93,19 +94,19 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(model: str) -> Iterator[Served]:
-    found = Served("serve", "--model", model)
-    yield found
-    assert found.stop() == 0, found.lines
-    assert not [line for line in found.lines if not line.startswith("{")], found.lines  # JSON and nothing else
+    service = Served("serve", "--model", model)
+    yield service
+    assert service.stop() == 0, service.lines
+    assert not [line for line in service.lines if not line.startswith("{")], service.lines  # JSON and nothing else
 
 
 FILL = {"inputs": ["the [MASK] of the harbour"]}
 
 
 def test_it_answers_and_logs(served: Served) -> None:
-    status, found = served.ask("POST", "/v1/fill", FILL)
+    status, reply = served.ask("POST", "/v1/fill", FILL)
     assert status == 200
-    assert len(found["results"][0]["masks"]) == 1
+    assert len(reply["results"][0]["masks"]) == 1
     assert served.ask("GET", "/")[0] == 200
 
 
@@ -234,7 +235,7 @@ def test_too_large_a_request_is_answered_before_it_ends(served: Served, size: in
 
 
 def test_slow_clients_are_let_go(model: str) -> None:
-    """One that never ends its first line, and one that never ends its body; the others are answered meanwhile."""
+    """A client never ends its first line, another never ends its body; the others are answered meanwhile."""
     code = (
         "import sys; from bertwright.serving import server, settings; models = server.open_models"
         f"({{'lm': {model!r}}}, precision='fp32'); server.serve(models, settings.ServeSettings(port=0, "
@@ -274,14 +275,14 @@ def test_slow_clients_are_let_go(model: str) -> None:
 
 def test_it_finishes_what_it_accepted(model: str) -> None:
     served = Served("serve", "--model", model, "--batch-tokens", "16")
-    found: list[Any] = []
+    replies: list[Any] = []
     body = {"inputs": ["the [MASK] of the harbour and the [MASK] of the garden"] * 200}
 
     def ask() -> None:
         try:
-            found.append(served.ask("POST", "/v1/fill", body)[0])
+            replies.append(served.ask("POST", "/v1/fill", body)[0])
         except OSError as error:  # one that came when it listened no more
-            found.append(error)
+            replies.append(error)
 
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
@@ -292,9 +293,9 @@ def test_it_finishes_what_it_accepted(model: str) -> None:
     for thread in threads:
         thread.join()
     assert code == 0, served.lines
-    assert len(found) == 3
-    assert 200 in found
-    assert not [one for one in found if one not in (200, 503) and not isinstance(one, OSError)]
+    assert len(replies) == 3
+    assert 200 in replies
+    assert not [one for one in replies if one not in (200, 503) and not isinstance(one, OSError)]
     assert not [line for line in served.lines if not line.startswith("{")], served.lines
 
 
@@ -305,16 +306,15 @@ def _waiting(served: Served) -> float:
     return float(line.split()[1])
 
 
-def test_a_port_that_is_taken_is_told(model: str) -> None:
+def test_a_port_that_is_taken_is_reported(model: str) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        command = [sys.executable, "-m", "bertwright", "serve", "--model", model, "--port", str(port)]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert found.returncode == 2
-    assert f"--port {port}: another program listens there; name another port, or 0 for any" in found.stderr
-    assert "Traceback" not in found.stderr
+        completed = run_bertwright("serve", "--model", model, "--port", port, timeout=60)
+    assert completed.returncode == 2
+    assert f"--port {port}: another program listens there; name another port, or 0 for any" in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 @pytest.mark.parametrize(
@@ -330,12 +330,11 @@ def test_a_port_that_is_taken_is_told(model: str) -> None:
         (["serve", "--model", "x", "--port", "99999"], "--port 99999: Input should be less than or equal to 65535"),
     ],
 )
-def test_bad_arguments_are_told(arguments: list[str], words: str, tmp_path: Path) -> None:
+def test_bad_arguments_are_reported(arguments: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "search" / "learning-rate=0.001").mkdir(parents=True)  # as a search calls its folders
-    command = [sys.executable, "-m", "bertwright", *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-    assert found.returncode == 2, found.stderr
-    assert words in found.stderr
+    completed = run_bertwright(*arguments, timeout=60, cwd=tmp_path)
+    assert completed.returncode == 2, completed.stderr
+    assert words in completed.stderr
 
 
 def test_the_description_holds(served: Served) -> None:
@@ -355,28 +354,28 @@ def test_the_description_holds(served: Served) -> None:
 def _cases(operation: Any, count: int) -> list[Any]:
     from hypothesis import HealthCheck, Phase, given, settings
 
-    found: list[Any] = []
+    cases: list[Any] = []
 
     @given(case=operation.as_strategy())
     @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
     def collect(case: Any) -> None:
-        found.append(case)
+        cases.append(case)
 
     collect()
-    return found
+    return cases
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "prometheus_client"])
-def test_a_missing_extra_is_told_with_the_line_that_installs_it(missing: str) -> None:
+def test_a_missing_extra_is_reported_with_the_line_that_installs_it(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from bertwright.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "serve", "--model", "anything"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert found.returncode == 2
-    assert "serving needs the extra 'serve': pip install 'bertwright[serve]'" in found.stderr
+    completed = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert completed.returncode == 2
+    assert "serving needs the extra 'serve': pip install 'bertwright[serve]'" in completed.stderr
 
 
 @pytest.mark.parametrize("host", [os.fsdecode(b"\xff"), "a\0b"])
-def test_a_host_that_no_host_is_called_is_told(host: str) -> None:
+def test_a_host_that_does_not_exist_is_reported(host: str) -> None:
     with pytest.raises(InputError, match=re.escape(f"--host {legible(host)}: expected the name or address of a host")):
         _listening_socket(ServeSettings(host=host))
 

@@ -1,4 +1,4 @@
-"""Every system through the command line: a run, its page and card, resumed bytes, figures, and what is refused."""
+"""Every system through the command line: a run, its report and card, resumed bytes, metrics, and refusals."""
 
 import json
 from collections.abc import Callable
@@ -13,6 +13,8 @@ from bertwright.cli import main
 from bertwright.model.folder import open_model
 from bertwright.model.system import SYSTEMS, System, system_of
 from bertwright.training.loop import Loop
+from tests.support.commands import run_json
+from tests.support.folders import read_jsonl
 
 LANGUAGE: tuple[System, ...] = SYSTEMS[1:]
 ARCHITECTURES = {"bert-left": "BertLMHeadModel", "gpt": "OpenAIGPTLMHeadModel"}
@@ -22,23 +24,15 @@ TINY += ["--bias-correction"]
 Corpora = Callable[[str], Path]
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path, code: int = 0) -> tuple[dict[str, Any], str]:
-    """Run a command with --json: (its object, what it said on standard error)."""
-    capsys.readouterr()
-    assert main([*map(str, arguments), "--json"]) == code
-    captured = capsys.readouterr()
-    return (json.loads(captured.out.splitlines()[-1]) if captured.out else {}), captured.err
-
-
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Corpora:
     """The corpus that a system learns from, with its kind of vocabulary."""
-    place = tmp_path_factory.mktemp("corpora")
+    parent = tmp_path_factory.mktemp("corpora")
     kinds = {"wordpiece": ["--vocab-size", "400"], "bpe": ["--kind", "bpe", "--merges", "300"]}
 
     def of(system: str) -> Path:
         kind = "bpe" if system == "gpt" else "wordpiece"
-        folder = place / kind
+        folder = parent / kind
         if not folder.exists():
             learned = ["tokenizer", "train", str(own_text), "--out", str(folder / "tok"), *kinds[kind]]
             assert main(learned) == 0
@@ -52,10 +46,10 @@ def corpora(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Corpora
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, corpora: Corpora) -> Corpora:
     """The run of a system, of eight steps."""
-    place = tmp_path_factory.mktemp("runs")
+    parent = tmp_path_factory.mktemp("runs")
 
     def of(system: str) -> Path:
-        folder = place / system
+        folder = parent / system
         if not folder.exists():
             start = ["pretrain", "--system", system, "--corpus", str(corpora(system)), "--out", str(folder)]
             assert main([*start, "--steps", "8", *TINY]) == 0
@@ -71,7 +65,7 @@ def test_a_run_learns_and_says_how_well(
     folder = finished(system)
     record = json.loads((folder / "run.json").read_text("utf-8"))
     assert record["settings"]["system"] == system
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = read_jsonl(folder / "metrics.jsonl")
     losses = [line["lm"] for line in lines if "lm" in line]
     assert len(losses) == 8
     assert losses[-1] < losses[0]
@@ -87,7 +81,7 @@ def test_a_run_learns_and_says_how_well(
     assert config["architectures"] == [ARCHITECTURES.get(system, "BertwrightLanguageModel")]
     assert system_of(open_model(str(folder)).config) == system
     measured = ["evaluate", "pretraining", "--model", folder, "--corpus", corpora(system), "--rows", "16"]
-    figures, _ = run(capsys, *measured, "--length", "32")
+    figures, _ = run_json(capsys, *measured, "--length", "32")
     assert 1 < figures["bits_per_character"] < 8
     assert figures["rows"] == 16
 
@@ -125,20 +119,20 @@ def test_a_start_from_a_run_of_the_same_system(
     system: System, finished: Corpora, corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = ["pretrain", "--system", system, "--corpus", corpora(system), "--steps", "1", *TINY[2:]]
-    run(capsys, *start, "--init-from", finished(system), "--out", tmp_path / "on", "--learning-rate", "1e-9")
+    run_json(capsys, *start, "--init-from", finished(system), "--out", tmp_path / "on", "--learning-rate", "1e-9")
     before, after = (load_file(path / "model" / "model.safetensors") for path in (finished(system), tmp_path / "on"))
     assert before.keys() == after.keys()
     assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)
     other = ["pretrain", "--corpus", corpora("bert"), "--steps", "1", *TINY[2:], "--out", tmp_path / "other"]
-    assert "expected a BERT" in run(capsys, *other, "--init-from", finished(system), code=2)[1]
+    assert "expected a BERT" in run_json(capsys, *other, "--init-from", finished(system), code=2)[1]
     assert not (tmp_path / "other").exists()
 
 
 def test_a_plan_of_a_language_model(corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = ["pretrain", "--system", "lstm-left", "--corpus", corpora("lstm-left"), "--out", tmp_path / "run"]
-    found, _ = run(capsys, *start, "--steps", "8", *TINY, "--plan")
-    assert (found["system"], found["steps"]) == ("lstm-left", 8)
-    assert found["memory"]["measured_peak"] > 16 * found["parameters"]
+    result, _ = run_json(capsys, *start, "--steps", "8", *TINY, "--plan")
+    assert (result["system"], result["steps"]) == ("lstm-left", 8)
+    assert result["memory"]["measured_peak"] > 16 * result["parameters"]
     assert not (tmp_path / "run").exists()
 
 
@@ -146,9 +140,9 @@ def test_a_plan_of_a_language_model(corpora: Corpora, tmp_path: Path, capsys: py
 def test_what_needs_both_sides_is_refused(
     system: System, finished: Corpora, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "predicts the next token" in run(capsys, "fill", "a [MASK]", "--model", finished(system), code=2)[1]
+    assert "predicts the next token" in run_json(capsys, "fill", "a [MASK]", "--model", finished(system), code=2)[1]
     pair = ["next-sentence", "It rained.", "The street was wet.", "--model", finished(system)]
-    assert "no next-sentence head" in run(capsys, *pair, code=2)[1]
+    assert "no next-sentence head" in run_json(capsys, *pair, code=2)[1]
 
 
 def test_options_and_corpora_that_do_not_go_with_a_system(
@@ -156,7 +150,7 @@ def test_options_and_corpora_that_do_not_go_with_a_system(
 ) -> None:
     def said(system: str, *options: str, corpus: str = "bert") -> str:
         start = ["pretrain", "--system", system, "--corpus", corpora(corpus), "--out", tmp_path / "run"]
-        return run(capsys, *start, "--steps", "1", *options, code=2)[1]
+        return run_json(capsys, *start, "--steps", "1", *options, code=2)[1]
 
     assert "nothing is masked" in said("bert-left", "--mask-share", "0.3")
     assert "no second sentence" in said("bert-left", "--second-sentence", "order")
@@ -178,11 +172,11 @@ def test_the_ways_of_computing(
     options = ["--steps", "8"] if "--minutes" not in more else []
     assert main([*start, "--dropout", "0", *options, *more]) == 0
     assert main([*start[:-1], start[-1], "--dropout", "0", *options, *more, "--resume"]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     losses = [line["lm"] for line in lines if "lm" in line]
     assert losses[-1] < losses[0]
     if "--minutes" not in more:
         assert main([*start[:-1], start[-1], "--dropout", "0", "--steps", "8", "--out", str(tmp_path / "plain")]) == 0
-        plain = [json.loads(line) for line in (tmp_path / "plain" / "metrics.jsonl").read_text().splitlines()]
+        plain = read_jsonl(tmp_path / "plain" / "metrics.jsonl")
         near = 0.03 if "bf16" in more else 1e-4
         assert losses == pytest.approx([line["lm"] for line in plain if "lm" in line], abs=near)

@@ -32,7 +32,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "bin").mkdir()
     environment = environment_with(tmp_path / "bin")
     monkeypatch.chdir(tmp_path)
-    asked, port = [], ""
+    requests, port = [], ""
     with ExitStack() as running:
         for line in printed():
             for pattern, shorter in LESS:
@@ -43,13 +43,13 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path, monkeypatch: pytest.Monk
                 running.callback(stop, service)
             elif program != "curl" or shutil.which(program):  # without one, the next line asks in Python
                 shown = in_shell(line.replace(":8000", f":{port}"), environment)
-                asked += [program] if program in ("curl", "python") else []
+                requests += [program] if program in ("curl", "python") else []
                 if program == "curl":
                     assert json.loads(shown)["kind"] == "classification", shown
                 if program == "python":
                     assert shown.startswith("Label(label="), shown
     assert port
-    assert "python" in asked
+    assert "python" in requests
     assert (tmp_path / "run" / "report.html").is_file()
     assert "pipeline_tag: text-classification" in (tmp_path / "tuned" / "model" / "README.md").read_text("utf-8")
     assert len((tmp_path / "answers.tsv").read_text("utf-8").splitlines()) > 100

@@ -1,4 +1,4 @@
-"""What people install: the source archive, and the wheel that is built from it, with the source out of sight."""
+"""The installed packages: the source archive, and the wheel that is built from it, with the source out of sight."""
 
 import os
 import shutil
@@ -20,15 +20,15 @@ TESTS = tuple(
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """dist/, made from what git would hand over."""
-    place = tmp_path_factory.mktemp("wheel")
-    source = place / "source"
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place / "dist"), str(source)]
-    found = subprocess.run(build, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
-    return place / "dist"
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
+    completed = subprocess.run(build, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout + completed.stderr
+    return folder / "dist"
 
 
 @pytest.mark.slow
@@ -53,17 +53,17 @@ def test_the_wheel_holds_everything_and_nothing_else(built: Path) -> None:
 @pytest.mark.slow
 def test_quick_tests_pass_on_the_installed_wheel(built: Path, tmp_path: Path) -> None:
     (wheel,) = built.glob("*.whl")
-    installed, place = tmp_path / "installed", tmp_path / "elsewhere"
+    installed, elsewhere = tmp_path / "installed", tmp_path / "elsewhere"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(installed)]
     subprocess.run([*pip, str(wheel)], check=True)
-    shutil.copytree(ROOT / "tests", place / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", place)
+    shutil.copytree(ROOT / "tests", elsewhere / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", elsewhere)
     environment = {**os.environ, "PYTHONPATH": str(installed)}
     environment.pop("PYTEST_XDIST_WORKER", None)
     where = [sys.executable, "-c", "import bertwright; print(bertwright.__file__)"]
-    told = subprocess.run(where, capture_output=True, text=True, check=True, env=environment, cwd=place).stdout
-    assert told.startswith(str(installed)), told
+    completed = subprocess.run(where, capture_output=True, text=True, check=True, env=environment, cwd=elsewhere).stdout
+    assert completed.startswith(str(installed)), completed
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
-    found = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place)
-    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-1000:]
-    assert " passed" in found.stdout
+    tested = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=elsewhere)
+    assert tested.returncode == 0, tested.stdout[-3000:] + tested.stderr[-1000:]
+    assert " passed" in tested.stdout

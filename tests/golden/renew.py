@@ -28,8 +28,9 @@ from bertwright.text.wordpiece import Tokenizer, train_tokenizer
 from bertwright.training.loop import train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import OptimizerSettings
+from tests.support.folders import read_jsonl
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 GOLDEN = Path(__file__).with_name("run.json")
 STEPS = 50
 RENEW = (
@@ -87,25 +88,25 @@ def float64_losses(corpus: Path, out: Path) -> list[list[float]]:
 def fp32_losses(corpus: Path, out: Path) -> list[list[float]]:
     """The same of a whole run as `bertwright pretrain` makes it, with dropout 0.1."""
     pretrain(settings(dropout=0.1), corpus=corpus, out=out)
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text("utf-8").splitlines()]
+    lines = read_jsonl(out / "metrics.jsonl")
     return [[round(line["mlm"], 6), round(line["nsp"], 6)] for line in lines]
 
 
 def main() -> None:
     """Write the file."""
-    with tempfile.TemporaryDirectory() as place:
-        corpus = make_corpus(Path(place))
-        found = bytes_made(corpus)
-        found["float64"] = float64_losses(corpus, Path(place) / "float64")
-        found["fp32"] = fp32_losses(corpus, Path(place) / "fp32")
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_corpus(Path(folder))
+        digests = bytes_made(corpus)
+        digests["float64"] = float64_losses(corpus, Path(folder) / "float64")
+        digests["fp32"] = fp32_losses(corpus, Path(folder) / "fp32")
     with atomic_file(GOLDEN) as stream:
-        stream.write(as_text(found).encode())
+        stream.write(as_text(digests).encode())
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(measured: dict[str, Any]) -> str:
     """JSON with a line for each step, so that a difference can be read."""
-    text = json.dumps(found, indent=1)
-    for step in (*found["float64"], *found["fp32"]):
+    text = json.dumps(measured, indent=1)
+    for step in (*measured["float64"], *measured["fp32"]):
         text = text.replace(json.dumps(step, indent=1).replace("\n", "\n  "), json.dumps(step))
     return text + "\n"
 

@@ -1,7 +1,7 @@
-"""What only a GPU can show: `make gpu`, on a machine with one. The other tests know of it
-by tests/unit/training/test_device.py.
+"""Tests that need a GPU: `make gpu`, on a machine with one. tests/unit/training/test_device.py tests the placement of
+tensors without a GPU.
 
-BERTWRIGHT_TEST_DEVICE=cpu runs what a processor can, to see that the tests themselves hold.
+BERTWRIGHT_TEST_DEVICE=cpu runs those that a processor can run, as a check of the tests themselves.
 """
 
 import json
@@ -21,20 +21,18 @@ from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.encoder import gather_rows
-from bertwright.model.folder import save_model
 from bertwright.model.system import SYSTEMS, System
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.systems import trainable_of
 from bertwright.registry import find
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import Device
 from tests.support import tiny_run
+from tests.support.encoders import write_encoder
 from tests.support.ranked_run import SETTINGS
-from tests.support.task_examples import PLACES, example_data
+from tests.support.task_examples import example_data
 
 pytestmark = pytest.mark.gpu
 DEVICE = cast(Device, os.environ.get("BERTWRIGHT_TEST_DEVICE", "cuda"))
@@ -42,7 +40,7 @@ TASKS = find("bertwright.tasks", TaskSpec)
 
 
 def losses(system: System, folder: Path, device: Device) -> list[float]:
-    """Of each of 50 steps, in fp32 and without dropout."""
+    """Return the losses of 50 steps, in fp32 and without dropout."""
     if system == "bert":
         model: Any = tiny_run.built(kind=torch.float32)
         batches: Any = tiny_run.micro_batches(tiny_run.examples(folder / "rows"), 3)
@@ -68,9 +66,9 @@ def test_every_system_learns_there_as_on_processors(system: System, tmp_path: Pa
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_run_that_was_stopped_ends_in_the_same_bytes(own_corpus: Path, tmp_path: Path, precision: str) -> None:
-    given = ["--steps", "40", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--held-out", "0.2"]
-    given += ["--evaluations", "2", "--log-every", "1", "--device", DEVICE, "--precision", precision, "--threads", "1"]
-    command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(own_corpus), *given]
+    options = ["--steps", "40", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--held-out", "0.2"]
+    options += [*"--evaluations 2 --log-every 1 --device".split(), DEVICE, "--precision", precision, "--threads", "1"]
+    command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(own_corpus), *options]
     subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True)
     stopped = [*command, "--out", str(tmp_path / "stopped"), "--save-minutes", "1e-6"]
     with subprocess.Popen(stopped) as process:
@@ -86,31 +84,25 @@ def test_a_run_that_was_stopped_ends_in_the_same_bytes(own_corpus: Path, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
-    folder = tmp_path_factory.mktemp("encoder")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    shape = {"hidden": 48, "heads": 4, "intermediate": 96, "max_positions": 64}
-    config = tiny_run.config(vocab_size=words.vocab_size, **shape)
-    torch.manual_seed(4)
-    model = PretrainingModel(config, second_sentence="none")
-    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForMaskedLM")
-    return str(folder / "m")
+def gpu_encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
+    return write_encoder(tmp_path_factory.mktemp("encoder") / "m", places_tokenizer, initializer_range=0.1)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_every_task_is_learned_there_and_answered_alike_here(name: str, encoder: str, tmp_path: Path) -> None:
+def test_every_task_is_learned_there_and_answered_alike_here(name: str, gpu_encoder: str, tmp_path: Path) -> None:
     task, example = TASKS[name], example_data(TASKS[name], tmp_path)
     settings = FinetuneSettings(
         epochs=30, batch_size=4, learning_rate=3e-3, max_length=40, precision="fp32", warmup=0.05, device=DEVICE
     )
-    found = finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
-    assert found["mean"] == pytest.approx(example.perfect)
+    result = finetune(settings, task, model=gpu_encoder, data=example.data, out=tmp_path / "run")
+    assert result["mean"] == pytest.approx(example.perfect)
     for device in (DEVICE, "cpu"):
         figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data, precision="fp32", device=device)
-        assert figures[found["metric"]] == pytest.approx(found["mean"], abs=1e-4)
+        assert figures[result["metric"]] == pytest.approx(result["mean"], abs=1e-4)
         (tmp_path / device).mkdir(exist_ok=True)
-        predict_file(str(tmp_path / "run"), str(example.asked), str(tmp_path / device / example.output), device=device)
+        predict_file(
+            str(tmp_path / "run"), str(example.input_file), str(tmp_path / device / example.output), device=device
+        )
         assert example.answers(tmp_path / device / example.output) == example.right
 
 
@@ -124,12 +116,12 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("task", ["sst2", "ner"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("way", WAYS)
-def test_other_ways_are_learned_there(way: str, precision: Any, task: str, encoder: str, tmp_path: Path) -> None:
+def test_other_ways_are_learned_there(way: str, precision: Any, task: str, gpu_encoder: str, tmp_path: Path) -> None:
     example = example_data(TASKS[task], tmp_path)
-    given = {"epochs": 40, "batch_size": 4, "learning_rate": 3e-3, "max_length": 40, "warmup": 0.05, **WAYS[way]}
-    settings = FinetuneSettings.model_validate({**given, "precision": precision, "device": DEVICE})
-    found = finetune(settings, TASKS[task], model=encoder, data=example.data, out=tmp_path / "run")
-    assert found["mean"] == pytest.approx(example.perfect)
+    changes = {"epochs": 40, "batch_size": 4, "learning_rate": 3e-3, "max_length": 40, "warmup": 0.05, **WAYS[way]}
+    settings = FinetuneSettings.model_validate({**changes, "precision": precision, "device": DEVICE})
+    result = finetune(settings, TASKS[task], model=gpu_encoder, data=example.data, out=tmp_path / "run")
+    assert result["mean"] == pytest.approx(example.perfect)
 
 
 def test_rows_are_picked_there_as_on_processors() -> None:
@@ -143,13 +135,13 @@ def test_rows_are_picked_there_as_on_processors() -> None:
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")
-def test_a_full_memory_is_told_with_the_batch_that_fits(own_corpus: Path, tmp_path: Path, capsys: Any) -> None:
+def test_a_full_memory_is_reported_with_the_batch_that_fits(own_corpus: Path, tmp_path: Path, capsys: Any) -> None:
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction(2**30 / total)
     try:
-        given = ["--steps", "3", "--size", "mini", "--batch-size", "4096", "--micro-tokens", str(2**19)]
-        given += ["--lengths", "128", "--evaluations", "0", "--device", DEVICE]
-        command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *given]
+        options = ["--steps", "3", "--size", "mini", "--batch-size", "4096", "--micro-tokens", str(2**19)]
+        options += ["--lengths", "128", "--evaluations", "0", "--device", DEVICE]
+        command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *options]
         assert main(command) == 1
         said = capsys.readouterr().err
         assert "out of memory" in said
@@ -162,12 +154,12 @@ def test_a_full_memory_is_told_with_the_batch_that_fits(own_corpus: Path, tmp_pa
 @pytest.mark.skipif(DEVICE == "cpu" or torch.cuda.device_count() < 2, reason="needs two GPUs")
 @pytest.mark.parametrize("sharding", ["ddp", "fsdp2"])
 def test_two_gpus_learn_what_one_learns(sharding: str, tmp_path: Path) -> None:
-    found = []
+    runs = []
     for count in (1, 2):
         folder = tmp_path / str(count)
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m"]
-        given = [str(folder), "--kind", "float64", "--sharding", sharding, "--device", DEVICE]
-        subprocess.run([*launch, "tests.support.ranked_run", *given], check=True)
-        found.append(load_file(folder / "weights.safetensors"))
-    for name, weight in found[0].items():
-        torch.testing.assert_close(found[1][name], weight, rtol=0, atol=1e-9)
+        options = [str(folder), "--kind", "float64", "--sharding", sharding, "--device", DEVICE]
+        subprocess.run([*launch, "tests.support.ranked_run", *options], check=True)
+        runs.append(load_file(folder / "weights.safetensors"))
+    for name, weight in runs[0].items():
+        torch.testing.assert_close(runs[1][name], weight, rtol=0, atol=1e-9)

@@ -12,7 +12,7 @@ from bertwright.errors import InputError
 from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import open_model
-from bertwright.text.wordpiece import train_tokenizer
+from tests.support.parity import assert_close, padded_batch
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -30,20 +30,13 @@ SHAPES = (
 LABELS = {"BertForSequenceClassification": 3, "BertForTokenClassification": 5}
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer") / "tok"
-    train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400).save(folder)
-    return folder
-
-
-def published(folder: Path, tokenizer: Path, kind: str, **shape: Any) -> Any:
+def publish_architecture(folder: Path, tokenizer: Path, kind: str, **shape: Any) -> Any:
     """A model of random weights as transformers saves it, with a tokenizer beside it."""
     torch.manual_seed(3)
     size = len((tokenizer / "vocab.txt").read_text("utf-8").splitlines())
     labels = {"num_labels": LABELS[kind]} if kind in LABELS else {}
-    given = {"vocab_size": size, "max_position_embeddings": 40, "initializer_range": 0.2, **labels, **shape}
-    settings = transformers.BertConfig(**given, attn_implementation="eager")
+    settings_of = {"vocab_size": size, "max_position_embeddings": 40, "initializer_range": 0.2, **labels, **shape}
+    settings = transformers.BertConfig(**settings_of, attn_implementation="eager")
     model = getattr(transformers, kind)(settings).eval()
     with torch.no_grad():
         for name, tensor in model.named_parameters():
@@ -55,17 +48,8 @@ def published(folder: Path, tokenizer: Path, kind: str, **shape: Any) -> Any:
     return model
 
 
-def batch(kind: str, vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, segments and mask [4, 17], padded on the right; [2, 3, 17] for choices."""
-    rows = (2, 3) if kind == "BertForMultipleChoice" else (4,)
-    ids = torch.randint(5, vocabulary, (*rows, 17), generator=torch.Generator().manual_seed(4))
-    lengths = torch.tensor([17, 11, 3, 16, 1, 9])[: ids[..., 0].numel()].view(*rows, 1)
-    mask = torch.arange(17) < lengths
-    return ids * mask, ((torch.arange(17) >= 8) & mask).long(), mask
-
-
 def targets(kind: str, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """What transformers computes a loss from."""
+    """Return the labels from which transformers computes a loss."""
     draw = torch.Generator().manual_seed(5)
     rows = ids.shape[0]
     tokens = ids.masked_fill(~(mask & (torch.rand(ids.shape, generator=draw) < 0.4)), -100)
@@ -101,13 +85,15 @@ def loss_of(kind: str, outputs: dict[str, Tensor], wanted: dict[str, Tensor]) ->
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_every_number_agrees(tmp_path: Path, tokenizer: Path, kind: str, shape: dict[str, Any]) -> None:
+def test_every_number_agrees(tmp_path: Path, own_tokenizer: Path, kind: str, shape: dict[str, Any]) -> None:
     """Outputs, states, attention and loss within 1e-5; every parameter's gradient within 1e-4 of its size."""
-    theirs = published(tmp_path / "m", tokenizer, kind, **shape)
+    theirs = publish_architecture(tmp_path / "m", own_tokenizer, kind, **shape)
     saved = open_model(str(tmp_path / "m"))
     assert saved.architecture == kind
     ours = open_architecture(saved)
-    ids, segments, mask = batch(kind, saved.config.vocab_size)
+    ids, segments, mask = padded_batch(
+        saved.config.vocab_size, rows=(2, 3) if kind == "BertForMultipleChoice" else (4,)
+    )
     wanted = targets(kind, ids, mask)
     answer = theirs(
         input_ids=ids,
@@ -122,18 +108,18 @@ def test_every_number_agrees(tmp_path: Path, tokenizer: Path, kind: str, shape: 
     for name, values in outputs.items():
         assert values.shape == answer[name].shape
         per_token = values.shape[:2] == mask.shape and values.ndim > 2
-        close(values[mask], answer[name][mask]) if per_token else close(values, answer[name])
+        assert_close(values[mask], answer[name][mask]) if per_token else assert_close(values, answer[name])
     flat = [part.flatten(0, -2) for part in (ids, segments, mask)]
     states = ours.encoder(*flat, all_hidden=True).hidden
     assert len(states) == len(answer.hidden_states) == saved.config.layers + 1
     for mine, other in zip(states, answer.hidden_states, strict=True):
-        close(mine[flat[2]], other[flat[2]])
+        assert_close(mine[flat[2]], other[flat[2]])
     for layer, state, other in zip(ours.encoder.layers, states, answer.attentions, strict=False):
         real = flat[2][:, None, :, None].expand_as(other)
-        close(layer.attention.probabilities(state, flat[2][:, None, None, :])[real], other[real])
+        assert_close(layer.attention.probabilities(state, flat[2][:, None, None, :])[real], other[real])
     loss = loss_of(kind, outputs, wanted)
     expected = answer.loss if wanted else loss_of(kind, answer, wanted)
-    close(loss, expected)
+    assert_close(loss, expected)
     loss.backward()
     expected.backward()
     gradients = BERT_FAMILY.weights_to_foreign({name: gradient(tensor) for name, tensor in ours.named_parameters()})
@@ -156,11 +142,7 @@ def gradient(parameter: Tensor) -> Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
-def close(mine: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
-
-
-def test_other_architectures_are_refused(tmp_path: Path, tokenizer: Path) -> None:
-    published(tmp_path / "m", tokenizer, "BertModel", **SHAPES[0])
+def test_other_architectures_are_refused(tmp_path: Path, own_tokenizer: Path) -> None:
+    publish_architecture(tmp_path / "m", own_tokenizer, "BertModel", **SHAPES[0])
     with pytest.raises(InputError, match="architecture 'BertLMHeadModel' is not known; allowed are BertModel"):
         Bert(open_model(str(tmp_path / "m")).config, "BertLMHeadModel")

@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from bertwright.objectives.dataset import Examples, PretrainingBatch
-from bertwright.objectives.sentence_pairs import plan_pairs
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.objectives.settings import ExampleSettings
 from tests.support import example_oracle as oracle
 
 LENGTH, SEED, EPOCHS = 32, 17, 50
 PIECES = 60_000
-"""Of the text: piece n of it is n modulo so many, so a row tells which of them were cut off."""
+"""Number of different pieces of the text. Piece n is n modulo this number, so a row shows which pieces were cut off."""
 SHORT = 0.1
 FIRST = oracle.MASK + 1
 Sums = tuple[float, float]
@@ -33,7 +33,7 @@ class Rows:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
+def numbered(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
     draw = np.random.default_rng(0)
     documents: list[oracle.Document] = []
     piece = 0
@@ -48,11 +48,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> oracle.FakeCorpus:
 
 
 @pytest.fixture(scope="module")
-def rows(corpus: oracle.FakeCorpus) -> Rows:
-    examples = Examples(corpus, ExampleSettings(), length=LENGTH, seed=SEED)  # type: ignore[arg-type]
+def walk(numbered: oracle.FakeCorpus) -> Rows:
+    examples = Examples(numbered, ExampleSettings(), length=LENGTH, seed=SEED)  # type: ignore[arg-type]
     plans = [
-        plan_pairs(
-            corpus.sentence_lengths(), corpus.document_first(), length=LENGTH, seed=SEED, epoch=epoch, short_share=SHORT
+        plan_rows(
+            numbered.sentence_lengths(),
+            numbered.document_first(),
+            length=LENGTH,
+            seed=SEED,
+            epoch=epoch,
+            short_share=SHORT,
         )
         for epoch in range(EPOCHS)
     ]
@@ -72,15 +77,15 @@ def standard_errors(measured: float, expected: float, num: float) -> float:
     return abs(measured - expected) / (expected * (1 - expected) / num) ** 0.5
 
 
-def test_the_count_of_predictions_is_exact(rows: Rows) -> None:
-    wanted = [max(1, round(0.15 * length)) for length in rows.batch.lengths.tolist()]
-    assert rows.batch.weights.sum(1).tolist() == wanted
+def test_the_count_of_predictions_is_exact(walk: Rows) -> None:
+    wanted = [max(1, round(0.15 * length)) for length in walk.batch.lengths.tolist()]
+    assert walk.batch.weights.sum(1).tolist() == wanted
     assert set(wanted) == {1, 2, 3, 4, 5}
 
 
-def test_of_the_chosen_pieces_so_many_are_masked_kept_and_random(rows: Rows) -> None:
-    row, column = np.nonzero(rows.batch.weights)
-    shown, label = rows.batch.ids[row, rows.batch.positions[row, column]], rows.batch.labels[row, column]
+def test_of_the_chosen_pieces_so_many_are_masked_kept_and_random(walk: Rows) -> None:
+    row, column = np.nonzero(walk.batch.weights)
+    shown, label = walk.batch.ids[row, walk.batch.positions[row, column]], walk.batch.labels[row, column]
     size = FIRST + PIECES
     masked, kept = (shown == oracle.MASK).mean(), (shown == label).mean()
     assert standard_errors(masked, 0.8 + 0.1 / size, label.size) < 3  # a random entry is [MASK] once in so many
@@ -110,45 +115,47 @@ def expected_of(sizes: list[int], target: int) -> Sums:
 def expected_rows(corpus: oracle.FakeCorpus) -> NDArray[np.float64]:
     """For each document: rows, and rows with a random B, on average also over its target."""
     most = LENGTH - 3
-    found = []
+    expected = []
     for document in corpus.documents:
         sizes = [len(sentence) for sentence in document]
         usual, short = expected_of(sizes, most), [expected_of(sizes, target) for target in range(2, most + 1)]
-        found.append([(1 - SHORT) * usual[kind] + SHORT * np.mean([some[kind] for some in short]) for kind in (0, 1)])
-    return np.array(found)
+        expected.append(
+            [(1 - SHORT) * usual[kind] + SHORT * np.mean([some[kind] for some in short]) for kind in (0, 1)]
+        )
+    return np.array(expected)
 
 
-def test_rows_and_random_ones_are_as_many_as_the_walk_gives(corpus: oracle.FakeCorpus, rows: Rows) -> None:
+def test_rows_and_random_ones_are_as_many_as_the_walk_gives(numbered: oracle.FakeCorpus, walk: Rows) -> None:
     """More than half are random: chunks of one sentence always are."""
-    expected = expected_rows(corpus)
-    document = np.searchsorted(corpus.document_first(), rows.plan["a"], side="right") - 1
+    expected = expected_rows(numbered)
+    document = np.searchsorted(numbered.document_first(), walk.plan["a"], side="right") - 1
     counts = np.zeros((EPOCHS, len(expected), 2))
-    np.add.at(counts, (rows.epoch, document, 0), 1)
-    np.add.at(counts, (rows.epoch, document, 1), rows.batch.is_random)
-    assert (rows.batch.is_random == rows.plan["random"]).all()
+    np.add.at(counts, (walk.epoch, document, 0), 1)
+    np.add.at(counts, (walk.epoch, document, 1), walk.batch.is_random)
+    assert (walk.batch.is_random == walk.plan["random"]).all()
     beyond = counts - expected  # documents and epochs have draws of their own
     assert (abs(beyond.sum((0, 1))) < 3 * (beyond**2).sum((0, 1)) ** 0.5).all()
     share = expected[:, 1].sum() / expected[:, 0].sum()
     assert 0.55 < share < 0.75
     ratio = beyond[..., 1] - share * beyond[..., 0]
     assert abs(ratio.sum()) < 3 * (ratio**2).sum() ** 0.5
-    assert rows.batch.is_random.mean() == pytest.approx(share, abs=0.005)
+    assert walk.batch.is_random.mean() == pytest.approx(share, abs=0.005)
 
 
-def test_tokens_are_cut_off_front_and_back_alike(corpus: oracle.FakeCorpus, rows: Rows) -> None:
+def test_tokens_are_cut_off_front_and_back_alike(numbered: oracle.FakeCorpus, walk: Rows) -> None:
     """A and B are runs of the text; what they lack of the planned sentences stood before them as often as after."""
-    begins = np.concatenate([[0], np.cumsum(corpus.sentence_lengths())])
-    every, columns = np.arange(len(rows.text)), np.arange(LENGTH)
-    in_b = rows.batch.segments.sum(1)  # with its [SEP]
-    middle = rows.batch.lengths - in_b - 1
+    begins = np.concatenate([[0], np.cumsum(numbered.sentence_lengths())])
+    every, columns = np.arange(len(walk.text)), np.arange(LENGTH)
+    in_b = walk.batch.segments.sum(1)  # with its [SEP]
+    middle = walk.batch.lengths - in_b - 1
     fronts = cuts = 0
     for side, first, size in (("a", np.ones_like(middle), middle - 1), ("b", middle + 1, in_b - 1)):
         assert (size >= 1).all()
-        place = rows.text - FIRST
+        numbers = walk.text - FIRST
         is_inside = (columns >= first[:, None]) & (columns < (first + size - 1)[:, None])
-        assert (((np.roll(place, -1, axis=1) - place) % PIECES)[is_inside] == 1).all()
-        planned = begins[rows.plan[side]], begins[rows.plan[side] + rows.plan[f"{side}_count"]]
-        front = (place[every, first] - planned[0]) % PIECES
+        assert (((np.roll(numbers, -1, axis=1) - numbers) % PIECES)[is_inside] == 1).all()
+        planned = begins[walk.plan[side]], begins[walk.plan[side] + walk.plan[f"{side}_count"]]
+        front = (numbers[every, first] - planned[0]) % PIECES
         cut = planned[1] - planned[0] - size
         assert (front <= cut).all()
         fronts, cuts = fronts + int(front.sum()), cuts + int(cut.sum())

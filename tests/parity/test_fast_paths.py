@@ -1,4 +1,4 @@
-"""What is computed sparingly equals what is computed plainly: losses, gradients, and fifty steps of the loop."""
+"""The fast computations equal the plain ones: losses, gradients, and fifty steps of the loop."""
 
 import dataclasses
 from pathlib import Path
@@ -27,10 +27,10 @@ CLOSE = 1e-12
 """Largest difference of float64 numbers of size 1 that went through the same sums in another order."""
 
 
-def gradients(module: nn.Module) -> dict[str, Tensor]:
-    found = {name: parameter.grad for name, parameter in module.named_parameters()}
-    assert all(grad is not None for grad in found.values())
-    return {name: grad for name, grad in found.items() if grad is not None}
+def gradients_of(module: nn.Module) -> dict[str, Tensor]:
+    gradients_by_name = {name: parameter.grad for name, parameter in module.named_parameters()}
+    assert all(grad is not None for grad in gradients_by_name.values())
+    return {name: grad for name, grad in gradients_by_name.items() if grad is not None}
 
 
 def assert_close(mine: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> None:
@@ -59,7 +59,7 @@ SPECS = {
 }
 
 
-def encoded(num_rows: int) -> Encoded:
+def ragged_rows(num_rows: int) -> Encoded:
     """Ragged rows of 3 to 30 tokens, in no order of length, their B sometimes absent."""
     draw = np.random.default_rng(5)
     lengths = draw.integers(3, 31, num_rows)
@@ -79,7 +79,7 @@ def test_the_classifier_is_the_plain_bert(kind: str, activation: str) -> None:
     moved(fast)
     plain = Bert(config, "BertForSequenceClassification", num_labels=task.num_outputs).double()
     plain.load_state_dict(fast.state_dict())
-    rows = encoded(45)
+    rows = ragged_rows(45)
     draw = np.random.default_rng(6)
     targets = draw.normal(size=45) if kind == "regression" else draw.integers(0, 3, 45)
     whole = padded(rows, np.arange(45), pad_id=0, targets=targets)
@@ -107,7 +107,7 @@ def test_the_classifier_is_the_plain_bert(kind: str, activation: str) -> None:
         (part / 45).backward()
         total += float(part.detach()) / 45
     assert total == pytest.approx(float(loss.detach()), abs=CLOSE)
-    assert_close(gradients(fast), gradients(plain), CLOSE)
+    assert_close(gradients_of(fast), gradients_of(plain), CLOSE)
 
 
 def test_the_chooser_is_the_plain_bert() -> None:
@@ -119,7 +119,7 @@ def test_the_chooser_is_the_plain_bert() -> None:
     plain.load_state_dict(fast.state_dict())
     counts = (4, 2, 3, 4, 3)
     targets = np.array([3, 0, 2, 1, 0])
-    rows = encoded(sum(counts))
+    rows = ragged_rows(sum(counts))
     choices = Choices(("",) * 5, tuple(("",) * count for count in counts), targets, "", tuple(range(5)))
     order = [2, 0, 4, 1, 3]
     ((loss, _),) = CHOICE.trainable(SWAG, fast).step(choice_batch(rows, choices, order, pad_id=0)).values()
@@ -131,19 +131,19 @@ def test_the_chooser_is_the_plain_bert() -> None:
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=CLOSE)
     loss.backward()
     expected.backward()
-    assert_close(gradients(fast), gradients(plain), CLOSE)
+    assert_close(gradients_of(fast), gradients_of(plain), CLOSE)
 
 
 # ---------------------------------------------------------------- masked places alone
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Examples:
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Examples:
     return tiny_run.examples(tmp_path_factory.mktemp("corpus"))
 
 
 def plain_losses(model: Bert, inputs: Inputs, batch: PretrainingBatch) -> dict[str, Tensor]:
-    """Every place through the whole model and the vocabulary; labels for the masked ones among all places."""
+    """Losses of every position through the whole model and the vocabulary, with labels at the masked positions."""
     labels = torch.full(batch.ids.shape, -100)
     row, column = np.nonzero(batch.weights)
     labels[row, batch.positions[row, column]] = torch.from_numpy(batch.labels[row, column]).long()
@@ -163,7 +163,7 @@ def fast_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, Tensor]:
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize("second_sentence", ["next", "order", "none"])
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float64, CLOSE), (torch.float32, 5e-6)])
-def test_masked_places_alone_give_the_losses_and_gradients_of_the_whole(
+def test_masked_positions_alone_give_the_losses_and_gradients_of_the_whole(
     tmp_path: Path, second_sentence: str, activation: str, kind: torch.dtype, tolerance: float
 ) -> None:
     """In float32 the projection that overwrites its logits is in use; the plain path is in float64 both times."""
@@ -187,11 +187,11 @@ def test_masked_places_alone_give_the_losses_and_gradients_of_the_whole(
     sum(losses.values(), torch.zeros(())).backward()
     sum(expected.values(), torch.zeros(())).backward()
     mine = {name: p.grad for name, p in fast.named_parameters() if p.grad is not None}
-    assert_close(mine, gradients(plain), tolerance)
+    assert_close(mine, gradients_of(plain), tolerance)
 
 
 def odd_batch(rows: int, length: int, masked: int, vocab_size: int) -> PretrainingBatch:
-    """Random rows, the first as long as can be; `masked` places in each, fewer where it is shorter."""
+    """Random rows, the first of full length, with `masked` positions in each, fewer in short rows."""
     random = np.random.default_rng(rows * length + masked)
     lengths = np.concatenate([[length], random.integers(1, length + 1, rows - 1)]).astype(np.int32)
     shape = (rows, masked)
@@ -276,8 +276,8 @@ def fifty_steps(folder: Path, rows: Examples, way: str, kind: torch.dtype, layer
 
 def assert_same_in_float64(folder: Path, rows: Examples, way: str, layers: int = 2) -> None:
     model, log = fifty_steps(folder, rows, "plain", torch.float64, layers)
-    other, found = fifty_steps(folder, rows, way, torch.float64, layers)
-    assert tiny_run.furthest(log, found) < 1e-9  # losses, gradient norms, rates
+    other, fast = fifty_steps(folder, rows, way, torch.float64, layers)
+    assert tiny_run.furthest(log, fast) < 1e-9  # losses, gradient norms, rates
     for (name, mine), theirs in zip(model.named_parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(theirs, mine, atol=1e-9, rtol=0, msg=name)
 
@@ -288,21 +288,21 @@ def assert_same_losses_in_fp32(folder: Path, rows: Examples, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", [*CUT, "padded further"])
-def test_micro_batches_and_padding_change_nothing_in_float64(tmp_path: Path, rows: Examples, way: str) -> None:
-    assert_same_in_float64(tmp_path, rows, way)
+def test_micro_batches_and_padding_change_nothing_in_float64(tmp_path: Path, examples: Examples, way: str) -> None:
+    assert_same_in_float64(tmp_path, examples, way)
 
 
 @pytest.mark.parametrize("way", [*CUT, "padded further"])
-def test_micro_batches_and_padding_leave_the_losses_in_fp32(tmp_path: Path, rows: Examples, way: str) -> None:
-    assert_same_losses_in_fp32(tmp_path, rows, way)
+def test_micro_batches_and_padding_leave_the_losses_in_fp32(tmp_path: Path, examples: Examples, way: str) -> None:
+    assert_same_losses_in_fp32(tmp_path, examples, way)
 
 
-def test_a_compiled_step_changes_nothing_in_float64(tmp_path: Path, rows: Examples) -> None:
-    """One layer, since the compiler takes most of a minute where its cache is empty; two are in the slow tests."""
-    assert_same_in_float64(tmp_path, rows, "compiled", layers=1)
+def test_a_compiled_step_changes_nothing_in_float64(tmp_path: Path, examples: Examples) -> None:
+    """With one layer: the compiler takes most of a minute if its cache is empty. The slow tests have two layers."""
+    assert_same_in_float64(tmp_path, examples, "compiled", layers=1)
 
 
 @pytest.mark.slow
-def test_a_compiled_step_of_two_layers_changes_nothing(tmp_path: Path, rows: Examples) -> None:
-    assert_same_in_float64(tmp_path / "float64", rows, "compiled")
-    assert_same_losses_in_fp32(tmp_path / "fp32", rows, "compiled")
+def test_a_compiled_step_of_two_layers_changes_nothing(tmp_path: Path, examples: Examples) -> None:
+    assert_same_in_float64(tmp_path / "float64", examples, "compiled")
+    assert_same_losses_in_fp32(tmp_path / "fp32", examples, "compiled")

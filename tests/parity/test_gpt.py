@@ -14,7 +14,8 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder
 from bertwright.model.families.gpt import GPT_FAMILY, GPTConfig
-from bertwright.model.folder import load_weights, open_model, save_weights
+from bertwright.model.folder import load_weights, open_model, save_model
+from tests.support.parity import assert_close
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -25,7 +26,7 @@ SHAPES = (
 )
 
 
-def published(folder: Path, kind: str = "OpenAIGPTLMHeadModel", **shape: Any) -> Any:
+def publish_gpt(folder: Path, kind: str = "OpenAIGPTLMHeadModel", **shape: Any) -> Any:
     """A model of random weights as transformers saves it."""
     settings = transformers.OpenAIGPTConfig(**shape, attn_implementation="eager")
     model = getattr(transformers, kind)(settings).eval()
@@ -44,7 +45,7 @@ def ours_of(folder: Path) -> Encoder:
     return model
 
 
-def batch(vocabulary: int) -> tuple[Tensor, Tensor]:
+def gpt_batch(vocabulary: int) -> tuple[Tensor, Tensor]:
     """Ids and mask [5, 17]: padded on the right, but for the last row, where only the mask hides the padding."""
     ids = torch.randint(1, vocabulary, (5, 17), generator=torch.Generator().manual_seed(4))
     mask = torch.arange(17) < torch.tensor([17, 11, 3, 1, 17])[:, None]
@@ -56,28 +57,24 @@ def next_token_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
 
-def close(mine: Tensor, other: Tensor) -> None:
-    torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     """States, logits and loss within 1e-5; every parameter's gradient within 1e-4 of its size."""
-    theirs = published(tmp_path / "m", **shape)
+    theirs = publish_gpt(tmp_path / "m", **shape)
     ours = ours_of(tmp_path / "m")
-    ids, mask = batch(shape["vocab_size"])
+    ids, mask = gpt_batch(shape["vocab_size"])
     labels = ids.masked_fill(~mask, -100)
     labels[4, 6] = -100  # the token that padding comes before: no state that knows anything predicts it
     answer = theirs(input_ids=ids, attention_mask=mask.long(), labels=labels, output_hidden_states=True)
-    found = ours(ids, torch.zeros_like(ids), mask, all_hidden=True)
-    assert len(found.hidden) == len(answer.hidden_states) == shape["n_layer"] + 1
-    for mine, other in zip(found.hidden, answer.hidden_states, strict=True):
-        close(mine[mask], other[mask])
-    assert torch.equal(found.last, found.hidden[-1])
-    logits = F.linear(found.last, ours.words()[0].weight)
-    close(logits[mask], answer.logits[mask])
+    output = ours(ids, torch.zeros_like(ids), mask, all_hidden=True)
+    assert len(output.hidden) == len(answer.hidden_states) == shape["n_layer"] + 1
+    for mine, other in zip(output.hidden, answer.hidden_states, strict=True):
+        assert_close(mine[mask], other[mask])
+    assert torch.equal(output.last, output.hidden[-1])
+    logits = F.linear(output.last, ours.word_embeddings()[0].weight)
+    assert_close(logits[mask], answer.logits[mask])
     loss = next_token_loss(logits, labels)
-    close(loss, answer.loss)
+    assert_close(loss, answer.loss)
     loss.backward()
     answer.loss.backward()
     gradients = GPT_FAMILY.weights_to_foreign(
@@ -94,11 +91,11 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", ["OpenAIGPTLMHeadModel", "OpenAIGPTModel"])
 def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
-    theirs = published(tmp_path / "theirs", kind, **SHAPES[1])
+    theirs = publish_gpt(tmp_path / "theirs", kind, **SHAPES[1])
     first = open_model(str(tmp_path / "theirs"))
     assert first.weights is not None
     (tmp_path / "tok").mkdir()
-    save_weights(
+    save_model(
         tmp_path / "run" / "model",
         first.weights,
         config=first.config,
@@ -109,8 +106,8 @@ def test_files_come_back_bit_by_bit(tmp_path: Path, kind: str) -> None:
     with_head = transformers.OpenAIGPTLMHeadModel
     again, report = with_head.from_pretrained(tmp_path / "run" / "model", output_loading_info=True)
     assert not any(report.values()), report
-    body = theirs.transformer if kind == "OpenAIGPTLMHeadModel" else theirs
-    for name, tensor in body.state_dict().items():
+    backbone = theirs.transformer if kind == "OpenAIGPTLMHeadModel" else theirs
+    for name, tensor in backbone.state_dict().items():
         assert torch.equal(again.transformer.state_dict()[name], tensor), name
     for name in ("afn", "layer_norm_epsilon", "embd_pdrop", "resid_pdrop", "attn_pdrop", *SHAPES[1]):
         assert getattr(again.config, name) == getattr(theirs.config, name), name
@@ -180,12 +177,12 @@ def test_training_computes_the_same_without_the_fused_kernel() -> None:
     shape = {"vocab_size": 30, "hidden": 16, "layers": 3, "heads": 2, "intermediate": 64, "max_positions": 20}
     config = GPTConfig.model_validate({**shape, "attention_dropout": 1e-9, "hidden_dropout": 0.0})
     model = randomised(build_backbone(config))
-    ids, mask = batch(30)
+    ids, mask = gpt_batch(30)
     none = torch.zeros_like(ids)
     spelled = model.train()(ids, none, mask).last
     fused = model.eval()(ids, none, mask).last
     assert not torch.equal(spelled, fused)  # rows that may attend to nothing say that it was another path
-    close(spelled[mask], fused[mask])
+    assert_close(spelled[mask], fused[mask])
     torch.manual_seed(8)
     dropping = build_backbone(config.model_copy(update={"attention_dropout": 0.5})).train()
     dropping.load_state_dict(model.state_dict())
@@ -193,7 +190,7 @@ def test_training_computes_the_same_without_the_fused_kernel() -> None:
 
 
 def test_more_tokens_than_positions_are_refused(tmp_path: Path) -> None:
-    published(tmp_path / "m", **SHAPES[0])
+    publish_gpt(tmp_path / "m", **SHAPES[0])
     ids = torch.zeros(1, 18, dtype=torch.long)
     with pytest.raises(ValueError, match="18 tokens are more than the 17 positions of this model"):
         ours_of(tmp_path / "m")(ids, ids, ids == 0)

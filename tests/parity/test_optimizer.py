@@ -95,8 +95,8 @@ def test_fifty_steps_of_the_loop_are_the_originals(tmp_path: Path) -> None:
 def test_what_decays_is_what_the_original_names() -> None:
     model = tiny_run.built()
     groups = build_optimizer(model, OptimizerSettings()).param_groups
-    found = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
-    decay = {name: found[id(parameter)] for name, parameter in model.named_parameters()}
+    decay_of = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+    decay = {name: decay_of[id(parameter)] for name, parameter in model.named_parameters()}
     assert decay == {name: 0.01 if decays(name) else 0.0 for name in decay}
     assert decay["encoder.embeddings.word.weight"] == decay["encoder.embeddings.position.weight"] == 0.01
     assert decay["masked_lm.bias"] == decay["masked_lm.norm.weight"] == decay["encoder.embeddings.norm.weight"] == 0.0

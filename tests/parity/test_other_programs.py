@@ -58,7 +58,7 @@ def own_folder(home: Path, own_text: Path, kind: str, *, cased: bool) -> Bert:
 
 def answers_alike(home: Path, own_text: Path, kinds: Sequence[str], *, path: str = "") -> str:
     """Compare each class; returns the version of transformers that answered."""
-    ours = {kind: own_folder(home, own_text, kind, cased=bool(place % 2)) for place, kind in enumerate(kinds)}
+    ours = {kind: own_folder(home, own_text, kind, cased=bool(position % 2)) for position, kind in enumerate(kinds)}
     command = [sys.executable, "-W", "error::FutureWarning", "-c", SCRIPT, json.dumps(TEXTS), str(home), *kinds]
     answered = subprocess.run(
         command, check=False, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
@@ -69,11 +69,11 @@ def answers_alike(home: Path, own_text: Path, kinds: Sequence[str], *, path: str
         own_ids = Tokenizer.load(home / kind).ids(TEXTS)
         flat = ids[0] if kind == "BertForMultipleChoice" else ids
         assert [[id for id in row if id != 0][1:-1] for row in flat] == own_ids
-        given, mask = torch.tensor(ids), torch.tensor(kept) > 0
+        input_ids, mask = torch.tensor(ids), torch.tensor(kept) > 0
         with torch.inference_mode():
-            found = ours[kind](given, torch.zeros_like(given), mask)
-        assert set(found) == set(theirs)
-        for name, tensor in found.items():
+            output = ours[kind](input_ids, torch.zeros_like(input_ids), mask)
+        assert set(output) == set(theirs)
+        for name, tensor in output.items():
             per_token = tensor.ndim > mask.ndim or kind == "BertForQuestionAnswering"
             real = mask if per_token else torch.ones(len(mask)) > 0
             torch.testing.assert_close(tensor[real], torch.tensor(theirs[name])[real], atol=1e-5, rtol=1e-5)

@@ -20,13 +20,16 @@ from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import build_model, encoder_config
 from bertwright.text.extend_vocabulary import extend_tokenizer
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from tests.support.parity import padded_batch
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
 KINDS = ("BertForPreTraining", "BertForMaskedLM", "BertModel")
 
 
-def publish(folder: Path, text: Path, kind: str = "BertForPreTraining", *, lower: bool = False, **config: Any) -> Any:
+def publish_bert(
+    folder: Path, text: Path, kind: str = "BertForPreTraining", *, lower: bool = False, **config: Any
+) -> Any:
     """A folder of random weights and a tokenizer, both written by transformers; returns its model."""
     lines = text.read_text("utf-8").splitlines()
     pieces = train_tokenizer(lines, vocab_size=500, cased=not lower, strip_accents=lower).pieces
@@ -36,9 +39,15 @@ def publish(folder: Path, text: Path, kind: str = "BertForPreTraining", *, lower
     (folder / "vocab.txt").unlink()
     words.save_pretrained(folder)
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    given = {"vocab_size": len(pieces), "max_position_embeddings": 40, "initializer_range": 0.1, **shape, **config}
+    config_values = {
+        "vocab_size": len(pieces),
+        "max_position_embeddings": 40,
+        "initializer_range": 0.1,
+        **shape,
+        **config,
+    }
     torch.manual_seed(7)
-    model = getattr(transformers, kind)(transformers.BertConfig(**given)).eval()
+    model = getattr(transformers, kind)(transformers.BertConfig(**config_values)).eval()
     with torch.no_grad():
         for name, tensor in model.named_parameters():
             if name.endswith("bias") or "LayerNorm" in name:  # what transformers starts at 0 or 1 would hide a mistake
@@ -47,24 +56,24 @@ def publish(folder: Path, text: Path, kind: str = "BertForPreTraining", *, lower
     return model
 
 
-def corpus_of(folder: Path, text: Path, tokenizer: Path) -> Corpus:
+def build_and_open(folder: Path, text: Path, tokenizer: Path) -> Corpus:
     build_corpus([text], tokenizer=tokenizer, out=folder, workers=1)
     return Corpus.open(folder)
 
 
-def settings_for(source: Path, **given: Any) -> PretrainSettings:
-    settings = PretrainSettings(phases=(Phase(length=24, share=1.0),), batch_size=4, steps=2, **given)
+def settings_for(source: Path, **changes: Any) -> PretrainSettings:
+    settings = PretrainSettings(phases=(Phase(length=24, share=1.0),), batch_size=4, steps=2, **changes)
     return adopt_shape(settings, open_model(str(source)))
 
 
-def start(source: Path, data: Corpus, **given: Any) -> PretrainingModel:
+def start(source: Path, data: Corpus, **changes: Any) -> PretrainingModel:
     """The model with which a run would begin."""
-    settings, saved = settings_for(source, **given), open_model(str(source))
+    settings, saved = settings_for(source, **changes), open_model(str(source))
     return build_model(settings, encoder_config(settings, data.tokenizer.vocab_size, saved), saved, data).eval()
 
 
 def whole(ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> Inputs:
-    """Inputs that ask for every real place."""
+    """Inputs that select every position but the padding."""
     rows, length = ids.shape
     at = torch.cat([torch.zeros(rows, 1, dtype=torch.int64), torch.arange(length).expand(rows, -1)], dim=1)
     real = torch.cat([torch.zeros(rows, 1, dtype=torch.bool), mask], dim=1)
@@ -72,21 +81,15 @@ def whole(ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> Inpu
     return Inputs(ids, segments, mask, at, picked, ids[mask], torch.zeros(rows, dtype=torch.int64))
 
 
-def batch(vocabulary: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    ids = torch.randint(5, vocabulary, (4, 17), generator=torch.Generator().manual_seed(4))
-    mask = torch.arange(17) < torch.tensor([[17], [11], [3], [16]])
-    return ids * mask, mask, ((torch.arange(17) >= 8) & mask).long()
-
-
 @pytest.mark.parametrize("lower", [False, True])
 def test_its_tokenizer_builds_a_corpus(tmp_path: Path, own_text: Path, lower: bool) -> None:
-    publish(tmp_path / "m", own_text, lower=lower)
+    publish_bert(tmp_path / "m", own_text, lower=lower)
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "m"))
     lines = [line for line in own_text.read_text("utf-8").splitlines() if line]
     ours = Tokenizer.load(tmp_path / "m")
     assert ours.cased is not lower
     assert ours.ids(lines) == [theirs(line, add_special_tokens=False)["input_ids"] for line in lines]
-    assert corpus_of(tmp_path / "corpus", own_text, tmp_path / "m").tokenizer_hash == ours.hash
+    assert build_and_open(tmp_path / "corpus", own_text, tmp_path / "m").tokenizer_hash == ours.hash
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
@@ -94,12 +97,12 @@ def test_its_tokenizer_builds_a_corpus(tmp_path: Path, own_text: Path, lower: bo
 def test_a_run_begins_with_the_numbers_of_the_checkpoint(
     tmp_path: Path, own_text: Path, kind: str, activation: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    theirs = publish(tmp_path / "m", own_text, kind, hidden_act=activation)
-    ours = start(tmp_path / "m", corpus_of(tmp_path / "corpus", own_text, tmp_path / "m"))
+    theirs = publish_bert(tmp_path / "m", own_text, kind, hidden_act=activation)
+    ours = start(tmp_path / "m", build_and_open(tmp_path / "corpus", own_text, tmp_path / "m"))
     config = ours.encoder.config
     assert (config.layers, config.hidden, config.heads, config.intermediate, config.max_positions) == (2, 32, 4, 48, 40)
     assert config.activation == {"gelu": "gelu", "gelu_new": "gelu_tanh"}[activation]
-    ids, mask, segments = batch(config.vocab_size)
+    ids, segments, mask = padded_batch(config.vocab_size)
     with torch.inference_mode():
         answer = theirs(input_ids=ids, attention_mask=mask.long(), token_type_ids=segments)
         logits, pair = ours.logits(whole(ids, mask, segments))
@@ -121,7 +124,7 @@ def test_a_run_begins_with_the_numbers_of_the_checkpoint(
 
 
 def test_the_spelling_of_the_first_berts_and_padded_embeddings_are_read(tmp_path: Path, own_text: Path) -> None:
-    theirs = publish(tmp_path / "m", own_text, vocab_size=512)  # 500 pieces, rows up to a multiple of 64
+    theirs = publish_bert(tmp_path / "m", own_text, vocab_size=512)  # 500 pieces, rows up to a multiple of 64
     weights = load_file(tmp_path / "m" / "model.safetensors")
     spelled = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
@@ -131,11 +134,11 @@ def test_the_spelling_of_the_first_berts_and_padded_embeddings_are_read(tmp_path
     spelled["cls.predictions.decoder.bias"] = spelled.pop("cls.predictions.bias")
     assert any(name.endswith(".gamma") for name in spelled)
     save_file(spelled, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})
-    data = corpus_of(tmp_path / "corpus", own_text, tmp_path / "m")
+    data = build_and_open(tmp_path / "corpus", own_text, tmp_path / "m")
     ours = start(tmp_path / "m", data)
     size = data.tokenizer.vocab_size
     assert ours.encoder.config.vocab_size == size < 512
-    ids, mask, segments = batch(size)
+    ids, segments, mask = padded_batch(size)
     with torch.inference_mode():
         answer = theirs(input_ids=ids, attention_mask=mask.long(), token_type_ids=segments)
         logits, _ = ours.logits(whole(ids, mask, segments))
@@ -143,12 +146,12 @@ def test_the_spelling_of_the_first_berts_and_padded_embeddings_are_read(tmp_path
 
 
 def test_new_pieces_begin_as_means_and_the_rest_stays(tmp_path: Path, own_text: Path) -> None:
-    publish(tmp_path / "m", own_text)
+    publish_bert(tmp_path / "m", own_text)
     old = Tokenizer.load(tmp_path / "m")
     extend_tokenizer(old, own_text.read_text("utf-8").splitlines(), add=20).tokenizer.save(tmp_path / "tok")
-    data = corpus_of(tmp_path / "corpus", own_text, tmp_path / "tok")
+    data = build_and_open(tmp_path / "corpus", own_text, tmp_path / "tok")
     assert data.tokenizer.vocab_size == old.vocab_size + 20
-    plain = start(tmp_path / "m", corpus_of(tmp_path / "plain", own_text, tmp_path / "m")).state_dict()
+    plain = start(tmp_path / "m", build_and_open(tmp_path / "plain", own_text, tmp_path / "m")).state_dict()
     grown = start(tmp_path / "m", data).state_dict()
     for name, tensor in plain.items():
         assert torch.equal(grown[name][: len(tensor)], tensor), name
@@ -165,10 +168,10 @@ def test_new_pieces_begin_as_means_and_the_rest_stays(tmp_path: Path, own_text: 
 
 
 def test_a_run_from_a_checkpoint_is_opened_by_transformers(tmp_path: Path, own_text: Path) -> None:
-    publish(tmp_path / "m", own_text)
+    publish_bert(tmp_path / "m", own_text)
     old = Tokenizer.load(tmp_path / "m")
     extend_tokenizer(old, own_text.read_text("utf-8").splitlines(), add=20).tokenizer.save(tmp_path / "tok")
-    corpus_of(tmp_path / "corpus", own_text, tmp_path / "tok")
+    build_and_open(tmp_path / "corpus", own_text, tmp_path / "tok")
     settings = PretrainSettings(phases=(Phase(length=24, share=1.0),), batch_size=4, steps=2, threads=1)
     where = {"corpus": tmp_path / "corpus", "out": tmp_path / "run", "init_from": str(tmp_path / "m")}
     pretrain(settings, **where)  # type: ignore[arg-type]
@@ -179,17 +182,17 @@ def test_a_run_from_a_checkpoint_is_opened_by_transformers(tmp_path: Path, own_t
     assert model.config.vocab_size == old.vocab_size + 20
     assert Tokenizer.load(tmp_path / "run").base == Tokenizer.load(tmp_path / "tok").base
     with pytest.raises(InputError, match="its tokenizer is neither the one that"):  # this run's is the extended one
-        start(tmp_path / "run", corpus_of(tmp_path / "plain", own_text, tmp_path / "m"))
+        start(tmp_path / "run", build_and_open(tmp_path / "plain", own_text, tmp_path / "m"))
 
 
 def test_other_tokenizers_shapes_and_lengths_are_refused(tmp_path: Path, own_text: Path) -> None:
-    publish(tmp_path / "m", own_text)
+    publish_bert(tmp_path / "m", own_text)
     lines = own_text.read_text("utf-8").splitlines()
     other = train_tokenizer(lines, vocab_size=480)
     extend_tokenizer(other, lines, add=20).tokenizer.save(tmp_path / "tok")
     with pytest.raises(InputError, match="its tokenizer is neither the one that"):
-        start(tmp_path / "m", corpus_of(tmp_path / "corpus", own_text, tmp_path / "tok"))
-    data = corpus_of(tmp_path / "own", own_text, tmp_path / "m")
+        start(tmp_path / "m", build_and_open(tmp_path / "corpus", own_text, tmp_path / "tok"))
+    data = build_and_open(tmp_path / "own", own_text, tmp_path / "m")
     with pytest.raises(InputError, match=r"expected the size tiny .*, got 2x32 of 4 heads, .* inside"):
         start(tmp_path / "m", data, size="tiny")
     with pytest.raises(InputError, match=r"expected the activation gelu_tanh .*, got gelu$"):
@@ -210,7 +213,7 @@ def test_other_tokenizers_shapes_and_lengths_are_refused(tmp_path: Path, own_tex
     ],
 )
 def test_what_is_no_bert_of_ours_is_refused(tmp_path: Path, own_text: Path, change: dict[str, Any], words: str) -> None:
-    publish(tmp_path / "m", own_text)
+    publish_bert(tmp_path / "m", own_text)
     path = tmp_path / "m" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(InputError, match=words):
@@ -218,7 +221,7 @@ def test_what_is_no_bert_of_ours_is_refused(tmp_path: Path, own_text: Path, chan
 
 
 def test_untied_decoders_and_older_formats_are_refused(tmp_path: Path, own_text: Path) -> None:
-    publish(tmp_path / "m", own_text)
+    publish_bert(tmp_path / "m", own_text)
     weights = load_file(tmp_path / "m" / "model.safetensors")
     untied = {"cls.predictions.decoder.weight": weights["bert.embeddings.word_embeddings.weight"] + 1}
     save_file({**weights, **untied}, tmp_path / "m" / "model.safetensors", metadata={"format": "pt"})

@@ -1,4 +1,4 @@
-"""Ids and places of pieces against `BertTokenizerLegacy`, the pure-Python tokenizer of transformers.
+"""Ids and positions of pieces against `BertTokenizerLegacy`, the pure-Python tokenizer of transformers.
 
 Where it is not the original's (google-research/bert, tokenization.py), the tests say so:
 
@@ -27,12 +27,12 @@ from hypothesis import strategies as st
 
 from bertwright.text.vocabulary import Rules, read_vocabulary
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from tests.support.texts import own_lines
 
 legacy = pytest.importorskip(
     "transformers.models.bert.tokenization_bert_legacy", reason="the oracle; transformers is in the dev extra"
 )
 
-OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 UNCASED, CASED, MULTILINGUAL = RELEASED = (
     "bert-base-uncased-vocab.txt",
     "bert-base-cased-vocab.txt",
@@ -93,26 +93,22 @@ def without_nfc() -> ModuleType:
 
 
 @cache
-def own(folder: Path, cased: bool, strip_accents: bool) -> tuple[Tokenizer, Original]:
+def learned_with_oracle(folder: Path, cased: bool, strip_accents: bool) -> tuple[Tokenizer, Original]:
     """A vocabulary learned from our own text, and the oracle for it."""
     folder = folder / f"{cased}-{strip_accents}"
     train_tokenizer(own_lines(), vocab_size=800, cased=cased, strip_accents=strip_accents).save(folder)
-    found = Tokenizer.load(folder)
-    return found, Original(folder / "vocab.txt", found.rules)
+    tokenizer = Tokenizer.load(folder)
+    return tokenizer, Original(folder / "vocab.txt", tokenizer.rules)
 
 
 @cache
 def released(vocabulary: Path) -> tuple[Tokenizer, Original]:
-    found = import_vocabulary(vocabulary, cased=vocabulary.name != UNCASED)
-    return found, Original(vocabulary, found.rules)
-
-
-def own_lines() -> list[str]:
-    return [line for line in OWN_TEXT.read_text("utf-8").splitlines() if line]
+    tokenizer = import_vocabulary(vocabulary, cased=vocabulary.name != UNCASED)
+    return tokenizer, Original(vocabulary, tokenizer.rules)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tokenizers")
 
 
@@ -166,7 +162,7 @@ def test_released_vocabularies_on_real_lines(vocabulary: str, at_least: int, sha
 
 @pytest.mark.parametrize("vocabulary", RELEASED)
 def test_released_vocabularies_on_mixed_and_odd_lines(vocabulary: str, shared_data: Path) -> None:
-    """English and Korean in one line, and all that is odd; ids and places."""
+    """English and Korean in one line, and unusual characters; ids and positions."""
     ours, theirs = released(shared_data / "vocab" / vocabulary)
     english = wiki_lines(shared_data / "enwiki" / "heldout.xz", 199)
     korean = wiki_lines(shared_data / "ko" / "kowiki.xz", 811)
@@ -185,20 +181,20 @@ RULES = [(False, False), (False, True), (True, False), (True, True)]
 
 
 @pytest.mark.parametrize(("cased", "strip_accents"), RULES)
-def test_own_vocabularies(place: Path, cased: bool, strip_accents: bool) -> None:
-    ours, theirs = own(place, cased, strip_accents)
+def test_own_vocabularies(tokenizers_folder: Path, cased: bool, strip_accents: bool) -> None:
+    ours, theirs = learned_with_oracle(tokenizers_folder, cased, strip_accents)
     lines = [*own_lines(), *ODD, " ".join(own_lines())]
     assert_same_ids(ours, lines, map(theirs.ids, lines))
     assert_places(ours, theirs, lines)
 
 
 @pytest.mark.parametrize("longest", [100, 200])
-def test_very_long_words(place: Path, longest: int) -> None:
+def test_very_long_words(tokenizers_folder: Path, longest: int) -> None:
     """Letters are counted after folding: a syllable of Hangul is three, an accent none."""
-    pieces = own(place, False, True)[0].pieces
+    pieces = learned_with_oracle(tokenizers_folder, False, True)[0].pieces
     ours = Tokenizer(pieces, Rules(cased=False, strip_accents=True, longest_word=longest))
-    theirs = Original(place / "False-True" / "vocab.txt", ours.rules)
-    assert read_vocabulary(place / "False-True" / "vocab.txt") == pieces
+    theirs = Original(tokenizers_folder / "False-True" / "vocab.txt", ours.rules)
+    assert read_vocabulary(tokenizers_folder / "False-True" / "vocab.txt") == pieces
     lines = [letter * count for letter in "aÉ골" for count in (33, 34, 66, 67, 99, 100, 101, 199, 200, 201, 500)]
     lines += ["e\u0301" * 100, "e\u0301" * 101, "a\u200b" * 200, "ab" * 50 + "." + "ba" * 100, "İ" * 200, "ß" * 101]
     assert_same_ids(ours, lines, map(theirs.ids, lines))
@@ -212,7 +208,7 @@ def test_very_long_words(place: Path, longest: int) -> None:
 
 
 def settled(char: str) -> bool:
-    """Whether the Rust code's older tables know the character as Python's do; all letters, digits and symbols are."""
+    """Return True if the Rust code's older tables have Python's entry for the character, as for letters and digits."""
     if char in CHANGED or ord(char) in UNKNOWN_IDEOGRAPHS or unicodedata.category(char) in ("Cn", "Cs"):
         return False
     is_old = unicodedata.ucd_3_2_0.category(char) != "Cn"
@@ -230,16 +226,16 @@ TEXTS = st.text(st.one_of(st.sampled_from("abcdeABCDE ,.'#[]\t\u0301Σσ골"), A
 @example(text="ΟΔΥΣΣΕΥΣ, Σ")
 @example(text="\u1100\u1161\u11a8\u0323\u0307s")
 @given(text=TEXTS)
-def test_any_text(place: Path, cased: bool, strip_accents: bool, text: str) -> None:
-    ours, theirs = own(place, cased, strip_accents)
+def test_any_text(tokenizers_folder: Path, cased: bool, strip_accents: bool, text: str) -> None:
+    ours, theirs = learned_with_oracle(tokenizers_folder, cased, strip_accents)
     assert ours.ids([text]) == [theirs.ids(text)]
     assert_places(ours, theirs, [text])
 
 
 @pytest.mark.parametrize("cased", [True, False])
-def test_every_character_of_unicode(place: Path, cased: bool) -> None:
-    """Between two letters; a vocabulary of the words that the oracle makes tells how they were cut."""
-    theirs = own(place, cased, not cased)[1]
+def test_every_character_of_unicode(tokenizers_folder: Path, cased: bool) -> None:
+    """Each character between two letters. The vocabulary holds the oracle's words, so that ids show the cuts."""
+    theirs = learned_with_oracle(tokenizers_folder, cased, not cased)[1]
     texts = [f"a{char}b" for char in assigned()]
     words = [theirs.words(text) for text in texts]
     known = {word: None for some in words for word in some}
@@ -257,7 +253,7 @@ def test_every_character_of_unicode(place: Path, cased: bool) -> None:
 
 
 def assigned() -> Iterator[str]:
-    """All that Python's Unicode knows, one private-use character among them."""
+    """Every character of Python's Unicode, one private-use character among them."""
     return (
         char
         for char in map(chr, range(0x110000))
@@ -265,9 +261,9 @@ def assigned() -> Iterator[str]:
     )
 
 
-def test_the_steps_that_are_not_the_originals(place: Path) -> None:
-    """What the head of this file says, one by one."""
-    ours, theirs = own(place, True, False)
+def test_the_steps_that_are_not_the_originals(tokenizers_folder: Path) -> None:
+    """The differences that the head of this file lists, one by one."""
+    ours, theirs = learned_with_oracle(tokenizers_folder, True, False)
     composing = legacy.BasicTokenizer(do_lower_case=False)
     assert composing.tokenize("e\u0301 Å") == ["é", "Å"]
     assert theirs.words("e\u0301 Å") == ["e\u0301", "Å"]

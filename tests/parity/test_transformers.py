@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from bertwright.model.attention_init import init_attention
 from bertwright.model.config import EncoderConfig
@@ -12,18 +11,13 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses
 from bertwright.tasks.classification.model import Classifier, TextBatch
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
+from tests.support.parity import padded_batch
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
 
-@pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=500).save(tmp_path / "tok")
-    return tmp_path / "tok"
-
-
-def config(tokenizer: Path, activation: str) -> EncoderConfig:
+def config_for(tokenizer: Path, activation: str) -> EncoderConfig:
     return EncoderConfig(
         vocab_size=Tokenizer.load(tokenizer).vocab_size,
         hidden=32,
@@ -36,26 +30,17 @@ def config(tokenizer: Path, activation: str) -> EncoderConfig:
     )
 
 
-def batch(vocabulary: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, segments and mask [4, 17], padded on the right."""
-    generator = torch.Generator().manual_seed(4)
-    ids = torch.randint(5, vocabulary, (4, 17), generator=generator)
-    mask = torch.arange(17) < torch.tensor([[17], [11], [3], [16]])
-    segments = ((torch.arange(17) >= 8) & mask).long()
-    return ids * mask, segments, mask
-
-
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
-def test_pretraining_model_agrees(tmp_path: Path, tokenizer: Path, activation: str) -> None:
-    settings = config(tokenizer, activation)
+def test_pretraining_model_agrees(tmp_path: Path, own_tokenizer: Path, activation: str) -> None:
+    settings = config_for(own_tokenizer, activation)
     ours = PretrainingModel(settings)
     init_weights(ours, settings.initializer_range, torch.Generator().manual_seed(1))
     init_attention(ours.encoder, "matching", generator=torch.Generator().manual_seed(2))
     torch.nn.init.normal_(ours.masked_lm.bias, generator=torch.Generator().manual_seed(3))
-    save_model(tmp_path / "m", ours, config=settings, tokenizer=tokenizer, architecture="BertForPreTraining")
+    save_model(tmp_path / "m", ours, config=settings, tokenizer=own_tokenizer, architecture="BertForPreTraining")
     theirs = transformers.BertForPreTraining.from_pretrained(tmp_path / "m").eval()
     ours.eval()
-    ids, segments, mask = batch(settings.vocab_size)
+    ids, segments, mask = padded_batch(settings.vocab_size)
     picked_at = torch.tensor([[0, 2, 5], [0, 1, 9], [0, 1, 2], [0, 15, 3]])
     labels = torch.full_like(ids, -100)
     labels.scatter_(1, picked_at[:, 1:], ids.gather(1, picked_at[:, 1:]))
@@ -100,21 +85,21 @@ def test_pretraining_model_agrees(tmp_path: Path, tokenizer: Path, activation: s
     )
 
 
-def test_classifier_agrees_and_its_folder_comes_back(tmp_path: Path, tokenizer: Path) -> None:
-    settings = config(tokenizer, "gelu")
+def test_classifier_agrees_and_its_folder_comes_back(tmp_path: Path, own_tokenizer: Path) -> None:
+    settings = config_for(own_tokenizer, "gelu")
     ours = Classifier(settings, 3)
     init_weights(ours, settings.initializer_range, torch.Generator().manual_seed(1))
     save_model(
         tmp_path / "m",
         ours,
         config=settings,
-        tokenizer=tokenizer,
+        tokenizer=own_tokenizer,
         architecture="BertForSequenceClassification",
         labels=("a", "b", "c"),
     )
     theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
-    ids, segments, mask = batch(settings.vocab_size)
+    ids, segments, mask = padded_batch(settings.vocab_size)
     answer = theirs(input_ids=ids, token_type_ids=segments, attention_mask=mask.long()).logits
     torch.testing.assert_close(ours.eval()(TextBatch(ids, segments, mask)), answer, atol=1e-5, rtol=1e-5)
     assert open_model(str(tmp_path / "m")).labels == ("a", "b", "c")

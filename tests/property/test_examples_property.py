@@ -1,17 +1,18 @@
-"""What holds for every corpus, seed, epoch and batch."""
+"""Properties of rows that hold for every corpus, seed, epoch and batch."""
 
 import dataclasses
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.masking import truncate
 from bertwright.objectives.sampling import Sampler, shuffled, stream_key
-from bertwright.objectives.sentence_pairs import plan_order, plan_pairs
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from tests.support import example_oracle as oracle
 
@@ -67,44 +68,31 @@ def test_steps_are_the_epochs_one_after_another(sizes, batch_size, seed):
     assert seen == expected[: len(seen)]
 
 
+@pytest.mark.parametrize(("second_sentence", "plain_rows"), [("next", oracle.pair_rows), ("order", oracle.order_rows)])
 @given(sizes=corpora, length=st.integers(5, 80), seed=seeds, epoch=epochs, short_share=st.sampled_from([0.0, 0.1, 1.0]))
 @settings(deadline=None, max_examples=80)
-def test_the_walk_is_the_plain_one_and_uses_every_sentence_once(sizes, length, seed, epoch, short_share):
+def test_the_walk_is_the_plain_one(second_sentence, plain_rows, sizes, length, seed, epoch, short_share):
+    """Walks of pairs also use every sentence once."""
     documents = with_pieces(sizes)
     corpus = oracle.FakeCorpus(documents, folder=FOLDER, num_shards=1)
-    plan = plan_pairs(
+    plan = plan_rows(
         corpus.sentence_lengths(),
         corpus.document_first(),
         length=length,
         seed=seed,
         epoch=epoch,
+        second_sentence=second_sentence,
         short_share=short_share,
     )
-    expected = oracle.pair_rows(documents, length, seed, epoch, short_share)
+    expected = plain_rows(documents, length, seed, epoch, short_share)
     assert plan.tolist() == [(r.a_first, len(r.a), r.b_first, len(r.b), int(r.is_random)) for r in expected]
-    used = [
-        sentence
-        for row in plan
-        for sentence in range(row["a"], row["a"] + row["a_count"] + (0 if row["random"] else row["b_count"]))
-    ]
-    assert used == list(range(sum(map(len, sizes))))
-
-
-@given(sizes=corpora, length=st.integers(5, 80), seed=seeds, epoch=epochs, short_share=st.sampled_from([0.0, 0.1, 1.0]))
-@settings(deadline=None, max_examples=80)
-def test_the_walk_for_order_is_the_plain_one(sizes, length, seed, epoch, short_share):
-    documents = with_pieces(sizes)
-    corpus = oracle.FakeCorpus(documents, folder=FOLDER, num_shards=1)
-    plan = plan_order(
-        corpus.sentence_lengths(),
-        corpus.document_first(),
-        length=length,
-        seed=seed,
-        epoch=epoch,
-        short_share=short_share,
-    )
-    expected = oracle.order_rows(documents, length, seed, epoch, short_share)
-    assert plan.tolist() == [(r.a_first, len(r.a), r.b_first, len(r.b), int(r.is_random)) for r in expected]
+    if second_sentence == "next":
+        used = [
+            sentence
+            for row in plan
+            for sentence in range(row["a"], row["a"] + row["a_count"] + (0 if row["random"] else row["b_count"]))
+        ]
+        assert used == list(range(sum(map(len, sizes))))
 
 
 @given(

@@ -23,7 +23,7 @@ MANY = 10_500
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def good_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one good file of each kind."""
     tmp_path = tmp_path_factory.mktemp("good")
     words = [*SPECIAL, *"abcdefghijklmnopqrstuvwxyz", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
@@ -51,11 +51,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def good(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "files"))
+def good(good_files: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good_files, tmp_path / "files"))
 
 
-def as_pickle(folder: Path, *, old: bool) -> None:
+def save_as_pickle(folder: Path, *, old: bool) -> None:
     from safetensors.torch import load_file
 
     weights = load_file(folder / "model.safetensors")
@@ -65,13 +65,13 @@ def as_pickle(folder: Path, *, old: bool) -> None:
 
 def check(kind: str, folder: Path, seeds: range) -> None:
     if "pickle" in kind:
-        as_pickle(folder, old=kind == "old pickle")
-    found = tried(kind, folder, seeds)
-    print(f"\n| {kind} | {len(seeds)} | {found.read} read | {found.refused} refused | {found.largest} MB |")
-    assert not found.wrong, "\n".join(found.wrong[:20])
-    assert found.read + found.refused == len(seeds)
-    assert found.refused or kind in ("plan", "data")
-    assert found.largest < 2000
+        save_as_pickle(folder, old=kind == "old pickle")
+    outcome = tried(kind, folder, seeds)
+    print(f"\n| {kind} | {len(seeds)} | {outcome.read} read | {outcome.refused} refused | {outcome.largest} MB |")
+    assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    assert outcome.read + outcome.refused == len(seeds)
+    assert outcome.refused or kind in ("plan", "data")
+    assert outcome.largest < 2000
 
 
 @pytest.mark.parametrize("kind", READERS)

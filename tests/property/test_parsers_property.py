@@ -52,7 +52,7 @@ ODD = ["\x00", "\ufeff", "\u2028", "é", "한국어", "[MASK]", "\udcff"]
 
 
 def files(*parts: list[str]) -> st.SearchStrategy[bytes]:
-    """Bytes of a file: pieces that its format knows and others, or anything at all."""
+    """Bytes of a file: parts of its format and others, or any bytes."""
     known = [piece for part in parts for piece in part]
     mixed = st.lists(st.sampled_from(known + ODD) | st.text(max_size=4), max_size=40).map("".join)
     return mixed.map(lambda text: text.encode("utf-8", "surrogatepass")) | st.binary(max_size=60)
@@ -62,11 +62,6 @@ def of_tags(path: Path) -> None:
     """Words and tags, and the labels learned from them."""
     task = TaggingTask(name="ner", scheme="auto")
     learn_tags(task, read_tagged(task, read_tag_lines(path)))
-
-
-def of_vocabulary(path: Path) -> None:
-    """A tokenizer's folder."""
-    read_folder(path.parent)
 
 
 READERS: dict[str, tuple[str, st.SearchStrategy[bytes], Callable[[Path], Any]]] = {

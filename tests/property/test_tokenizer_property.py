@@ -15,8 +15,8 @@ from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[1] / "fixtures" / "own_text.txt"
 IDEOGRAPHS = [(0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0xF900, 0xFAFF)]
 # Blocks whose characters have had their categories for long: the Rust side follows an older Unicode than Python.
 BLOCKS = [
@@ -86,7 +86,7 @@ def lines_of(path: Path, count: int) -> list[str]:
 
 
 @cache
-def own(cased: bool, strip_accents: bool) -> Tokenizer:
+def learned_tokenizer(cased: bool, strip_accents: bool) -> Tokenizer:
     return train_tokenizer(lines_of(OWN_TEXT, 100), vocab_size=800, cased=cased, strip_accents=strip_accents)
 
 
@@ -100,13 +100,13 @@ RULES = [(False, False), (False, True), (True, False), (True, True)]
 @example(text="a\fb\x1cc\u2028d\u200be\u00ad\u3000f")
 @given(text=TEXTS)
 def test_ids_are_those_of_the_description(cased: bool, strip_accents: bool, text: str) -> None:
-    tokenizer = own(cased, strip_accents)
+    tokenizer = learned_tokenizer(cased, strip_accents)
     assert tokenizer.ids([text]) == [expected_ids(text, tokenizer)]
 
 
 @pytest.mark.parametrize(("cased", "strip_accents"), RULES)
 def test_fixture_text(cased: bool, strip_accents: bool) -> None:
-    tokenizer = own(cased, strip_accents)
+    tokenizer = learned_tokenizer(cased, strip_accents)
     lines = lines_of(OWN_TEXT, 100)
     assert tokenizer.ids(lines) == [expected_ids(line, tokenizer) for line in lines]
 
@@ -177,22 +177,22 @@ def joined_parts(parts: list[str], pair: tuple[str, str], joined: str) -> list[s
     return result
 
 
-def counted(texts: Iterable[str], rules: Rules) -> dict[str, int]:
+def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
     return Counter(word for text in texts for word in basic_words(text, rules))
 
 
 @pytest.mark.parametrize(("cased", "strip_accents"), [(False, False), (True, True)])
 def test_the_vocabulary_of_the_fixture_is_that_of_plain_pair_joining(cased: bool, strip_accents: bool) -> None:
     lines = lines_of(OWN_TEXT, 100)
-    found = train_tokenizer(lines, vocab_size=700, cased=cased, strip_accents=strip_accents, coverage=1.0)
-    expected = learned_pieces(counted(lines, found.rules), 700, 2)
+    tokenizer = train_tokenizer(lines, vocab_size=700, cased=cased, strip_accents=strip_accents, coverage=1.0)
+    expected = learned_pieces(count_words(lines, tokenizer.rules), 700, 2)
     assert len(expected) == 700
-    assert found.pieces == expected
+    assert tokenizer.pieces == expected
 
 
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.text("abAB ,", max_size=30), max_size=6), size=st.integers(20, 30), least=st.integers(1, 3))
 def test_the_vocabulary_of_any_text(texts: list[str], size: int, least: int) -> None:
     texts = [*texts, "a"]
-    found = train_tokenizer(texts, vocab_size=size, min_count=least, coverage=1.0)
-    assert found.pieces == learned_pieces(counted(texts, found.rules), size, least)
+    tokenizer = train_tokenizer(texts, vocab_size=size, min_count=least, coverage=1.0)
+    assert tokenizer.pieces == learned_pieces(count_words(texts, tokenizer.rules), size, least)

@@ -33,8 +33,8 @@ def cut(word: str, merges: Sequence[Pair]) -> list[str]:
     """The pieces of a word: again and again the pair that stands first in `merges` is joined."""
     parts = letters(word)
     rank = {pair: index for index, pair in enumerate(merges)}
-    while found := [pair for pair in pairwise(parts) if pair in rank]:
-        parts = join(parts, min(found, key=rank.__getitem__))
+    while joinable := [pair for pair in pairwise(parts) if pair in rank]:
+        parts = join(parts, min(joinable, key=rank.__getitem__))
     return parts
 
 

@@ -17,11 +17,11 @@ Records = Sequence[tuple[bytes, bytes]]
 
 
 def varint(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def number(field: int, value: int) -> bytes:
@@ -42,18 +42,18 @@ def entry(
 
 def block(records: Records, every: int = 16) -> bytes:
     """Keys share their beginnings, except every sixteenth."""
-    found, places, before = bytearray(), [], b""
+    encoded, places, before = bytearray(), [], b""
     for index, (key, value) in enumerate(records):
         shared = 0
         if index % every == 0:
-            places.append(len(found))
+            places.append(len(encoded))
         else:
             while shared < min(len(key), len(before)) and key[shared] == before[shared]:
                 shared += 1
-        found += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
+        encoded += varint(shared) + varint(len(key) - shared) + varint(len(value)) + key[shared:] + value
         before = key
     places = places or [0]
-    return bytes(found) + b"".join(place.to_bytes(4, "little") for place in (*places, len(places)))
+    return bytes(encoded) + b"".join(offset.to_bytes(4, "little") for offset in (*places, len(places)))
 
 
 def with_trailer(data: bytes, compression: int = 0) -> bytes:
@@ -65,15 +65,15 @@ def with_trailer(data: bytes, compression: int = 0) -> bytes:
 
 def table(blocks: Sequence[bytes], keys: Sequence[bytes]) -> bytes:
     """A table of finished data blocks; `keys` are those that the index gives for them."""
-    found, places = b"", []
+    written, places = b"", []
     for data in blocks:
-        places.append(varint(len(found)) + varint(len(data) - 5))
-        found += data
+        places.append(varint(len(written)) + varint(len(data) - 5))
+        written += data
     footer = b""
     for data in (with_trailer(block([])), with_trailer(block(list(zip(keys, places, strict=True)), 1))):
-        footer += varint(len(found)) + varint(len(data) - 5)
-        found += data
-    return found + footer.ljust(40, b"\0") + MAGIC
+        footer += varint(len(written)) + varint(len(data) - 5)
+        written += data
+    return written + footer.ljust(40, b"\0") + MAGIC
 
 
 def write_index(path: Path, records: Records, *, most: int = 1000, compression: int = 0) -> None:
@@ -84,13 +84,13 @@ def write_index(path: Path, records: Records, *, most: int = 1000, compression: 
 
 
 def write_bundle(prefix: Path, arrays: Mapping[str, npt.NDArray[Any]], **options: Any) -> None:
-    """One data file and its index."""
+    """Write a data file and its index."""
     data, records = b"", [(b"", HEADER)]
     for name in sorted(arrays, key=str.encode):
         raw = np.ascontiguousarray(arrays[name]).tobytes()
         kind, checksum = KINDS[str(arrays[name].dtype)], masked_crc32c(raw)
-        given = entry(kind, arrays[name].shape, offset=len(data), size=len(raw), checksum=checksum)
-        records.append((name.encode(), given))
+        record = entry(kind, arrays[name].shape, offset=len(data), size=len(raw), checksum=checksum)
+        records.append((name.encode(), record))
         data += raw
     prefix.with_name(f"{prefix.name}.data-00000-of-00001").write_bytes(data)
     write_index(prefix.with_name(f"{prefix.name}.index"), records, **options)

@@ -16,7 +16,7 @@ from bertwright.doctor.findings import Finding
 from bertwright.model.bert import Bert
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
-from bertwright.model.folder import save_weights
+from bertwright.model.folder import save_model
 from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wordpiece import Tokenizer
 
@@ -64,7 +64,7 @@ def write_model(
     change(weights)
     tokenizer_folder = folder.parent / f"{folder.name}-tokenizer"
     tokenizer.save(tokenizer_folder)
-    save_weights(
+    save_model(
         folder,
         weights,
         config=shape,

@@ -86,7 +86,7 @@ def pair_rows(documents: list[Document], length: int, seed: int, epoch: int, sho
         while i < len(document):
             chunk.append(i)
             if i == len(document) - 1 or num_tokens([document[s] for s in chunk]) >= target:
-                numbers = [draw(key, 16 * chunks + place) for place in range(16)]
+                numbers = [draw(key, 16 * chunks + position) for position in range(16)]
                 a_end = 1 if len(chunk) == 1 else 1 + below(numbers[0], len(chunk) - 1)
                 a = [document[s] for s in chunk[:a_end]]
                 a_first = int(first[number]) + chunk[0]
@@ -114,8 +114,8 @@ def pair_rows(documents: list[Document], length: int, seed: int, epoch: int, sho
 def segment_rows(documents: list[Document], length: int, seed: int, epoch: int, short_share: float) -> list[Row]:
     rows = []
     number = 0
-    for place, document in enumerate(documents):
-        target = target_tokens(place, length - 2, seed, epoch, short_share)
+    for position, document in enumerate(documents):
+        target = target_tokens(position, length - 2, seed, epoch, short_share)
         chunk: Document = []
         for i, sentence in enumerate(document):
             chunk.append(sentence)
@@ -191,16 +191,16 @@ def span_words(bits: int) -> int:
 
 
 def chosen_spans(ids: Sentence, order: int, tokenizer, wanted: int) -> list[list[int]]:
-    """Spans of places that are masked together."""
+    """Spans of positions that are masked together."""
     special = (tokenizer.cls_id, tokenizer.sep_id)
     words: list[list[int]] = []
-    for place, token in enumerate(ids):
+    for position, token in enumerate(ids):
         if token in special:
             continue
-        if tokenizer.continuation[token] and ids[place - 1] not in special:
-            words[-1].append(place)
+        if tokenizer.continuation[token] and ids[position - 1] not in special:
+            words[-1].append(position)
         else:
-            words.append([place])
+            words.append([position])
     beginning = {word[0]: word for word in words}
     spans: list[list[int]] = []
     for i in range(len(words)):
@@ -209,7 +209,7 @@ def chosen_spans(ids: Sentence, order: int, tokenizer, wanted: int) -> list[list
         span: list[int] = []
         word = words[i]
         for _ in range(span_words(draw(order, 2 * i + 1))):
-            masked_already = [place for other in spans for place in other]
+            masked_already = [position for other in spans for position in other]
             if word is None or word[0] in masked_already or len(masked_already) + len(span) + len(word) > wanted:
                 break
             span += word
@@ -223,13 +223,13 @@ def masked(ids: Sentence, number: int, settings, tokenizer, length: int, seed: i
     order = child(stream(seed, epoch, CHOICE), number)
     piece = child(stream(seed, epoch, REPLACEMENT), number)
     groups: list[list[int]] = []
-    for place, token in enumerate(ids):
+    for position, token in enumerate(ids):
         if token in (tokenizer.cls_id, tokenizer.sep_id):
             continue
         if settings.units == "word" and groups and tokenizer.continuation[token]:
-            groups[-1].append(place)
+            groups[-1].append(position)
         else:
-            groups.append([place])
+            groups.append([position])
     most = settings.max_predictions or max(1, round(settings.share * length))
     wanted = min(most, max(1, round(settings.share * len(ids))))
     for i in range(len(groups)):
@@ -239,18 +239,18 @@ def masked(ids: Sentence, number: int, settings, tokenizer, length: int, seed: i
     for group in groups:
         if len(chosen) + len(group) <= wanted:
             chosen += group
-    decides = {place: place for place in chosen}
+    decides = {position: position for position in chosen}
     if settings.units == "span":
-        decides = {place: span[0] for span in chosen_spans(ids, order, tokenizer, wanted) for place in span}
+        decides = {position: span[0] for span in chosen_spans(ids, order, tokenizer, wanted) for position in span}
     result = Masked(list(ids))
-    for place in sorted(decides):
-        result.positions.append(place)
-        result.labels.append(ids[place])
-        kind = draw(piece, 2 * decides[place])
+    for position in sorted(decides):
+        result.positions.append(position)
+        result.labels.append(ids[position])
+        kind = draw(piece, 2 * decides[position])
         if happens(kind, settings.mask):
-            result.ids[place] = tokenizer.mask_id
+            result.ids[position] = tokenizer.mask_id
         elif not happens(kind, settings.mask + settings.same):
-            result.ids[place] = below(draw(piece, 2 * place + 1), tokenizer.vocab_size)
+            result.ids[position] = below(draw(piece, 2 * position + 1), tokenizer.vocab_size)
     return result
 
 
@@ -310,3 +310,9 @@ def random_documents(seed: int, *, num_documents: int, vocab_size: int = 500, lo
         [generator.integers(5, vocab_size, generator.integers(1, longest + 1)).tolist() for _ in range(size)]
         for size in generator.integers(1, 31, num_documents)
     ]
+
+
+def even_corpus(num_documents: int, num_sentences: int, tokens: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return the lengths of sentences of so many tokens each, and the first sentence of each document."""
+    first = np.arange(num_documents + 1, dtype=np.int64) * num_sentences
+    return np.full(first[-1], tokens, np.int32), first

@@ -28,7 +28,7 @@ SERVER.set_forkserver_preload(
     ]
 )
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}
-"""Python's audit events of what changes a folder; `open` is told by its flags."""
+"""Python's audit events that change a folder; `open` changes it if its flags say so."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,15 @@ def _run(answer: Any, arguments: list[str], folder: str, limits: dict[str, Any])
     changes = 0
     inside = folder.rstrip("/") + "/"
 
-    def watch(event: str, given: tuple[Any, ...]) -> None:
+    def watch(event: str, event_arguments: tuple[Any, ...]) -> None:
         nonlocal changes
-        writes = event in _WRITES or (event == "open" and bool((given[2] or 0) & (os.O_WRONLY | os.O_RDWR)))
-        if writes and given and isinstance(given[0], str | os.PathLike) and os.fspath(given[0]).startswith(inside):
+        writes = event in _WRITES or (event == "open" and bool((event_arguments[2] or 0) & (os.O_WRONLY | os.O_RDWR)))
+        if (
+            writes
+            and event_arguments
+            and isinstance(event_arguments[0], str | os.PathLike)
+            and os.fspath(event_arguments[0]).startswith(inside)
+        ):
             changes += 1
             if changes == limits["die_before"]:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What the checkpoints in tests/fixtures/google hold: names, shapes and values, by formula, without TensorFlow."""
+"""Variables of the checkpoints in tests/fixtures/google: names, shapes and values, by formula, without TensorFlow."""
 
 import hashlib
 import json
@@ -55,7 +55,7 @@ KINDS = ("float32", "float16", "bfloat16", "float64", "int32", "int64")
 def encoder() -> dict[str, tuple[int, ...]]:
     """The encoder and its pooler, as Google's code names them."""
     width, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
-    found: dict[str, tuple[int, ...]] = {
+    shapes: dict[str, tuple[int, ...]] = {
         "bert/embeddings/word_embeddings": (CONFIG["vocab_size"], width),
         "bert/embeddings/position_embeddings": (CONFIG["max_position_embeddings"], width),
         "bert/embeddings/token_type_embeddings": (CONFIG["type_vocab_size"], width),
@@ -63,13 +63,13 @@ def encoder() -> dict[str, tuple[int, ...]]:
         **dense("bert/pooler/dense", width, width),
     }
     for layer in range(CONFIG["num_hidden_layers"]):
-        place = f"bert/encoder/layer_{layer}"
+        prefix = f"bert/encoder/layer_{layer}"
         for part in ("query", "key", "value"):
-            found |= dense(f"{place}/attention/self/{part}", width, width)
-        found |= dense(f"{place}/attention/output/dense", width, width) | norm(f"{place}/attention/output")
-        found |= dense(f"{place}/intermediate/dense", width, inner)
-        found |= dense(f"{place}/output/dense", inner, width) | norm(f"{place}/output")
-    return found
+            shapes |= dense(f"{prefix}/attention/self/{part}", width, width)
+        shapes |= dense(f"{prefix}/attention/output/dense", width, width) | norm(f"{prefix}/attention/output")
+        shapes |= dense(f"{prefix}/intermediate/dense", width, inner)
+        shapes |= dense(f"{prefix}/output/dense", inner, width) | norm(f"{prefix}/output")
+    return shapes
 
 
 def dense(module: str, inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:

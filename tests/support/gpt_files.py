@@ -17,10 +17,10 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.folder import load_weights, open_model
 from bertwright.text.bpe import BPETokenizer
 from tests.support import bpe_oracle
+from tests.support.texts import OWN_TEXT
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
-OWN_TEXT = Path(__file__).parent.parent / "fixtures" / "own_text.txt"
 LAYERS, HIDDEN, POSITIONS = 2, 24, 20
 LAYER = ("attn.c_attn", "attn.c_proj", "ln_1", "mlp.c_fc", "mlp.c_proj", "ln_2")
 """The parts of a layer in the order of the release; each is a weight and a bias."""
@@ -33,11 +33,11 @@ def vocabulary() -> tuple[list[str], list[tuple[str, str]]]:
 
 def shapes() -> list[list[int]]:
     wide = {"attn.c_attn": (1, 3), "attn.c_proj": (1, 1), "mlp.c_fc": (1, 4), "mlp.c_proj": (4, 1)}
-    found = [[POSITIONS, HIDDEN], [len(vocabulary()[0]), HIDDEN]]
+    sizes = [[POSITIONS, HIDDEN], [len(vocabulary()[0]), HIDDEN]]
     for part in LAYER * LAYERS:
         first, last = (HIDDEN * times for times in wide.get(part, (1, 1)))
-        found += [[1, first, last], [last]] if part in wide else [[last], [last]]
-    return found
+        sizes += [[1, first, last], [last]] if part in wide else [[last], [last]]
+    return sizes
 
 
 def release(folder: Path) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def release(folder: Path) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array.squeeze()) for name, array in named}
 
 
-def theirs(weights: dict[str, Tensor]) -> Any:
+def transformers_model(weights: dict[str, Tensor]) -> Any:
     settings = transformers.OpenAIGPTConfig(
         n_layer=LAYERS, n_embd=HIDDEN, n_positions=POSITIONS, vocab_size=len(weights["tokens_embed.weight"])
     )
@@ -69,12 +69,12 @@ def theirs(weights: dict[str, Tensor]) -> Any:
 def published(folder: Path) -> dict[str, Tensor]:
     """The same model in Hugging Face's form."""
     weights = release(folder.with_name("release"))
-    theirs(weights).save_pretrained(folder)
+    transformers_model(weights).save_pretrained(folder)
     BPETokenizer(*vocabulary()).save(folder)
     return weights
 
 
-def same(folder: Path, weights: dict[str, Tensor]) -> None:
+def assert_same_as_transformers(folder: Path, weights: dict[str, Tensor]) -> None:
     """The model folder gives the numbers of transformers' model with these weights."""
     texts = [line for line in OWN_TEXT.read_text("utf-8").splitlines() if line][:4]
     saved = open_model(str(folder))
@@ -86,9 +86,9 @@ def same(folder: Path, weights: dict[str, Tensor]) -> None:
     ids = torch.tensor([ids[:POSITIONS] for ids in tokenizer.ids(texts)])
     with torch.inference_mode():
         mine = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)).last
-        other = theirs(weights)(ids, output_hidden_states=True)
+        other = transformers_model(weights)(ids, output_hidden_states=True)
         torch.testing.assert_close(mine, other.hidden_states[-1], atol=1e-5, rtol=1e-5)
-        logits = torch.nn.functional.linear(mine, model.words()[0].weight)
+        logits = torch.nn.functional.linear(mine, model.word_embeddings()[0].weight)
         torch.testing.assert_close(logits, other.logits, atol=1e-5, rtol=1e-5)
         opened = transformers.OpenAIGPTLMHeadModel.from_pretrained(folder)
         assert torch.equal(opened.eval()(ids).logits, other.logits)
@@ -96,7 +96,7 @@ def same(folder: Path, weights: dict[str, Tensor]) -> None:
 
 
 class Code:
-    """What runs when it is unpickled."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -106,7 +106,7 @@ class Code:
 
 
 def edited(name: str, edit: Callable[[Any], Any]) -> Callable[[Path], None]:
-    """A change to a JSON file, in place or by a new value."""
+    """Return a change to a JSON file: `edit` changes its value or returns a new one."""
 
     def change(folder: Path) -> None:
         value = json.loads((folder / name).read_text("utf-8"))

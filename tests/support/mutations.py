@@ -26,7 +26,7 @@ EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of the files: read, refused, `wrong` with the seed of each; and the process' largest memory in MB."""
+    """Numbers of files read and refused, seeds of the `wrong` ones, and the largest memory of the process in MB."""
 
     read: int
     refused: int
@@ -35,37 +35,41 @@ class Tried:
 
 
 def mutated(data: bytes, draw: random.Random) -> bytes:
-    """One to three changes; the length mostly stays."""
-    found = bytearray(data)
+    """Return the bytes with one to three changes; the length mostly stays."""
+    changed = bytearray(data)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
-        at = draw.randrange(len(found)) if found else 0
+        at = draw.randrange(len(changed)) if changed else 0
         size = draw.choice((1, 2, 4, 8, 16, 64))
         match draw.choice("bit bit run run number number digits cut insert swap".split()):
             case "bit":
-                found[at : at + 1] = bytes(byte ^ 1 << draw.randrange(8) for byte in found[at : at + 1])
+                changed[at : at + 1] = bytes(byte ^ 1 << draw.randrange(8) for byte in changed[at : at + 1])
             case "run":
-                part = found[at : at + size]
-                found[at : at + size] = draw.choice((bytes(len(part)), b"\xff" * len(part), draw.randbytes(len(part))))
+                part = changed[at : at + size]
+                changed[at : at + size] = draw.choice(
+                    (bytes(len(part)), b"\xff" * len(part), draw.randbytes(len(part)))
+                )
             case "number":
                 at -= at % draw.choice((1, 4, 8))
                 number = (draw.choice(EXTREMES) + draw.choice((0, 0, -1, 1))) % 2**64
-                found[at : at + 8] = number.to_bytes(8, draw.choice(("little", "little", "big")))[: len(found) - at]
+                changed[at : at + 8] = number.to_bytes(8, draw.choice(("little", "little", "big")))[: len(changed) - at]
             case "digits":  # of a text: the next number becomes another one
-                places = [place for place in range(at, min(len(found), at + 200)) if chr(found[place]).isdigit()]
+                places = [
+                    position for position in range(at, min(len(changed), at + 200)) if chr(changed[position]).isdigit()
+                ]
                 if places:
                     text = draw.choice(("-1", "1e999", "NaN", "null", "[]", '"x"', *map(str, EXTREMES)))
-                    found[places[0] : places[0] + 1] = text.encode()
+                    changed[places[0] : places[0] + 1] = text.encode()
             case "cut":
-                del found[draw.choice((at, len(found) - size)) :]
+                del changed[draw.choice((at, len(changed) - size)) :]
             case "insert":
-                found[at:at] = draw.choice(
-                    (draw.randbytes(size), b'"\\ud800"', b"[" * 9999, bytes(found[at : at + size]))
+                changed[at:at] = draw.choice(
+                    (draw.randbytes(size), b'"\\ud800"', b"[" * 9999, bytes(changed[at : at + size]))
                 )
             case _:
-                other = draw.randrange(len(found)) if found else 0
-                one, two = bytes(found[at : at + size]), bytes(found[other : other + size])
-                found[at : at + size], found[other : other + size] = two, one
-    return bytes(found)
+                other = draw.randrange(len(changed)) if changed else 0
+                one, two = bytes(changed[at : at + size]), bytes(changed[other : other + size])
+                changed[at : at + size], changed[other : other + size] = two, one
+    return bytes(changed)
 
 
 def read_corpus(folder: Path) -> None:
@@ -157,7 +161,7 @@ READERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "pickle": (read_pickled, "pytorch_model.bin"),
     "old pickle": (read_pickled, "pytorch_model.bin"),
 }
-"""What is changed → how it is read, and its file."""
+"""Kind of file → its reader, and the name of the file."""
 
 
 def tried(kind: str, folder: Path, seeds: range) -> Tried:
@@ -169,12 +173,12 @@ def tried(kind: str, folder: Path, seeds: range) -> Tried:
     process.start()
     there.close()
     try:
-        found: Tried = here.recv()
+        outcome: Tried = here.recv()
     except EOFError:
         process.join()
         raise AssertionError(f"{kind}, seed {progress.read_text()}: ended with {process.exitcode}") from None
     process.join()
-    return found
+    return outcome
 
 
 def _try(answer: Any, kind: str, folder: str, seeds: range, progress: str) -> None:

@@ -1,4 +1,4 @@
-"""Weights that are put into a model folder on purpose, in the place of those that were written there."""
+"""Weights that replace those of a model folder on purpose."""
 
 from collections.abc import Mapping
 from pathlib import Path

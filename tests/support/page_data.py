@@ -1,4 +1,4 @@
-"""What the manual's commands take for granted, made up small, in the present folder and under the manual's names."""
+"""Small made-up data for the manual's commands, in the current folder and under the manual's names."""
 
 import bz2
 import csv
@@ -18,7 +18,7 @@ from tests.support.pages import ROOT
 from tests.support.paper_data import write_data
 
 
-def sentences(count: int) -> Iterator[str]:
+def plain_sentences(count: int) -> Iterator[str]:
     """Plain sentences, no two alike."""
     animals = ("cat", "dog", "horse", "owl", "fox", "goose", "otter", "mole", "hare", "swan")
     ways = ("slowly", "alone", "in the rain", "before dawn", "with the others", "for the first time")
@@ -29,19 +29,19 @@ def sentences(count: int) -> Iterator[str]:
 
 def documents(count: int) -> str:
     """Documents of six sentences, parted by blank lines."""
-    lines = [*sentences(6 * count)]
+    lines = [*plain_sentences(6 * count)]
     return "\n\n".join("\n".join(lines[start : start + 6]) for start in range(0, 6 * count, 6)) + "\n"
 
 
 def write_texts() -> None:
     """Plain text, packed text, and a dump of Wikipedia that holds the same."""
-    own = (ROOT / "tests" / "fixtures" / "own_text.txt").read_text("utf-8")
-    text = f"{own}\n\n{documents(60)}"
+    own_words = (ROOT / "tests" / "fixtures" / "own_text.txt").read_text("utf-8")
+    text = f"{own_words}\n\n{documents(60)}"
     for name in ("text.txt", "text/one.txt", "domain/one.txt", "mine/one.txt", "quickstart/text.txt"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text, "utf-8")
-    Path("other.txt").write_text(f"The other text.\n\n{own}\n\n{documents(20)}", "utf-8")
-    Path("texts.txt").write_text("".join(f"{sentence}\n" for sentence in sentences(3)), "utf-8")
+    Path("other.txt").write_text(f"The other text.\n\n{own_words}\n\n{documents(20)}", "utf-8")
+    Path("texts.txt").write_text("".join(f"{sentence}\n" for sentence in plain_sentences(3)), "utf-8")
     Path("texts.gz").write_bytes(gzip.compress(Path("texts.txt").read_bytes()))
     Path("dump").mkdir()
     for number in range(8):
@@ -56,7 +56,7 @@ def write_texts() -> None:
     Path("enwiki-latest-pages-articles.xml.bz2").write_bytes(bz2.compress(dump.encode()))
 
 
-def table(path: str, rows: Iterable[tuple[object, ...]], between: str = "\t") -> None:
+def write_table(path: str, rows: Iterable[tuple[object, ...]], between: str = "\t") -> None:
     """Write rows as a tsv or csv."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     with Path(path).open("w", encoding="utf-8", newline="") as stream:
@@ -66,18 +66,18 @@ def table(path: str, rows: Iterable[tuple[object, ...]], between: str = "\t") ->
 def write_tables() -> None:
     """Labelled tables, rows to be answered, and the files of all tasks."""
     write_data(Path("data"))
-    rated = [(sentence, ("bad", "good")[number % 2]) for number, sentence in enumerate(sentences(80))]
+    rated = [(sentence, ("bad", "good")[number % 2]) for number, sentence in enumerate(plain_sentences(80))]
     for part, rows in (("train", rated[:50]), ("dev", rated[50:])):
-        table(f"mine/{part}.tsv", [("text", "label"), *rows])
+        write_table(f"mine/{part}.tsv", [("text", "label"), *rows])
     for part, rows in (("train", rated[:40]), ("dev", rated[40:60]), ("test", rated[60:])):
-        table(f"quickstart/task/{part}.tsv", [("sentence", "label"), *rows])
+        write_table(f"quickstart/task/{part}.tsv", [("sentence", "label"), *rows])
         coded = [("sentence", "label"), *((text, int(label == "good")) for text, label in rows)]
-        for place in ("SST-2", "GLUE/SST-2"):
-            table(f"{place}/{part}.tsv", coded)
-    table("reviews.csv", [("text", "label"), *rated], ",")
-    table("new.csv", [("text",), *((text,) for text, _ in rated[:5])], ",")
+        for folder in ("SST-2", "GLUE/SST-2"):
+            write_table(f"{folder}/{part}.tsv", coded)
+    write_table("reviews.csv", [("text", "label"), *rated], ",")
+    write_table("new.csv", [("text",), *((text,) for text, _ in rated[:5])], ",")
     for name in ("reviews.tsv", "rows.tsv"):
-        table(name, [("sentence",), *((text,) for text, _ in rated[:5])])
+        write_table(name, [("sentence",), *((text,) for text, _ in rated[:5])])
     pq.write_table(pa.table({"sentence": [text for text, _ in rated[:5]]}), "rows.parquet")
     for part in ("train", "dev", "test"):
         lines = Path("data/ner/wnut17", f"{'dev' if part == 'test' else part}.conll").read_text("utf-8")
@@ -85,17 +85,17 @@ def write_tables() -> None:
         Path(f"names/{part}.conll").write_text(lines, "utf-8")
     Path("words.conll").write_text("Anna\nleft\nOslo\n.\n", "utf-8")
     gold = json.loads(Path("data/squad/dev-v2.0.json").read_text("utf-8"))
-    asked = [one["id"] for article in gold["data"] for part in article["paragraphs"] for one in part["qas"]]
-    Path("predictions.json").write_text(json.dumps(dict.fromkeys(asked, "harbour")))
+    ids = [one["id"] for article in gold["data"] for part in article["paragraphs"] for one in part["qas"]]
+    Path("predictions.json").write_text(json.dumps(dict.fromkeys(ids, "harbour")))
     for part in SUBMISSION_FILES:
         columns = ("sentence1", "sentence2") if part.file == "AX" else get_task(part.task).text
         rows = [(number, *(f"{column} {number}" for column in columns)) for number in range(3)]
-        table(f"GLUE/{part.folder}/{part.stem}.tsv", [("index", *columns), *rows])
+        write_table(f"GLUE/{part.folder}/{part.stem}.tsv", [("index", *columns), *rows])
     for name in TASKS:
         task = get_task(name)
         labels = [*task.labels] or ["0.5", "4.5"]
         rows = [(*(f"{column} {number}" for column in task.text), labels[number % len(labels)]) for number in range(12)]
-        table(f"tables/{name}.csv", [(*task.text, task.label), *rows], ",")
+        write_table(f"tables/{name}.csv", [(*task.text, task.label), *rows], ",")
 
 
 def write_korean() -> None:
@@ -111,13 +111,13 @@ def write_korean() -> None:
     said = ("이야기는 지루했다", "배우들의 연기가 재미있었다", "음악이 지루했다", "이야기가 좋았다")
     rows = [(n, f"{said[n % 4]}, {said[n % 3]}", n % 2) for n in range(60)]
     for part, some in (("train", rows[:40]), ("test", rows[40:])):
-        table(f"ratings_{part}.txt", [("id", "document", "label"), *some])
+        write_table(f"ratings_{part}.txt", [("id", "document", "label"), *some])
 
 
 def name_things() -> None:
     """Give things the other names that pages have for them."""
-    for place in ("runs", "ext"):
-        Path(place).mkdir()
+    for folder in ("runs", "ext"):
+        Path(folder).mkdir()
     for thing, names in {
         "text.txt": "TEXT INPUT",
         "run": "MODEL RUN RUN2 other quickstart/pretraining runs/wiki ext/model-means",

@@ -1,4 +1,4 @@
-"""What the manual's code blocks hold: commands, other lines of the shell, and Python."""
+"""The manual's code blocks: commands, other lines of the shell, and Python."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BEFORE = re.compile(r"(\$ |[A-Z_]+=\S+ ?|torchrun .* -m ?|python -m ?|srun .*|\w+ [^|]* \| )*")
-"""What may stand before a command on its line."""
+"""Pattern of the text that may stand before a command on its line."""
 ENDS = {"|", ">", "<", ">>", "&&", ";", "#", "2>", "&"}
 PROGRAMS = re.compile(
     r"(\$ )?(bertwright|python|torchrun|srun|ssh|make|source|eval|xzcat|zcat|tail|printf|mkdir|cp|cat|curl|docker|pip) "
@@ -38,14 +38,14 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def command(line: str) -> list[str]:
     """The words behind `bertwright` on a line of the shell; none where it holds no such command."""
-    found = re.search(r"(?:^|(?<=\s))bertwright (?=[a-z])", line)
-    if not found or not BEFORE.fullmatch(line[: found.start()]):
+    match = re.search(r"(?:^|(?<=\s))bertwright (?=[a-z])", line)
+    if not match or not BEFORE.fullmatch(line[: match.start()]):
         return []
     try:
-        words = shlex.split(line[found.end() :], comments=True)
+        words = shlex.split(line[match.end() :], comments=True)
     except ValueError:  # prose with an apostrophe
         return []
-    ends = [place for place, word in enumerate(words) if word in ENDS]
+    ends = [position for position, word in enumerate(words) if word in ENDS]
     return words[: min(ends, default=len(words))]
 
 
@@ -55,7 +55,7 @@ def shell_lines(text: str) -> Iterator[str]:
 
 
 def is_excerpt(line: str) -> bool:
-    """Whether a line leaves something out."""
+    """Return True if a line leaves something out."""
     shown = re.sub(r"\s#.*", "", line)
     return "…" in shown or "[--" in shown
 
@@ -63,8 +63,8 @@ def is_excerpt(line: str) -> bool:
 def python_blocks(text: str) -> Iterator[str]:
     """The code blocks that are Python: those that can be parsed and begin with an import or a name; no sessions."""
     fenced = re.compile(r"^```python\n((?s:.*?))^```$|((?:^(?: {4}.*)?\n)+)", flags=re.M)
-    for found in fenced.finditer(text):
-        code = textwrap.dedent(found[1] or found[2]).strip("\n")
+    for match in fenced.finditer(text):
+        code = textwrap.dedent(match[1] or match[2]).strip("\n")
         try:
             first = ast.parse(code).body[:1]
         except SyntaxError:

@@ -4,8 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.texts import PLACES
+
 GOOD, BAD = "lovely", "dreadful"
-PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
 
 
 def write_data(folder: Path, *, without: Sequence[str] = ()) -> Path:
@@ -56,9 +57,9 @@ _TABLES = {
 
 
 def _table(folder: Path, name: str) -> None:
-    place, header, cells = _TABLES[name]
+    subfolder, header, cells = _TABLES[name]
     devs = ("dev_matched", "dev_mismatched") if name == "mnli" else ("dev",)
-    target = folder / "glue" / place
+    target = folder / "glue" / subfolder
     target.mkdir(parents=True)
     for part, count in (("train", 40), *((dev, 20) for dev in devs)):
         rows = [header, *(cells(row) for row in range(count))] if header else [cells(row) for row in range(count)]
@@ -79,11 +80,11 @@ def _article(row: int, *, null: bool) -> dict[str, object]:
     """A passage with two questions, of which the second has no answer in 2.0."""
     context = f"{_sentence(row)} {_sentence(row + 1)}"
     answer = {"text": PLACES[row % len(PLACES)], "answer_start": 4}
-    asked = [{"id": f"{row}-{n}", "question": f"What was it on day {row}?", "answers": [answer]} for n in range(2)]
+    questions = [{"id": f"{row}-{n}", "question": f"What was it on day {row}?", "answers": [answer]} for n in range(2)]
     if null:
-        asked[0]["is_impossible"] = False
-        asked[1] |= {"answers": [], "is_impossible": True}
-    return {"title": str(row), "paragraphs": [{"context": context, "qas": asked}]}
+        questions[0]["is_impossible"] = False
+        questions[1] |= {"answers": [], "is_impossible": True}
+    return {"title": str(row), "paragraphs": [{"context": context, "qas": questions}]}
 
 
 def _choices(folder: Path, _: str) -> None:
@@ -95,10 +96,10 @@ def _choices(folder: Path, _: str) -> None:
 
 
 def _names(folder: Path, name: str) -> None:
-    place, parts = ("wnut17", ("train", "dev")) if name == "ner" else ("wikigold", ("wikigold",))
-    (folder / "ner" / place).mkdir(parents=True)
+    subfolder, parts = ("wnut17", ("train", "dev")) if name == "ner" else ("wikigold", ("wikigold",))
+    (folder / "ner" / subfolder).mkdir(parents=True)
     for part in parts:
         sentences = [
             f"Anna{row} B-PER\nwas O\nat O\nthe O\n{PLACES[row % len(PLACES)]} B-LOC\n. O\n" for row in range(30)
         ]
-        (folder / "ner" / place / f"{part}.conll").write_text("\n".join(sentences), "utf-8")
+        (folder / "ner" / subfolder / f"{part}.conll").write_text("\n".join(sentences), "utf-8")

@@ -43,33 +43,33 @@ def main() -> None:
     parser.add_argument("--vocab-size", type=int, default=tiny_run.VOCAB, help="of BERT; the corpus has the first 200")
     parser.add_argument("--rows-at-a-time", type=int, default=3)
     parser.add_argument("--save-every", type=int, default=10)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    place = given.folder / f"corpus-{os.environ.get('RANK', 0)}"
+    folder = options.folder / f"corpus-{os.environ.get('RANK', 0)}"
     model: Any
     batches: Any
-    if given.system == "bert":
-        model = tiny_run.built(given.second_sentence, getattr(torch, given.kind), vocab_size=given.vocab_size)
-        rows = tiny_run.examples(place, second_sentence=given.second_sentence)
-        batches = tiny_run.micro_batches(rows, given.rows_at_a_time)
+    if options.system == "bert":
+        model = tiny_run.built(options.second_sentence, getattr(torch, options.kind), vocab_size=options.vocab_size)
+        rows = tiny_run.examples(folder, second_sentence=options.second_sentence)
+        batches = tiny_run.micro_batches(rows, options.rows_at_a_time)
     else:
-        model = tiny_run.language_model(given.system, getattr(torch, given.kind))
-        batches = tiny_run.language_batches(place, model, given.system, given.rows_at_a_time)
-    dying_rank, dying_step = map(int, given.die.split(":")) if given.die else (-1, -1)
-    with init_distributed(given.device) as ranks, tiny_run.deterministic():
+        model = tiny_run.language_model(options.system, getattr(torch, options.kind))
+        batches = tiny_run.language_batches(folder, model, options.system, options.rows_at_a_time)
+    dying_rank, dying_step = map(int, options.die.split(":")) if options.die else (-1, -1)
+    with init_distributed(options.device) as ranks, tiny_run.deterministic():
 
         def of_step(step: int) -> Sequence[Any]:
             first_time = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) == 0
             if first_time and (ranks.rank, step) == (dying_rank, dying_step):
                 os.kill(os.getpid(), signal.SIGKILL)
-            if ranks.is_main and step == given.until:
+            if ranks.is_main and step == options.until:
                 os.kill(os.getpid(), signal.SIGTERM)
             return batches(step)
 
-        run = start_run(given.folder / "run", kind="test", settings={}, data={}, resume=True, ranks=ranks)
-        optimizer = SETTINGS.model_copy(update={"method": given.method})
-        plan = Plan(steps=given.steps, seed=1, optimizer=optimizer, log_every=1, save_every=given.save_every)
-        numerics = Numerics(precision="fp32", threads=1, peak_flops=1e9, device=given.device)
+        run = start_run(options.folder / "run", kind="test", settings={}, data={}, resume=True, ranks=ranks)
+        optimizer = SETTINGS.model_copy(update={"method": options.method})
+        plan = Plan(steps=options.steps, seed=1, optimizer=optimizer, log_every=1, save_every=options.save_every)
+        numerics = Numerics(precision="fp32", threads=1, peak_flops=1e9, device=options.device)
         outcome = train(
             trainable_of(model),
             of_step,
@@ -77,12 +77,12 @@ def main() -> None:
             numerics=numerics,
             run=run,
             ranks=ranks,
-            sharding=given.sharding,
+            sharding=options.sharding,
             quiet=True,
         )
         weights = full_state(model)
         if ranks.is_main and outcome.finished:
-            save_file(dict(weights), given.folder / "weights.safetensors")
+            save_file(dict(weights), options.folder / "weights.safetensors")
 
 
 if __name__ == "__main__":

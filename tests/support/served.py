@@ -12,20 +12,21 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.text.wordpiece import train_tokenizer
+from tests.support.encoders import save_classifier
 
 TEXTS = ["the quiet harbour", "a garden behind the library", "rain", "the tower and the bridge over the river"]
 SST = ClassificationTask(name="t", text=("text",), labels=("no", "yes", "who knows"))
 
 
-def write_models(place: Path, text: str) -> dict[str, str]:
-    """Random models of several kinds, by name, in folders below `place`; their vocabulary is learned from `text`."""
+def write_models(folder: Path, text: str) -> dict[str, str]:
+    """Write random models of several kinds, their vocabulary learned from `text`; return their folders by name."""
     words = train_tokenizer([text], vocab_size=500)
-    words.save(place / "tok")
+    words.save(folder / "tok")
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=64, layers=2, heads=4, intermediate=96, max_positions=64)
     torch.manual_seed(3)
-    given: dict[str, Any] = {"config": config, "tokenizer": place / "tok"}
+    common: dict[str, Any] = {"config": config, "tokenizer": folder / "tok"}
     save_model(
-        place / "lm", PretrainingModel(config, second_sentence="next"), architecture="BertForPreTraining", **given
+        folder / "lm", PretrainingModel(config, second_sentence="next"), architecture="BertForPreTraining", **common
     )
     kinds = {
         "sst": SST,
@@ -38,26 +39,18 @@ def write_models(place: Path, text: str) -> dict[str, str]:
     for name, task in kinds.items():
         model = Classifier(config, task.num_outputs)
         torch.nn.init.normal_(model.classifier.linear.weight, std=1.0)
-        extra = {"task": task.model_dump(mode="json"), "max_length": 64}
-        save_model(
-            place / name,
-            model,
-            architecture="BertForSequenceClassification",
-            labels=task.labels or ("score",),
-            extra=extra,
-            **given,
-        )
-    return {name: str(place / name) for name in ("lm", *kinds)}
+        save_classifier(folder / name, model, task, folder / "tok", 64)
+    return {name: str(folder / name) for name in ("lm", *kinds)}
 
 
-def broken(folder: str, place: Path) -> Path:
+def broken(folder: str, path: Path) -> Path:
     """A copy of a model whose numbers are none."""
     saved = open_model(folder)
     model = Classifier(saved.config, 3)
     with torch.no_grad():
         model.classifier.linear.weight.fill_(math.nan)
     save_model(
-        place,
+        path,
         model,
         config=saved.config,
         tokenizer=saved.tokenizer,
@@ -65,4 +58,4 @@ def broken(folder: str, place: Path) -> Path:
         labels=saved.labels,
         extra=saved.extra,
     )
-    return place
+    return path

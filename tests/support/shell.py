@@ -38,9 +38,9 @@ def start_service(words: list[str], environment: dict[str, str]) -> tuple[subpro
     """The process and its port, when it answers."""
     service = subprocess.Popen(["bertwright", *words], env=environment, stderr=subprocess.PIPE, text=True)
     assert service.stderr
-    told = next((line for line in service.stderr if "serving at" in line), "")
-    assert told, "it ended"
-    port = told.split("http://127.0.0.1:")[1].split()[0]
+    announcement = next((line for line in service.stderr if "serving at" in line), "")
+    assert announcement, "it ended"
+    port = announcement.split("http://127.0.0.1:")[1].split()[0]
     for _ in range(100):
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:

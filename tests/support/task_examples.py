@@ -1,4 +1,4 @@
-"""Eight records of every kind of task, in files of its layout, that a small model learns by heart.
+"""Eight records of every kind of task, in files of its layout, to which a small model is overfitted.
 
 A kind of task is added here by one function that writes its example, named in EXAMPLES.
 """
@@ -19,32 +19,31 @@ from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import TaggingTask
 from tests.support import eight_sentences
-
-PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
+from tests.support.texts import PLACES
 
 
 @dataclass(frozen=True)
 class Example:
     """Eight records of a task, in files of its layout.
 
-    data      a folder with train and dev files, both of the eight
-    asked     the file that `predict` is given, and `output` what its answers' file is called
-    answers   what was written → an answer for each record
-    right     what these must be
-    broken    a folder like `data` with one record that cannot be, and `trouble`, what is then said (a pattern)
-    inputs    the same as values, for a model in use, and `told`, its results → an answer for each
-    perfect   the primary metric where all is right
+    data        a folder with train and dev files, both of the eight
+    input_file  the file that `predict` reads; `output` is the name of the file that it writes
+    answers     written file → an answer for each record
+    right       the right answers
+    broken      a folder like `data` with one wrong record; `trouble` is a pattern of the message about it
+    inputs      the records as values for a loaded model; `answers_of` makes an answer of each of its results
+    perfect     the primary metric where all answers are right
     """
 
     data: Path
-    asked: Path
+    input_file: Path
     output: str
     answers: Callable[[Path], list[Any]]
     right: list[Any]
     broken: Path
     trouble: str
     inputs: list[Any]
-    told: Callable[[list[Any]], list[Any]]
+    answers_of: Callable[[list[Any]], list[Any]]
     perfect: float = 1.0
 
 
@@ -54,8 +53,8 @@ def example_data(task: TaskSpec, folder: Path) -> Example:
     return EXAMPLES[kind](task, folder)
 
 
-def sentences(task: Any, folder: Path) -> Example:
-    """One text or two with a label, or with a number, as tab-separated tables."""
+def text_example(task: Any, folder: Path) -> Example:
+    """Return texts or pairs with a label or a number, as tab-separated tables."""
     labels = list(task.labels) or ["no", "yes"]
     right = (
         [(row - 3.5) / 4 for row in range(8)]
@@ -69,13 +68,13 @@ def sentences(task: Any, folder: Path) -> Example:
     names = task.columns or tuple(rows[0])
     header = [] if task.columns else ["\t".join(names)]
 
-    def write(place: Path, changed: dict[str, str]) -> Path:
-        place.mkdir(parents=True)
+    def write(folder: Path, changed: dict[str, str]) -> Path:
+        folder.mkdir(parents=True)
         for stem in ("train", *task.dev):
             table = [*rows[:7], {**rows[7], **changed}] if stem == "train" else rows
             lines = ["\t".join(row.get(name, "-") for name in names) for row in table]
-            (place / f"{stem}.tsv").write_text("\n".join([*header, *lines]) + "\n", "utf-8")
-        return place
+            (folder / f"{stem}.tsv").write_text("\n".join([*header, *lines]) + "\n", "utf-8")
+        return folder
 
     def answers(path: Path) -> list[Any]:
         lines = path.read_text("utf-8").splitlines()[len(header) :]
@@ -83,7 +82,7 @@ def sentences(task: Any, folder: Path) -> Example:
             return np.argsort([float(line.split("\t")[-1]) for line in lines]).tolist()
         return [line.split("\t")[len(names)] for line in lines]
 
-    def told(results: list[Any]) -> list[Any]:
+    def answers_of(results: list[Any]) -> list[Any]:
         if task.kind == "regression":
             return np.argsort([result.score for result in results]).tolist()
         return [result.label if task.kind == "classification" else "|".join(result.labels) for result in results]
@@ -98,18 +97,18 @@ def sentences(task: Any, folder: Path) -> Example:
         broken, said = write(folder / "broken", {task.label: "what"}), "what"
     return Example(
         data=data,
-        asked=data / f"{task.dev[0]}.tsv",
+        input_file=data / f"{task.dev[0]}.tsv",
         output="answers.tsv",
         answers=answers,
         right=list(range(8)) if task.kind == "regression" else right,
         broken=broken,
         trouble=rf"train\.tsv:{8 + len(header)}: .*{said}",
         inputs=[text[0] if len(task.text) == 1 else text for text in texts],
-        told=told,
+        answers_of=answers_of,
     )
 
 
-def choices(task: Any, folder: Path) -> Example:
+def choice_example(task: Any, folder: Path) -> Example:
     """A context and four endings, of which one always goes on rightly, as SWAG's table."""
     endings = ("asks the ferryman", "eats a stone", "paints the moon", "sells the river")
     right = [(3 * row) % 4 for row in range(8)]
@@ -123,14 +122,14 @@ def choices(task: Any, folder: Path) -> Example:
         for row in range(8)
     ]
 
-    def write(place: Path, changed: dict[str, Any]) -> Path:
-        place.mkdir(parents=True)
+    def write(folder: Path, changed: dict[str, Any]) -> Path:
+        folder.mkdir(parents=True)
         for name, table in (("train.csv", [*rows[:7], {**rows[7], **changed}]), ("dev.csv", rows)):
-            with (place / name).open("w", newline="", encoding="utf-8") as stream:
+            with (folder / name).open("w", newline="", encoding="utf-8") as stream:
                 writer = csv.DictWriter(stream, list(rows[0]))
                 writer.writeheader()
                 writer.writerows(table)
-        return place
+        return folder
 
     def answers(path: Path) -> list[Any]:
         with path.open(encoding="utf-8", newline="") as stream:
@@ -140,35 +139,35 @@ def choices(task: Any, folder: Path) -> Example:
     broken = write(folder / "broken", {task.label: 4})
     return Example(
         data=data,
-        asked=data / "dev.csv",
+        input_file=data / "dev.csv",
         output="answers.csv",
         answers=answers,
         right=right,
         broken=broken,
         trouble=r"train\.csv:9: .*0 to 3",
         inputs=[(row[task.context], [f"She {row[f'{task.ending}{k}']}" for k in range(4)]) for row in rows],
-        told=lambda results: [result.index for result in results],
+        answers_of=lambda results: [result.index for result in results],
     )
 
 
-def spans(task: Any, folder: Path) -> Example:
+def span_example(task: Any, folder: Path) -> Example:
     """A question and a passage that holds the answer, or, in 2.0, sometimes does not."""
     unanswered = (2, 5) if task.null else ()
-    right = ["" if row in unanswered else f"the {place}" for row, place in enumerate(PLACES)]
+    right = ["" if row in unanswered else f"the {noun}" for row, noun in enumerate(PLACES)]
 
-    def write(place: Path, start: int) -> Path:
-        place.mkdir(parents=True)
+    def write(folder: Path, start: int) -> Path:
+        folder.mkdir(parents=True)
         for name in ("train.json", "dev.json"):
             articles = []
             for row, answer in enumerate(right):
                 context = f"In the evening they all met near {answer or 'something'}, as they had said."
                 first = start if (row, name) == (7, "train.json") else context.find(answer)
-                given = [{"text": answer, "answer_start": first}] if answer else []
-                entry = {"id": f"q{row}", "question": "Where did they meet?", "answers": given}
+                answers_of = [{"text": answer, "answer_start": first}] if answer else []
+                entry = {"id": f"q{row}", "question": "Where did they meet?", "answers": answers_of}
                 entry |= {"is_impossible": not answer} if task.null else {}
                 articles.append({"title": "t", "paragraphs": [{"context": context, "qas": [entry]}]})
-            (place / name).write_text(json.dumps({"version": task.version, "data": articles}), "utf-8")
-        return place
+            (folder / name).write_text(json.dumps({"version": task.version, "data": articles}), "utf-8")
+        return folder
 
     def answers(path: Path) -> list[Any]:
         texts = json.loads((path / "predictions.json").read_text("utf-8"))
@@ -180,26 +179,26 @@ def spans(task: Any, folder: Path) -> Example:
     articles = json.loads((data / "dev.json").read_text("utf-8"))["data"]
     return Example(
         data=data,
-        asked=data / "dev.json",
+        input_file=data / "dev.json",
         output="answers",
         answers=answers,
         right=plain,
         broken=broken,
         trouble=trouble,
         inputs=[("Where did they meet?", article["paragraphs"][0]["context"]) for article in articles],
-        told=lambda results: [normalised(result.text) for result in results],
+        answers_of=lambda results: [normalised(result.text) for result in results],
         perfect=100.0,
     )
 
 
 def tags(task: Any, folder: Path) -> Example:
     """Eight sentences in columns, with entities or with plain tags."""
-    return Example(**eight_sentences.example_data(task, folder))
+    return Example(**eight_sentences.tagging_example(task, folder))
 
 
 EXAMPLES: dict[type[TaskSpec], Callable[[Any, Path], Example]] = {
-    ClassificationTask: sentences,
-    ChoiceTask: choices,
-    SpanTask: spans,
+    ClassificationTask: text_example,
+    ChoiceTask: choice_example,
+    SpanTask: span_example,
     TaggingTask: tags,
 }

@@ -12,9 +12,9 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.system import System, system_config
-from bertwright.objectives.batches import ShuffledRows, cut
+from bertwright.objectives.batches import ShuffledRows, split_batch
 from bertwright.objectives.dataset import Examples, Spans, Unmasked
-from bertwright.objectives.language_model import LanguageModel, to_tokens
+from bertwright.objectives.language_model import LanguageModel, language_inputs
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_task, to_inputs
 from bertwright.objectives.settings import ExampleSettings
 from bertwright.training.hardware import Numerics
@@ -63,7 +63,7 @@ def examples(folder: Path, **settings: Any) -> Examples:
 def language_batches(folder: Path, model: LanguageModel, system: System, size: int) -> Callable[[int], Sequence[Any]]:
     """step → the rows of a language model, `size` at a time."""
     rows = language_rows(folder, system)
-    return lambda step: [to_tokens(part, model.config) for part in cut(rows.step_batch(step, ROWS), size)]
+    return lambda step: [language_inputs(part, model.config) for part in split_batch(rows.step_batch(step, ROWS), size)]
 
 
 def language_rows(folder: Path, system: System) -> ShuffledRows[Any]:
@@ -74,7 +74,7 @@ def language_rows(folder: Path, system: System) -> ShuffledRows[Any]:
 
 def micro_batches(rows: Examples, size: int = ROWS) -> Batches:
     """step → its rows, `size` at a time."""
-    return lambda step: [to_inputs(part) for part in cut(rows.step_batch(step, ROWS), size)]
+    return lambda step: [to_inputs(part) for part in split_batch(rows.step_batch(step, ROWS), size)]
 
 
 def losses_of(
@@ -114,7 +114,7 @@ def deterministic() -> Iterator[None]:
 
 
 def furthest(one: Sequence[dict[str, float]], other: Sequence[dict[str, float]]) -> float:
-    """The largest difference between two logs of the same figures."""
+    """Return the largest difference between two logs of the same metrics."""
     assert len(one) == len(other) > 0
     assert all(mine.keys() == theirs.keys() for mine, theirs in zip(one, other, strict=True))
     return max(abs(mine[name] - theirs[name]) for mine, theirs in zip(one, other, strict=True) for name in mine)

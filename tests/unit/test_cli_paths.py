@@ -38,7 +38,7 @@ def test_a_command_that_cannot_write_does_no_work(name: str, option: str) -> Non
 
 
 def test_the_check_comes_with_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The model is not there either: what is said shows which was looked at first."""
+    """The model is missing too: the message shows which path was checked first."""
     features = ["features", "--model", "absent", "--input", "absent.txt"]
     assert cli.main([*features, "--output", "/proc/y.npz"]) == 2
     assert "--output /proc/y.npz: no file can be written in /proc" in capsys.readouterr().err

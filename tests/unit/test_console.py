@@ -22,7 +22,7 @@ LENGTHS = np.array([10, 40, 20, 10])
 
 
 class Heard:
-    """Stands for a Status and keeps what it is told."""
+    """Stands for a Status and keeps its messages."""
 
     texts: list[str]
 
@@ -41,7 +41,7 @@ class Heard:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is told; a clock by which everything takes a minute, and batches of one row."""
+    """Messages of the console, with a clock by which everything takes a minute, and batches of one row."""
 
     def minutes() -> Iterator[float]:
         now = 0.0
@@ -59,8 +59,8 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_rows_are_answered_with_the_time_left(heard: list[str]) -> None:
-    given = [rows.tolist() for rows in inference.answered_batches(LENGTHS)]
-    assert given == [rows.tolist() for rows in inference.batches_by_length(LENGTHS)] == [[1], [2, 0], [3]]
+    batches = [rows.tolist() for rows in inference.answered_batches(LENGTHS)]
+    assert batches == [rows.tolist() for rows in inference.batches_by_length(LENGTHS)] == [[1], [2, 0], [3]]
     assert heard == [  # half of the tokens in a minute, seven eighths in two
         "50% of 4 rows answered · 1:00 left",
         "88% of 4 rows answered · 0:17 left",

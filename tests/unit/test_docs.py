@@ -1,4 +1,4 @@
-"""What the manual shows is what happens: its Python sessions are run, and its overview is that of its pages."""
+"""The manual's Python sessions are run, and its overview lists its pages."""
 
 import doctest
 import runpy
@@ -8,43 +8,33 @@ import pytest
 import torch
 
 from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import save_model
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import SST2
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
+from tests.support.encoders import save_classifier
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+def classifier(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> str:
     """A model of random weights."""
-    folder = tmp_path_factory.mktemp("shown")
-    words = train_tokenizer([own_text.read_text("utf-8")], vocab_size=500)
-    words.save(folder / "tok")
-    config = EncoderConfig(vocab_size=words.vocab_size, hidden=48, layers=2, heads=4, intermediate=96, max_positions=64)
+    vocab_size = Tokenizer.load(own_tokenizer).vocab_size
+    config = EncoderConfig(vocab_size=vocab_size, hidden=48, layers=2, heads=4, intermediate=96, max_positions=64)
     torch.manual_seed(4)
-    save_model(
-        folder / "sst2",
-        Classifier(config, 2),
-        config=config,
-        tokenizer=folder / "tok",
-        architecture="BertForSequenceClassification",
-        labels=SST2.labels,
-        extra={"task": SST2.model_dump(mode="json"), "max_length": 32},
-    )
-    return str(folder / "sst2")
+    folder = tmp_path_factory.mktemp("shown") / "sst2"
+    return save_classifier(folder, Classifier(config, 2), SST2, own_tokenizer, 32)
 
 
 def test_sessions_run_as_shown(classifier: str) -> None:
-    found = doctest.testfile(
+    results = doctest.testfile(
         str(DOCS / "python.md"),
         module_relative=False,
         globs={"classifier": classifier},
         optionflags=doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL,
     )
-    assert found.attempted >= 12
-    assert found.failed == 0
+    assert results.attempted >= 12
+    assert results.failed == 0
 
 
 def test_every_verdict_of_the_pages_is_in_the_overview() -> None:

@@ -101,7 +101,7 @@ def full_disk() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_told_with_the_place_and_leaves_nothing(tmp_path: Path, full_disk: None) -> None:
+def test_a_full_disk_is_reported_with_the_path_and_leaves_nothing(tmp_path: Path, full_disk: None) -> None:
     said = r"the disk is full \(File too large\); nothing was written there\. Make room, or name a path on another disk"
     with pytest.raises(DiskFull, match=rf"/answers\.json: {said}"), atomic_file(tmp_path / "answers.json") as stream:
         stream.write(b"x" * 5000)
@@ -121,8 +121,8 @@ def test_folders_are_found_through_links_and_each_once(tmp_path: Path) -> None:
     (tmp_path / "other" / "deep" / "up").symlink_to("..")
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "link").symlink_to("../other")
-    found = [str(path.relative_to(tmp_path)) for path in find_inputs([tmp_path / "in"])]  # type: ignore[union-attr]
-    assert found == ["in/link/a.txt", "in/link/deep/b.txt"]
+    names = [str(path.relative_to(tmp_path)) for path in find_inputs([tmp_path / "in"])]  # type: ignore[union-attr]
+    assert names == ["in/link/a.txt", "in/link/deep/b.txt"]
 
 
 def test_a_name_that_is_not_utf8_is_refused_before_the_work(tmp_path: Path) -> None:
@@ -138,9 +138,9 @@ def test_a_new_folder_is_whole_or_as_it_was(tmp_path: Path, exists: bool) -> Non
         folder.mkdir()
 
     def fill(*, fails: bool) -> None:
-        with new_folder(folder) as place:
-            (place / "part").mkdir()
-            (place / "part" / "a").write_text("a")
+        with new_folder(folder) as new:
+            (new / "part").mkdir()
+            (new / "part" / "a").write_text("a")
             if fails:
                 raise OSError("the disk is full")
 
@@ -157,8 +157,8 @@ def test_a_new_folder_is_whole_or_as_it_was(tmp_path: Path, exists: bool) -> Non
 
 def test_a_folder_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> None:
     def late() -> None:
-        with new_folder(tmp_path / "new") as place:
-            (place / "ours").write_text("ours")
+        with new_folder(tmp_path / "new") as new:
+            (new / "ours").write_text("ours")
             (tmp_path / "new").mkdir()
             (tmp_path / "new" / "theirs").write_text("theirs")
 
@@ -167,7 +167,7 @@ def test_a_folder_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["theirs"]
 
 
-def names(folder: Path) -> list[str]:
+def paths_under(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
@@ -188,7 +188,7 @@ def test_a_folder_made_meanwhile_is_never_replaced(tmp_path: Path) -> None:
 
         with pytest.raises(InputError, match=rf"{number}: was made or changed by another process"):
             late()
-        assert names(tmp_path / str(number)) == ["precious"]
+        assert paths_under(tmp_path / str(number)) == ["precious"]
         assert (out / "precious").read_text() == "mine"
     assert len(list(tmp_path.iterdir())) == 100
 
@@ -207,7 +207,7 @@ def test_a_file_made_meanwhile_is_never_replaced_by_a_folder(tmp_path: Path) -> 
         atomic_folder(tmp_path / "out"),
     ):
         pass
-    assert names(tmp_path) == ["out"]
+    assert paths_under(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize("change", ["add", "edit", "add below"])
@@ -239,11 +239,11 @@ def test_what_a_person_puts_into_a_new_folder_stays(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="no"):
         fill(fails=True)
-    assert names(tmp_path) == ["mine.txt"]
+    assert paths_under(tmp_path) == ["mine.txt"]
     (tmp_path / "mine.txt").unlink()
     with pytest.raises(InputError, match="was made or changed by another process"):
         fill(fails=False)
-    assert names(tmp_path) == ["mine.txt"]
+    assert paths_under(tmp_path) == ["mine.txt"]
 
 
 def test_what_a_kill_left_goes_with_the_next_write_and_what_lives_stays(tmp_path: Path) -> None:
@@ -268,10 +268,10 @@ def test_an_old_version_gets_its_name_back_and_is_never_removed(tmp_path: Path) 
     (tmp_path / ".out.bw-0000dead.old").mkdir()
     (tmp_path / ".out.bw-0000dead.old" / "file").write_text("before")
     remove_leftovers(tmp_path)
-    assert names(tmp_path) == ["out", "out/file"]
+    assert paths_under(tmp_path) == ["out", "out/file"]
     (tmp_path / ".out.bw-0000dead.old").mkdir()
     remove_leftovers(tmp_path)
-    assert names(tmp_path) == [".out.bw-0000dead.old", "out", "out/file"]
+    assert paths_under(tmp_path) == [".out.bw-0000dead.old", "out", "out/file"]
 
 
 def test_what_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_what_cannot_be_written_is_refused_with_the_reason(tmp_path: Path) -> No
         refuse_unwritable(Path("/proc/x/y"), "--out", is_folder=True)
     refuse_unwritable(tmp_path / "a" / "b", "--out", is_folder=True)
     refuse_unwritable(Path("/dev/null"), "--output", is_folder=False)
-    assert names(tmp_path) == ["file"]
+    assert paths_under(tmp_path) == ["file"]
 
 
 def test_an_output_that_appears_meanwhile_stays(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_an_output_that_appears_meanwhile_stays(tmp_path: Path) -> None:
     (tmp_path / "answers.tsv").unlink()
     with pytest.raises(InputError, match=r"answers\.tsv: was made or changed by another process"):
         late(is_folder=True)
-    assert names(tmp_path) == ["answers.tsv"]
+    assert paths_under(tmp_path) == ["answers.tsv"]
 
 
 def test_names_that_cannot_be_written_are_refused_first(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_an_empty_folder_is_replaced_at_once(tmp_path: Path, monkeypatch: pytest
         for name in ("a", "b"):
             (folder / name).touch()
     assert renamed == [tmp_path / "out"]
-    assert names(tmp_path) == ["out", "out/a", "out/b"]
+    assert paths_under(tmp_path) == ["out", "out/a", "out/b"]
 
 
 def test_a_model_replaces_nothing_but_a_model(tmp_path: Path) -> None:
@@ -340,6 +340,6 @@ def test_a_model_replaces_nothing_but_a_model(tmp_path: Path) -> None:
     for _ in range(2):
         write_folder(tmp_path / "model", weights, described={}, beside=[], positions=8)
     (tmp_path / "model" / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"model: holds mine\.txt, which is no part of a model\. It stays"):
+    with pytest.raises(InputError, match=r"model: holds mine\.txt, which is no part of a model and is not deleted"):
         write_folder(tmp_path / "model", weights, described={}, beside=[], positions=8)
     assert (tmp_path / "model" / "mine.txt").read_text() == "mine"

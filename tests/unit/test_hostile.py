@@ -35,7 +35,7 @@ from bertwright.model.folder import model_within, open_model
 from bertwright.model.hf_weights import read_safetensors
 from bertwright.objectives import pair_index as plans
 from bertwright.reports.runs import read_run
-from bertwright.shipped import place_of
+from bertwright.shipped import folder_of
 from bertwright.tables.reader import read_table as read_rows
 from bertwright.tasks.question_answering.data import read_questions
 from bertwright.text import decompress as opening
@@ -53,7 +53,7 @@ DUMP = "<mediawiki><page><title>T</title><id>1</id><revision><text>Some {} text.
 LAUGHS = '<!DOCTYPE m [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]>'
 
 
-def texts(path: Path, content: str | bytes) -> list[str]:
+def read_paragraphs(path: Path, content: str | bytes) -> list[str]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return [line for document in read_documents(path, TextSettings()) for line in document.paragraphs]
 
@@ -68,25 +68,25 @@ def texts(path: Path, content: str | bytes) -> list[str]:
 )
 def test_a_document_type_is_refused_wherever_it_hides(tmp_path: Path, prolog: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        texts(tmp_path / "a.xml", prolog + DUMP.format("&b;"))
+        read_paragraphs(tmp_path / "a.xml", prolog + DUMP.format("&b;"))
 
 
 def test_a_page_without_end_is_refused(tmp_path: Path) -> None:
-    assert texts(tmp_path / "a.xml", DUMP.format("good")) == ["Some good text."]
+    assert read_paragraphs(tmp_path / "a.xml", DUMP.format("good")) == ["Some good text."]
     many = DUMP.format("x").replace("<text>", "<a/>" * 150_000 + "<text>")
     with pytest.raises(
         InputError, match=r"pages of at most 20 MB and 100,000 elements, got a larger one before its first page"
     ):
-        texts(tmp_path / "a.xml", many)
+        read_paragraphs(tmp_path / "a.xml", many)
     outside = "<mediawiki>" + "<revision><text>x</text></revision>" * 60_000 + "</mediawiki>"
     with pytest.raises(InputError, match="100,000 elements"):
-        texts(tmp_path / "a.xml", outside)
+        read_paragraphs(tmp_path / "a.xml", outside)
 
 
 def test_of_many_revisions_one_is_held(tmp_path: Path) -> None:
     revision = "<revision><text>Older words.</text></revision>"
     many = DUMP.format("new").replace("<revision>", revision * 60_000 + "<revision>", 1)
-    assert texts(tmp_path / "a.xml", many) == ["Some new text."]
+    assert read_paragraphs(tmp_path / "a.xml", many) == ["Some new text."]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_of_many_revisions_one_is_held(tmp_path: Path) -> None:
 )
 def test_broken_markup_takes_no_hours(tmp_path: Path, markup: str) -> None:
     text = markup if len(markup) > 1000 else markup * (50_000 // len(markup))
-    assert "Fine words." in texts(
+    assert "Fine words." in read_paragraphs(
         tmp_path / "a.xml",
         DUMP.format("good").replace(
             "Some good text.", "Fine words.\n" + text.replace("&", "&amp;").replace("<", "&lt;")
@@ -145,17 +145,20 @@ def test_xz_takes_no_more_memory_than_is_allowed(tmp_path: Path) -> None:
     text = b"Some words.\n"
     greedy = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
     with pytest.raises(InputError, match="broken or cut short: Memory usage limit"):
-        texts(
+        read_paragraphs(
             tmp_path / "a.txt.xz",
             lzma.compress(text, filters=[{**greedy[0], "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}]),
         )
-    assert texts(tmp_path / "b.txt.xz", lzma.compress(text) + lzma.compress(text) + bytes(8)) == ["Some words."] * 2
+    assert (
+        read_paragraphs(tmp_path / "b.txt.xz", lzma.compress(text) + lzma.compress(text) + bytes(8))
+        == ["Some words."] * 2
+    )
 
 
 def test_where_a_line_without_end_is_no_utf8(tmp_path: Path) -> None:
     long = "é".encode() * 100_001
     with pytest.raises(InputError, match=r"a\.txt:2: not UTF-8 text: byte 0xff at byte 200004 of the text"):
-        texts(tmp_path / "a.txt", b"a\n" + long + b"\xff" + long)
+        read_paragraphs(tmp_path / "a.txt", b"a\n" + long + b"\xff" + long)
 
 
 @pytest.mark.parametrize(
@@ -220,14 +223,14 @@ def test_a_safetensors_header_of_any_size_is_refused(tmp_path: Path, size: int) 
 
 @pytest.mark.parametrize("places", [[(0, 8), (4, 12)], [(0, 8), (8, 2**40)], [(0, 8), (-8, 0)], [(4, 12), (12, 20)]])
 def test_safetensors_that_overlap_or_lie_outside_are_refused(tmp_path: Path, places: list[tuple[int, int]]) -> None:
-    header = {f"t{n}": {"dtype": "F32", "shape": [2], "data_offsets": list(place)} for n, place in enumerate(places)}
+    header = {f"t{n}": {"dtype": "F32", "shape": [2], "data_offsets": list(bounds)} for n, bounds in enumerate(places)}
     raw = json.dumps(header).encode()
     (tmp_path / "m.safetensors").write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(16))
     with pytest.raises(InputError, match="broken or truncated safetensors file"):
         read_safetensors(tmp_path / "m.safetensors")
 
 
-def weights_in(folder: Path, value: Any, **options: Any) -> Path:
+def write_weights(folder: Path, value: Any, **options: Any) -> Path:
     torch.save(value, folder / "pytorch_model.bin", **options)
     return folder / "pytorch_model.bin"
 
@@ -245,18 +248,18 @@ class Calls:
 @pytest.mark.parametrize("old", [False, True])
 def test_calls_in_a_pickle_are_refused_unrun(tmp_path: Path, old: bool) -> None:
     for call in (Calls(Path.touch, tmp_path / "ran"), Calls(bytearray, 10**13)):
-        weights_in(tmp_path, {"a": torch.ones(2), "b": call}, _use_new_zipfile_serialization=not old)
+        write_weights(tmp_path, {"a": torch.ones(2), "b": call}, _use_new_zipfile_serialization=not old)
         with pytest.raises(InputError, match="holds more than tensors, so it is not opened"):
             read_weights(tmp_path)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_tensor_larger_than_its_numbers_is_refused(tmp_path: Path) -> None:
-    weights_in(tmp_path, {"a": torch.ones(1).half().expand(1 << 40)})
+    write_weights(tmp_path, {"a": torch.ones(1).half().expand(1 << 40)})
     with pytest.raises(InputError, match="the file holds fewer numbers"):
         read_weights(tmp_path)
     shared = torch.ones(1000)
-    weights_in(tmp_path, {f"a{n}": shared.view(-1) for n in range(500)})
+    write_weights(tmp_path, {f"a{n}": shared.view(-1) for n in range(500)})
     with pytest.raises(InputError, match="the file holds fewer numbers"):
         read_weights(tmp_path)
 
@@ -270,25 +273,25 @@ def packed_again(path: Path, rename: Callable[[str], str] = str, kind: int = zip
 
 def test_packed_archives_and_paths_that_lead_outside(tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
-    path = weights_in(tmp_path / "m", {"a": torch.zeros(1000)})
+    path = write_weights(tmp_path / "m", {"a": torch.zeros(1000)})
     packed_again(path, kind=zipfile.ZIP_DEFLATED)
     with pytest.raises(InputError, match="is compressed, which torch never does"):
         read_weights(tmp_path / "m")
-    path = weights_in(tmp_path / "m", {"a": torch.zeros(1000)})
+    path = write_weights(tmp_path / "m", {"a": torch.zeros(1000)})
     packed_again(path, lambda name: f"../../{name}")
     before = sorted(tmp_path.rglob("*"))
     with suppress(InputError):  # torch finds its contents by the end of their names, or does not
         read_weights(tmp_path / "m")
     assert sorted(tmp_path.rglob("*")) == before
-    path.write_bytes(weights_in(tmp_path / "m", {"a": torch.zeros(9)}).read_bytes() + b"behind")
+    path.write_bytes(write_weights(tmp_path / "m", {"a": torch.zeros(9)}).read_bytes() + b"behind")
     with pytest.raises(InputError, match="the archive does not end as torch's archives do"):
         read_weights(tmp_path / "m")
 
 
 def test_an_index_that_names_a_block_many_times_is_refused(tmp_path: Path) -> None:
     data = writer.with_trailer(writer.block([(b"a", bytes(1000)), (b"b", b"2")]))
-    place = writer.varint(0) + writer.varint(len(data) - 5)
-    index = writer.with_trailer(writer.block([(b"%09d" % n, place) for n in range(20_000)], 1))
+    block_entry = writer.varint(0) + writer.varint(len(data) - 5)
+    index = writer.with_trailer(writer.block([(b"%09d" % n, block_entry) for n in range(20_000)], 1))
     meta = writer.with_trailer(writer.block([]))
     footer = b"".join(
         writer.varint(begin) + writer.varint(len(block) - 5)
@@ -441,7 +444,7 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
 
 def small_wiki(folder: Path, *, weights: Callable[[dict[str, torch.Tensor]], None], **said: Any) -> str:
     """A copy of the model that comes along, with other weights and another config.json."""
-    shutil.copytree(model_within(place_of("small-wiki")), folder)
+    shutil.copytree(model_within(folder_of("small-wiki")), folder)
     tensors = load_file(folder / "model.safetensors")
     weights(tensors)
     put(folder, tensors)
@@ -488,7 +491,7 @@ def test_weights_that_are_no_numbers_are_refused_before_they_answer(tmp_path: Pa
         ("hidden_dropout_prob", 1.0, "hidden_dropout_prob is 1.0: Input should be less than 1"),
     ],
 )
-def test_a_shape_that_cannot_be_is_told_by_the_names_of_its_file(
+def test_an_impossible_shape_is_reported_with_the_names_of_its_file(
     tmp_path: Path, name: str, value: Any, message: str
 ) -> None:
     folder = small_wiki(tmp_path / "m", weights=lambda _: None, **{name: value})

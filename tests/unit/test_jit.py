@@ -38,17 +38,17 @@ print(outer(0), sum(outer.stats.cache_hits.values()))
 }
 
 
-def run(place: Path, **environment: str) -> tuple[int, int]:
-    """What the outermost function answers in a process of its own, and how often its kept code was taken."""
+def run_outer(folder: Path, **environment: str) -> tuple[int, int]:
+    """Return the outermost function's result in a process of its own, and how often its cached code was used."""
     command = [sys.executable, "outer.py"]
     whole = {**os.environ, "NUMBA_CACHE_DIR": "", **environment}
-    found = subprocess.run(command, cwd=place, env=whole, capture_output=True, text=True, check=True)
-    answer, hits = found.stdout.split()
+    completed = subprocess.run(command, cwd=folder, env=whole, capture_output=True, text=True, check=True)
+    answer, hits = completed.stdout.split()
     return int(answer), int(hits)
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def modules_folder(tmp_path: Path) -> Path:
     for name, text in MODULES.items():
         (tmp_path / name).write_text(text)
     return tmp_path
@@ -64,38 +64,38 @@ def place(tmp_path: Path) -> Path:
     ],
 )
 def test_a_changed_source_is_compiled_into_its_callers(
-    place: Path, name: str, before: str, after: str, answer: int
+    modules_folder: Path, name: str, before: str, after: str, answer: int
 ) -> None:
-    assert run(place) == (11, 0)
-    assert run(place) == (11, 1)
+    assert run_outer(modules_folder) == (11, 0)
+    assert run_outer(modules_folder) == (11, 1)
     changed = MODULES[name].replace(before, after)
     assert changed != MODULES[name]
-    (place / name).write_text(changed)
-    assert run(place) == (answer, 0)
-    assert run(place) == (answer, 1)
+    (modules_folder / name).write_text(changed)
+    assert run_outer(modules_folder) == (answer, 0)
+    assert run_outer(modules_folder) == (answer, 1)
 
 
-def test_a_person_names_the_place(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    own = tmp_path_factory.mktemp("own")
-    assert run(place, NUMBA_CACHE_DIR=str(own)) == (11, 0)
-    assert run(place, NUMBA_CACHE_DIR=str(own)) == (11, 1)
-    assert list(own.rglob("*.nbi"))
-    assert not list(place.rglob("*.nbi"))
-    (own / "file").touch()
-    assert run(place, NUMBA_CACHE_DIR=str(own / "file" / "inside")) == (11, 0)
-    assert list(place.rglob("*.nbi"))
+def test_a_user_names_the_cache_folder(modules_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cache = tmp_path_factory.mktemp("own")
+    assert run_outer(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 0)
+    assert run_outer(modules_folder, NUMBA_CACHE_DIR=str(cache)) == (11, 1)
+    assert list(cache.rglob("*.nbi"))
+    assert not list(modules_folder.rglob("*.nbi"))
+    (cache / "file").touch()
+    assert run_outer(modules_folder, NUMBA_CACHE_DIR=str(cache / "file" / "inside")) == (11, 0)
+    assert list(modules_folder.rglob("*.nbi"))
 
 
-def test_where_nothing_can_be_written_beside_it_the_cache_folder_is_taken(place: Path, tmp_path: Path) -> None:
-    (place / "__pycache__").write_text("no folder")
+def test_where_nothing_can_be_written_beside_it_the_cache_folder_is_taken(modules_folder: Path, tmp_path: Path) -> None:
+    (modules_folder / "__pycache__").write_text("no folder")
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    assert run(place, **environment) == (11, 0)
-    assert run(place, **environment) == (11, 1)
+    assert run_outer(modules_folder, **environment) == (11, 0)
+    assert run_outer(modules_folder, **environment) == (11, 1)
 
 
-def test_functions_are_compiled_where_no_cache_can_be_written(place: Path) -> None:
-    (place / "__pycache__").write_text("no folder")
-    (place / "cache").write_text("no folder either")
-    environment = {"XDG_CACHE_HOME": str(place / "cache")}
-    assert run(place, **environment) == (11, 0)
-    assert run(place, **environment) == (11, 0)
+def test_functions_are_compiled_where_no_cache_can_be_written(modules_folder: Path) -> None:
+    (modules_folder / "__pycache__").write_text("no folder")
+    (modules_folder / "cache").write_text("no folder either")
+    environment = {"XDG_CACHE_HOME": str(modules_folder / "cache")}
+    assert run_outer(modules_folder, **environment) == (11, 0)
+    assert run_outer(modules_folder, **environment) == (11, 0)

@@ -1,6 +1,5 @@
 """The model that comes with the program: opened by its name everywhere, small, and worth opening."""
 
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import bertwright as bw
 from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
-from bertwright.shipped import place_of, shipped
+from bertwright.shipped import folder_of, shipped
 from bertwright.text.wordpiece import Tokenizer
 
 NAME = "small-wiki"
@@ -22,7 +21,7 @@ TEXTS = ["London is the capital of [MASK] .", "He was born in [MASK] , and died 
 
 def test_it_is_there_and_small() -> None:
     assert shipped() == (NAME,)
-    folder = place_of(NAME)
+    folder = folder_of(NAME)
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 12_000_000
     assert {tensor.dtype for tensor in load_file(folder / "model.safetensors").values()} == {torch.bfloat16}
     card = (folder / "README.md").read_text("utf-8")
@@ -32,17 +31,17 @@ def test_it_is_there_and_small() -> None:
 
 def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert place_of(NAME).is_dir()
+    assert folder_of(NAME).is_dir()
     (tmp_path / NAME).mkdir()
-    assert place_of(NAME) == Path(NAME)
+    assert folder_of(NAME) == Path(NAME)
     with pytest.raises(InputError, match=r"not a model folder.*hides the model of that name"):
         open_model(NAME)
-    assert place_of("elsewhere/small-wiki") == Path("elsewhere/small-wiki")
+    assert folder_of("elsewhere/small-wiki") == Path("elsewhere/small-wiki")
     with pytest.raises(InputError, match="small-wiki comes with the program"):
         open_model("small-viki")
 
 
-def test_it_knows_some_english() -> None:
+def test_it_fills_common_english_words() -> None:
     model = bw.load(NAME, precision="fp32")
     for text, word in (
         ("the film was directed [MASK] john smith .", "by"),
@@ -58,19 +57,32 @@ def test_it_knows_some_english() -> None:
 
 
 def test_transformers_reads_it_alike() -> None:
-    folder = str(place_of(NAME))
+    folder = str(folder_of(NAME))
     theirs = AutoModelForMaskedLM.from_pretrained(folder, dtype=torch.float32).eval()
     words = AutoTokenizer.from_pretrained(folder)
     ours = bw.load(NAME, precision="fp32")
     for text in TEXTS:
-        given = words(text, return_tensors="pt")
-        assert given["input_ids"][0].tolist()[1:-1] == ours.tokenizer.ids([text], special=True)[0]
-        place = given["input_ids"][0].tolist().index(words.mask_token_id)
+        inputs = words(text, return_tensors="pt")
+        assert inputs["input_ids"][0].tolist()[1:-1] == ours.tokenizer.ids([text], special=True)[0]
+        position = inputs["input_ids"][0].tolist().index(words.mask_token_id)
         with torch.inference_mode():
-            wanted = theirs(**given).logits[0, place].softmax(-1)
+            wanted = theirs(**inputs).logits[0, position].softmax(-1)
         best = ours.fill(text, top_k=1).masks[0][0]
         assert words.convert_tokens_to_ids(best.piece) == int(wanted.argmax())
         np.testing.assert_allclose(best.probability, float(wanted.max()), atol=1e-5)
+
+
+def learn_words(folder: Path, *model: str) -> None:
+    """Fine-tune a model on two words into `tuned` in the folder."""
+    data = folder / "data"
+    data.mkdir()
+    rows = "text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8)
+    for name in ("train.tsv", "dev.tsv"):
+        (data / name).write_text(rows, "utf-8")
+    classify = (
+        "finetune classify --text-column text --label-column label --epochs 1 --threads 1 --precision fp32".split()
+    )
+    assert main([*classify, *model, "--data", str(data), "--out", str(folder / "tuned")]) == 0
 
 
 def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,89 +98,14 @@ def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureF
         "utf-8",
     )
     assert main(["corpus", "build", str(text), "--tokenizer", NAME, "--out", str(tmp_path / "c")]) == 0
-    assert (
-        main(
-            [
-                "pretrain",
-                "--corpus",
-                str(tmp_path / "c"),
-                "--init-from",
-                NAME,
-                "--out",
-                str(tmp_path / "r"),
-                "--steps",
-                "2",
-                "--batch-size",
-                "4",
-                "--lengths",
-                "32:1",
-                "--precision",
-                "fp32",
-            ]
-        )
-        == 0
-    )
+    pretrain = "pretrain --steps 2 --batch-size 4 --lengths 32:1 --precision fp32".split()
+    assert main([*pretrain, "--corpus", str(tmp_path / "c"), "--init-from", NAME, "--out", str(tmp_path / "r")]) == 0
     assert Tokenizer.load(tmp_path / "r").hash == Tokenizer.load(Path(NAME)).hash
-    rows = tmp_path / "rows.tsv"
-    rows.write_text("text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8), "utf-8")
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in ("train.tsv", "dev.tsv"):
-        shutil.copyfile(rows, data / name)
-    assert (
-        main(
-            [
-                "finetune",
-                "classify",
-                "--model",
-                NAME,
-                "--data",
-                str(data),
-                "--text-column",
-                "text",
-                "--label-column",
-                "label",
-                "--out",
-                str(tmp_path / "tuned"),
-                "--epochs",
-                "1",
-            ]
-        )
-        == 0
-    )
+    learn_words(tmp_path, "--model", NAME)
     capsys.readouterr()
     assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}
 
 
 def test_random_weights_keep_its_tokenizer(tmp_path: Path) -> None:
-    rows = tmp_path / "train.tsv"
-    rows.write_text("text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8), "utf-8")
-    shutil.copyfile(rows, tmp_path / "dev.tsv")
-    assert (
-        main(
-            [
-                "finetune",
-                "classify",
-                "--model",
-                "random:tiny",
-                "--tokenizer",
-                NAME,
-                "--data",
-                str(tmp_path),
-                "--text-column",
-                "text",
-                "--label-column",
-                "label",
-                "--out",
-                str(tmp_path / "tuned"),
-                "--epochs",
-                "1",
-                "--threads",
-                "1",
-                "--precision",
-                "fp32",
-            ]
-        )
-        == 0
-    )
+    learn_words(tmp_path, "--model", "random:tiny", "--tokenizer", NAME)
     assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}

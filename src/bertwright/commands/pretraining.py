@@ -114,7 +114,7 @@ def fill_command(text: Positional[str], /, *, model: str, top_k: int = 5) -> Com
 
     saved = open_model(model)
     loaded = open_pretrained(saved)
-    tokenizer = wordpiece(open_tokenizer(saved), place=saved.place, advice="only a BERT fills gaps")
+    tokenizer = wordpiece(open_tokenizer(saved), place=saved.source, advice="only a BERT fills gaps")
     masks = [
         [
             {"piece": piece, "probability": probability}

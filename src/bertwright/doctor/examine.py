@@ -161,7 +161,7 @@ class Examination:
         positions = saved.config.max_positions
         if self.max_length() <= positions:
             return []
-        text = f"--max-length is {self.max_length()}, and {saved.place} has {positions} positions"
+        text = f"--max-length is {self.max_length()}, and {saved.source} has {positions} positions"
         advice = f"give --max-length {positions} or less, here and in finetune"
         return [Finding("data", "positions", "error", self.max_length(), text, advice)]
 
@@ -203,9 +203,9 @@ class Examination:
         if saved.weights is not None:
             return []
         if not attends_both_ways(saved.config):
-            text = f"{saved.place}: not tried: the trial trains masked LM, and this is a language model"
-            return [Finding("training", "begins", "note", saved.place, text, "nothing: pretrain trains it")]
-        return pretraining_findings(encoder_shape(saved.config, saved.place), corpus)
+            text = f"{saved.source}: not tried: the trial trains masked LM, and this is a language model"
+            return [Finding("training", "begins", "note", saved.source, text, "nothing: pretrain trains it")]
+        return pretraining_findings(encoder_shape(saved.config, saved.source), corpus)
 
     def task(self) -> ClassificationTask:
         """Return the task of the table: the named task and columns, the rest from the model's own task."""

@@ -70,7 +70,7 @@ def check_model(source: str, *, tokenizer_folder: Path | None) -> tuple[OpenedMo
     if attends_both_ways(config):
         shape = f"{shape}, {config.heads} heads ({size_name(config)})"
         kind = "exact GELU" if config.activation == "gelu" else "GELU by its tanh approximation"
-    opened = _finding("opens", "ok", size_name(config), f"{saved.place}: {saved.architecture}, {shape}, {kind}")
+    opened = _finding("opens", "ok", size_name(config), f"{saved.source}: {saved.architecture}, {shape}, {kind}")
     if saved.weights is None:
         return OpenedModel(saved, tokenizer), [replace(opened, text=f"{source}: random weights, {shape}, {kind}")]
     tokenizer, tokenizer_errors = _open_tokenizer(saved.tokenizer)
@@ -222,7 +222,7 @@ def head_findings(saved: SavedModel) -> Iterator[Finding]:
         )
         yield _finding("pooler", "note", False, text, advice)
     if saved.architecture in _HEADS and "classifier.linear.weight" in weights:
-        raw = read_json(Path(saved.place) / "config.json").get("label2id")
+        raw = read_json(Path(saved.source) / "config.json").get("label2id")
         yield labels(saved.labels, len(weights["classifier.linear.weight"]), back=raw)
 
 

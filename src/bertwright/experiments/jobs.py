@@ -18,6 +18,7 @@ from bertwright.experiments.data import PAPER_TASKS, Subset
 from bertwright.experiments.spec import Arm, Changes, Column, Scale
 from bertwright.files import read_object
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
 from bertwright.tasks.spec import TaskSpec, get_spec
@@ -171,7 +172,7 @@ def unsupported_settings(scale: Scale, changes: Changes) -> list[tuple[str, ...]
     """Return the paths of the scale's pre-training settings that the system of an arm does not support."""
     system, base = str(changes.get("system", "bert")), scale.pretraining
     paths: list[tuple[str, ...]] = []
-    if system != "bert" and "examples" in base:
+    if system not in MASKED_LM_SYSTEMS and "examples" in base:
         paths.append(("examples",))
     if system.startswith("lstm"):
         paths += [("start",)] if "start" in base else []

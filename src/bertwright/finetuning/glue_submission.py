@@ -118,8 +118,8 @@ def _trained_for(part: SubmissionFile, saved: SavedModel) -> tuple[Classificatio
     original = get_task(part.task)
     is_other = trained.name in TASKS and trained.name != part.task
     if is_other or trained.kind != original.kind or sorted(trained.labels) != sorted(original.labels):
-        raise InputError(f"{saved.place}: expected a model for {part.file}, got one for {trained.name}")
-    with_texts_of(with_columns(trained, text=original.text), trained, saved.place)
+        raise InputError(f"{saved.source}: expected a model for {part.file}, got one for {trained.name}")
+    with_texts_of(with_columns(trained, text=original.text), trained, saved.source)
     return trained, max_length
 
 

@@ -26,7 +26,7 @@ from bertwright.finetuning.setup import (
     with_files,
 )
 from bertwright.model.card import finetuning_card, origin
-from bertwright.model.folder import CARD, SavedModel, model_folder, save_weights, weights_digest
+from bertwright.model.folder import CARD, SavedModel, model_folder, save_model, weights_digest
 from bertwright.model.hf_config import read_description
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.feature_based import feature_task, frozen_encoder
@@ -168,7 +168,7 @@ def _prepare(
     digest = weights_digest(saved)
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
     if settings.features:
-        cached: Any = {"cache": cache, "weights": digest or f"{saved.place} {saved.config.vocab_size}"}
+        cached: Any = {"cache": cache, "weights": digest or f"{saved.source} {saved.config.vocab_size}"}
         width, device = settings.lstm_width, settings.device
         bound = feature_task(bound, settings.features, width=width, saved=saved, device=device, **cached)
         encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
@@ -327,7 +327,7 @@ class _Best:
         weights = full_state(trained.module)
         if not self.run.writes:
             return
-        save_weights(
+        save_model(
             self.run.model,
             weights,
             config=saved.config,
@@ -369,7 +369,7 @@ def _finish(
             rows=len(prepared.bound.lengths),
             max_length=settings.max_length,
             result=result,
-            began=origin(prepared.saved.place, prepared.digests["weights"]),
+            began=origin(prepared.saved.source, prepared.digests["weights"]),
         )
         (folder / CARD).write_text(card, "utf-8")
     run.note(finished=True, result=result)

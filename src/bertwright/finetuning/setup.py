@@ -134,7 +134,7 @@ def initial_weights(settings: FinetuneSettings, bound: BoundTask, saved: SavedMo
     # Only models that attend both ways are pre-trained with a pooler.
     needs_pooler = attends_both_ways(saved.config) and "pooler.dense.weight" in model.state_dict()
     if needs_pooler and not settings.new_layers and "pooler." in fresh:
-        say(f"{saved.place}: has no pooler, which this task needs; a new one is trained")
+        say(f"{saved.source}: has no pooler, which this task needs; a new one is trained")
     return start
 
 
@@ -147,7 +147,7 @@ def initial_model(settings: FinetuneSettings, bound: BoundTask, saved: SavedMode
     if not settings.features:
         encoder = model.get_submodule("encoder")
         assert isinstance(encoder, Backbone)
-        for embedding in encoder.words():
+        for embedding in encoder.word_embeddings():
             # A batch reads few rows of the table. The next-token loss reads all of them.
             embedding.sparse = not settings.language_weight(saved.config)
         if settings.activation_checkpointing:

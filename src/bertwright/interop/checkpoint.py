@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
 from bertwright.model.bert import ARCHITECTURES, Bert
 from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import save_weights
+from bertwright.model.folder import save_model
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 
@@ -87,7 +87,7 @@ def write_checkpoint(foreign: ForeignCheckpoint, out: Path) -> None:
     check_complete(foreign)
     with tempfile.TemporaryDirectory() as folder:
         foreign.tokenizer.save(Path(folder))
-        save_weights(
+        save_model(
             out,
             foreign.weights,
             config=foreign.config,

@@ -74,7 +74,7 @@ def export_onnx(
         say(f"comparing it with PyTorch on {len(rows)} rows")
 
         def compared(graph: Path) -> dict[str, Agreement]:
-            return compare(torch_model, _session(graph), batches, is_multilabel=is_multilabel(saved))
+            return compare(torch_model, _session(graph), batches, is_multilabel=is_multilabel(saved.extra))
 
         agreements = compared(folder / "model.onnx")
         _check_exact(agreements, model)
@@ -174,7 +174,7 @@ def _check_exact(agreements: Mapping[str, Agreement], model: str) -> None:
 
 def _description(saved: SavedModel, written: WrittenGraph) -> dict[str, Any]:
     return {
-        "model": saved.place,
+        "model": saved.source,
         "architecture": saved.architecture,
         "labels": list(saved.labels),
         "outputs": list(ARCHITECTURES[saved.architecture].outputs),

@@ -1,4 +1,4 @@
-"""encoder → encoder with an attention initialisation: to neighbouring positions, or to positions of the same piece.
+"""encoder → encoder whose attention starts at neighbouring positions, or at positions of the same piece.
 
 An initialisation changes no shape, and every weight remains a learned parameter. It gives a small model patterns of
 attention that the model may otherwise learn only late in a run, or never.
@@ -19,25 +19,25 @@ from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer
 _LAYERS = {"random": 0, "local": 1, "matching": 2}
 """Number of layers that the initialisation covers."""
 _NARROWEST = 4
-"""Smallest width of a head that has room for a wave and for word dimensions."""
+"""Smallest width of a head that has dimensions for a wave and for word embeddings alone."""
 _NEIGHBOUR = math.sqrt(2.0)
 """Scale of the query and key maps; with it about four fifths of the attention go to the neighbour."""
 _SAME = 1.6
 """Scale of the maps for the same piece; in sentence pairs about three tenths of the attention then go to it."""
 _ELSEWHERE = 0.8
-"""Scale of the maps that keep a token from attending to itself."""
+"""Scale of the maps that reduce the attention of a token to itself."""
 
 
 def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator, special: Sequence[int] = ()) -> None:
     """Initialise the attention of an encoder with fresh weights (in place).
 
-    special: ids of the special tokens; `matching` does not attend to other positions of them.
+    special: ids of the special tokens; with `matching` they do not attend to other positions of the same token.
     Raises InputError for a model with too few layers or too narrow heads.
     """
     needed = _first(encoder) + _LAYERS[start]
     if encoder.config.layers < needed:
         raise InputError(f"start {start} needs at least {needed} layers, and this model has {encoder.config.layers}")
-    hidden, width = encoder.config.hidden, encoder.config.hidden // encoder.config.heads
+    hidden, width = encoder.config.hidden, encoder.config.hidden // encoder.config.heads  # D, K
     if start != "random" and (width < _NARROWEST or hidden % 2):
         raise InputError(
             f"start {start} needs heads of width {_NARROWEST} or more and an even hidden size; "
@@ -46,7 +46,7 @@ def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator
     if start == "local":
         _attend_to_neighbours(encoder, generator)
     if start == "matching":
-        free = encoder.config.hidden // encoder.config.heads // 2
+        free = width // 2
         _attend_to_neighbours(encoder, generator, free=free)
         _attend_to_same_piece(encoder, free, special)
 
@@ -60,32 +60,30 @@ def _attend_to_neighbours(encoder: Encoder, generator: torch.Generator, *, free:
     learns to attend to neighbours. The last `free` dimensions hold no waves.
     """
     config = encoder.config
-    width, waved = config.hidden // config.heads, config.hidden - free
-    per_head = waved // config.heads // 2 * 2  # wave dimensions of a head
+    width, num_waved = config.hidden // config.heads, config.hidden - free
+    per_head = num_waved // config.heads // 2 * 2  # wave dimensions of a head
     sharpness = _NEIGHBOUR * math.sqrt(width / per_head)
     frequencies = torch.rand(config.hidden // 2, generator=generator) * math.pi
     angles = torch.arange(config.max_positions)[:, None] * frequencies  # [positions, D/2]
     waves = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)  # [positions, D]: cos, sin, cos, sin, …
-    waves[:, waved:] = 0.0
+    waves[:, num_waved:] = 0.0
     with torch.no_grad():
         encoder.embeddings.position.weight.copy_(waves * config.initializer_range * math.sqrt(2))
     for head in range(config.heads):
-        offset = {"both": (head // 2 + 1) * (1 if head % 2 else -1), "left": -head - 1, "right": head + 1}[
-            config.attends
-        ]
+        offsets = {"both": (head // 2 + 1) * (1 if head % 2 else -1), "left": -head - 1, "right": head + 1}
+        offset = offsets[config.attends]
         read = slice(head * per_head, (head + 1) * per_head)
-        turn = torch.block_diag(
-            *(_rotation(float(angle) * offset) for angle in frequencies[read.start // 2 : read.stop // 2])
-        )
-        _add(_layer(encoder, 0), head, slice(0, per_head), read, turn * sharpness, torch.eye(per_head) * sharpness)
+        of_head = frequencies[read.start // 2 : read.stop // 2]
+        rotation = torch.block_diag(*(_rotation(float(frequency) * offset) for frequency in of_head))
+        _add(_layer(encoder, 0), head, slice(0, per_head), read, rotation * sharpness, torch.eye(per_head) * sharpness)
 
 
 def _attend_to_same_piece(encoder: Encoder, free: int, special: Sequence[int]) -> None:
-    """Let the last head of the layer above attend to other positions of the token's own piece.
+    """Let the last head of the next layer attend to other positions of the same piece.
 
-    The last `free` dimensions hold word embeddings alone, and no layer below the head changes them at first. In one
-    half of the head, queries and keys both read these dimensions. In the other half they read waves with opposite
-    signs, so that the token's own position gets the least attention.
+    The last `free` dimensions hold word embeddings alone, and the layers below the head do not change them at the
+    start. In one half of the head, queries and keys both read these dimensions. In the other half they read waves with
+    opposite signs, so that the position of the token itself gets the least attention.
     """
     config, rest = encoder.config, encoder.config.hidden // encoder.config.heads - free
     words, waves = slice(config.hidden - free, config.hidden), slice(0, rest)

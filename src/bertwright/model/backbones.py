@@ -3,6 +3,7 @@
 Shapes: B batch, T tokens, Q rows that are computed, D hidden.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -23,11 +24,12 @@ class EncoderOutput:
     hidden: tuple[Tensor, ...] = ()
 
 
-class Backbone(nn.Module):
+class Backbone(nn.Module, ABC):
     """A module that turns token ids into states."""
 
     config: BackboneConfig
 
+    @abstractmethod
     def forward(
         self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
     ) -> EncoderOutput:
@@ -36,26 +38,25 @@ class Backbone(nn.Module):
         all_hidden: True to return the embeddings and the output of each layer too (feature-based use, paper §5.3).
         at: positions [B, Q] at which the last states are returned; None: all positions.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def summary(self, ids: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
         """Return a state that has seen the whole row [B, D]."""
-        raise NotImplementedError
 
-    def words(self) -> list[nn.Embedding]:
-        """Return the tables of word embeddings."""
-        raise NotImplementedError
+    @abstractmethod
+    def word_embeddings(self) -> list[nn.Embedding]:
+        """Return the tables of word embeddings: one for each single backbone."""
 
+    @abstractmethod
     def blocks(self) -> tuple[nn.Module, ...]:
         """Return the units of sharding and of activation checkpointing, in the order of computation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def flops(self, length: int, num_last: int) -> float:
         """Return the FLOPs of the matrix products of a row's forward pass.
 
         num_last: number of the `length` positions at which the last layer is computed.
         """
-        raise NotImplementedError
 
 
 def build_backbone(config: BackboneConfig) -> Backbone:

@@ -1,6 +1,6 @@
-"""encoder + head → named outputs: the model of a folder as the class of transformers of the same name computes it.
+"""encoder + head → named outputs: the same outputs as the class of transformers that a model folder names.
 
-It computes all outputs at all positions. The faster paths are tested against it, and the ONNX export uses it.
+The model computes all outputs at all positions. The faster paths are tested against it, and the ONNX export uses it.
 
 Shapes: B batch, T tokens, D hidden, V vocabulary, L labels, C choices.
 """
@@ -82,14 +82,14 @@ class Bert(nn.Module):
         return dict(zip(ARCHITECTURES[self.architecture].outputs, outputs, strict=True))
 
     def _outputs(self, last: Tensor) -> tuple[Tensor, ...]:
-        words = self.encoder.words()[0].weight  # [V, D]
+        embeddings = self.encoder.embeddings.word.weight  # [V, D]
         match self.architecture:
             case "BertModel":
                 return last, self.pooler(last[:, 0])
             case "BertForPreTraining":
-                return self.masked_lm(last, words), self.next_sentence(self.pooler(last[:, 0]))
+                return self.masked_lm(last, embeddings), self.next_sentence(self.pooler(last[:, 0]))
             case "BertForMaskedLM":
-                return (self.masked_lm(last, words),)
+                return (self.masked_lm(last, embeddings),)
             case "BertForNextSentencePrediction":
                 return (self.next_sentence(self.pooler(last[:, 0])),)
             case "BertForQuestionAnswering":
@@ -102,7 +102,7 @@ class Bert(nn.Module):
 
 
 def architecture_of(name: str) -> Architecture:
-    """Return the architecture called `name`; InputError lists the known ones for another name."""
+    """Return the architecture called `name`; InputError where it is not in ARCHITECTURES."""
     if name not in ARCHITECTURES:
         raise InputError(f"architecture {name!r} is not known; allowed are {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[name]
@@ -110,10 +110,10 @@ def architecture_of(name: str) -> Architecture:
 
 def open_architecture(saved: SavedModel) -> Bert:
     """Return the model of a folder with the heads that its config.json names, in evaluation mode."""
-    config = encoder_shape(saved.config, saved.place)
-    classes = len(saved.labels) or 2
+    config = encoder_shape(saved.config, saved.source)
+    num_labels = len(saved.labels) or 2
     if saved.weights and "classifier.linear.weight" in saved.weights:
-        classes = len(saved.weights["classifier.linear.weight"])
-    model = Bert(config, saved.architecture, num_labels=classes)
+        num_labels = len(saved.weights["classifier.linear.weight"])
+    model = Bert(config, saved.architecture, num_labels=num_labels)
     load_weights(model, saved)
     return model.eval()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.config import Settings
-from bertwright.model.config import BackboneConfig, attends_both_ways
+from bertwright.model.config import BackboneConfig, SingleBackboneConfig, attends_both_ways
 from bertwright.model.families import family_of
 from bertwright.model.families.elmo import PairConfig
 from bertwright.model.hf_config import describe_model
@@ -30,39 +30,37 @@ _TAGS = {
 
 def pretraining_card(
     settings: Settings,
-    config: BackboneConfig,
+    config: SingleBackboneConfig,
     *,
     data: Sequence[str],
     tokens: int,
     architecture: str,
     steps: int,
-    figures: Mapping[str, float],
+    metrics: Mapping[str, float],
     longest: int,
 ) -> str:
     """Return the card of a pre-trained model.
 
     data: a line for each corpus and, from `origin`, for the initial model. tokens: number of tokens of all corpora.
-    figures: metrics of the last validation. longest: number of tokens of the longest training rows so far.
+    metrics: metrics of the last validation. longest: number of tokens of the longest training rows so far.
     """
     reads = f"It reads at most {config.max_positions} tokens at a time"
     if 0 < longest < config.max_positions and family_of(config).learns_positions:
-        reads += f"; this training had rows of up to {longest}, and taught it nothing about places behind that"
+        reads += f"; it was trained on rows of up to {longest}, and later positions are untrained"
     limits = [
-        f"What it knows is from its corpus of {tokens:,} tokens, with their mistakes and prejudices; of other "
-        "languages and domains it knows nothing.",
+        f"It was trained on a corpus of {tokens:,} tokens and repeats the mistakes and prejudices of that text; it is "
+        "not made for other languages and domains.",
         f"{reads}.",
     ]
     if fills := attends_both_ways(config):
         limits.append(
-            "It is an encoder: to be fine-tuned for a task, or used for its vectors. What it fills into `[MASK]` is "
-            "likely, which does not make it true."
+            "It is an encoder. Fine-tune it for a task, or use its vectors. The pieces that it predicts for `[MASK]` "
+            "are likely, but need not be true."
         )
     else:
-        limits.append("It is a language model: to be fine-tuned for a task, or used for its vectors.")
-    if not figures:
-        limits.append(
-            "It was not measured on text that was held out: how well it predicts what it has not seen is not known."
-        )
+        limits.append("It is a language model. Fine-tune it for a task, or use its vectors.")
+    if not metrics:
+        limits.append("There was no validation: its loss on text outside of the training data is not known.")
     return _card(
         title=_shape("A BERT encoder" if fills else f"A {_title(config)}", config),
         config=config,
@@ -70,8 +68,8 @@ def pretraining_card(
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
         data=data,
         settings=[f"steps: {steps:,}", *_settings(settings, leave_out=("steps", "minutes"))],
-        figures=[f"{name}: {value:.4f}" for name, value in figures.items()],
-        measured="On text that was held out, at the end of the training:",
+        numbers=[f"{name}: {value:.4f}" for name, value in metrics.items()],
+        data_of_numbers="On validation text, at the end of the training:",
         limits=limits,
     )
 
@@ -85,12 +83,9 @@ def pair_card(config: PairConfig, *, architecture: str, digests: Sequence[str]) 
         config=config,
         architecture=architecture,
         use=("model.vectors(['a text', 'another'])",),
-        data=["what its two models learned from, which their own cards say:", *data],
-        settings=(),
-        figures=(),
-        measured="",
+        data=["the data of its two models, which their own cards describe:", *data],
         limits=[
-            "Neither of the two has seen what the other knows: their states stand side by side.",
+            "The two models were trained independently, and neither reads the states of the other.",
             f"It reads at most {config.max_positions} tokens at a time.",
         ],
     )
@@ -109,27 +104,25 @@ def finetuning_card(
     result: Mapping[str, Any],
     began: str,
 ) -> str:
-    """Return the card of a fine-tuned model: the best of the seeds in `result`. began: line from `origin`."""
+    """Return the card of a fine-tuned model: the best of the seeds in `result`. began: the line of `origin`."""
     data = [f"{rows:,} rows of training data, sha256 `{str(digests['train'])[:16]}`"]
-    data += [f"measured on `{name}`, sha256 `{digest[:16]}`" for name, digest in digests.get("dev", {}).items()]
+    data += [f"validated on `{name}`, sha256 `{digest[:16]}`" for name, digest in digests.get("dev", {}).items()]
     data.append(began)
     scores, metric = result["scores"], result["metric"]
     mean = f"{metric}: {result['mean']:.4f} ± {result['sd']:.4f} over {len(scores)} seeds"
-    figures = [mean] if len(scores) > 1 else []
+    numbers = [mean] if len(scores) > 1 else []
     best = max(result["seeds"], key=lambda seed: seed["scores"][metric])
-    figures += [f"{name}: {value:.4f}, of this model (seed {best['seed']})" for name, value in best["scores"].items()]
+    numbers += [f"{name}: {value:.4f}, of this model (seed {best['seed']})" for name, value in best["scores"].items()]
     limits = [
-        "The epoch, and of several seeds the model, were chosen on the data that the numbers were measured on, which "
-        "makes them a little too good.",
+        "The best epoch, and the best of several seeds, were chosen on the data of these numbers, so the numbers are a "
+        "little too good.",
         f"It reads at most {max_length} tokens of an input.",
-        "It is made for inputs like those of its training data; on others it answers all the same.",
+        "It is made for inputs like those of its training data; it answers other inputs too, without a warning.",
     ]
     if labels and architecture == "BertForSequenceClassification":
-        limits.append(f"It knows no other labels than {', '.join(labels)}.")
+        limits.append(f"Its labels are {', '.join(labels)}; it predicts no others.")
     if result["collapsed"]:
-        limits.append(
-            f"Seeds {', '.join(map(str, result['collapsed']))} collapsed: they answer the same to everything."
-        )
+        limits.append(f"Seeds {', '.join(map(str, result['collapsed']))} collapsed: they give every input one answer.")
     return _card(
         title=_shape(f"A {_title(config)} model for {task}", config),
         config=config,
@@ -137,8 +130,8 @@ def finetuning_card(
         use=("model(…)",),
         data=data,
         settings=list(_settings(settings)),
-        figures=figures,
-        measured="On the dev data:",
+        numbers=numbers,
+        data_of_numbers="On the dev data:",
         limits=limits,
     )
 
@@ -159,24 +152,26 @@ def _card(
     architecture: str,
     use: Sequence[str],
     data: Sequence[str],
-    settings: Sequence[str],
-    figures: Sequence[str],
-    measured: str,
     limits: Sequence[str],
+    settings: Sequence[str] = (),
+    numbers: Sequence[str] = (),
+    data_of_numbers: str = "",
 ) -> str:
-    standard = not str(describe_model(config, architecture, ())["model_type"]).startswith("bertwright-")
+    described = describe_model(config, architecture, ())
+    standard = not str(described["model_type"]).startswith("bertwright-")
     pipeline_tag = f"pipeline_tag: {_TAGS[architecture]}\n" if standard and architecture in _TAGS else ""
     tags = "".join(f"- {tag}\n" for tag in [*(["bert"] if standard else []), "bertwright"])
-    readers = f"is read by transformers (`{architecture}`) as well" if standard else "is read by bertwright alone"
+    stored_class = described["architectures"][0]
+    readers = f"is read by transformers (`{stored_class}`) as well" if standard else "is read by bertwright alone"
     calls = "\n".join(f"    {call}" for call in use)
-    numbers = f"{measured}\n\n{_list(figures)}" if figures else "None were measured."
+    results = f"{data_of_numbers}\n\n{_list(numbers)}" if numbers else "There was no validation."
     return (
         f"---\nlibrary_name: {'transformers' if standard else 'bertwright'}\n{pipeline_tag}"
         f"tags:\n{tags}---\n\n# {title}\n\n"
         f"Made with bertwright {__version__}. The folder {readers}.\n\n"
         f"    import bertwright as bw\n\n    model = bw.load('FOLDER')\n{calls}\n\n"
         f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from the defaults:\n\n{_list(settings)}\n\n"
-        f"## Numbers\n\n{numbers}\n\n## Limits\n\n{_list(limits)}\n"
+        f"## Numbers\n\n{results}\n\n## Limits\n\n{_list(limits)}\n"
     )
 
 
@@ -184,8 +179,8 @@ def _title(config: BackboneConfig) -> str:
     return family_of(config).title(config)
 
 
-def _shape(what: str, config: BackboneConfig) -> str:
-    return f"{what}: {config.layers} layers of {config.hidden}, {config.vocab_size:,} pieces"
+def _shape(kind: str, config: BackboneConfig) -> str:
+    return f"{kind}: {config.layers} layers of {config.hidden}, {config.vocab_size:,} pieces"
 
 
 def _list(lines: Sequence[str]) -> str:

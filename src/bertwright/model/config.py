@@ -4,6 +4,8 @@ This module does not import torch, because `--help` reads it.
 """
 
 import re
+from abc import ABC, abstractmethod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeGuard, TypeVar, get_args
 
 from pydantic import Field, model_validator
@@ -12,13 +14,13 @@ from bertwright.config import Count, Number, PositiveNumber, Settings
 from bertwright.errors import InputError
 
 Size = Annotated[int, Field(gt=0, lt=2**24)]
-"""Number of rows or columns of a matrix; the limit is far above real models, and products of sizes do not overflow."""
+"""Number of rows or columns of a matrix; below the limit, which no real model reaches, products do not overflow."""
 Dropout = Annotated[float, Field(ge=0, lt=1)]
 """Probability that a value is dropped; values that are kept are divided by 1 minus it."""
 Attends = Literal["both", "left", "right"]
 """Tokens that a token attends to beside itself: all tokens, those before it, or those after it."""
 Start = Literal["random", "local", "matching"]
-"""Attention initialisation: none, attention to neighbouring positions, or to equal pieces as well."""
+"""Attention initialisation: random weights, attention to neighbouring positions, or to equal pieces as well."""
 
 
 class BackboneConfig(Settings):
@@ -75,42 +77,21 @@ class SingleBackboneConfig(BackboneConfig):
         return self
 
 
-class CompositeConfig(BackboneConfig):
-    """Configuration of a composition of backbones; most numbers are those of a part."""
+class CompositeConfig(BackboneConfig, ABC):
+    """Configuration of a composition of backbones; most numbers are those of one of them."""
 
     @property
+    @abstractmethod
     def _part(self) -> BackboneConfig:
-        raise NotImplementedError
+        """Return the configuration of the backbone whose numbers the composition has."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of pieces."""
-        return self._part.vocab_size
-
-    @property
-    def max_positions(self) -> int:
-        """Return the maximum number of tokens of a row."""
-        return self._part.max_positions
-
-    @property
-    def num_segments(self) -> int:
-        """Return the number of segments; 0 where there are no segment embeddings."""
-        return self._part.num_segments
-
-    @property
-    def pad_id(self) -> int:
-        """Return the id of the padding."""
-        return self._part.pad_id
-
-    @property
-    def hidden_dropout(self) -> float:
-        """Return the dropout probability of states."""
-        return self._part.hidden_dropout
-
-    @property
-    def initializer_range(self) -> float:
-        """Return the standard deviation of new matrices."""
-        return self._part.initializer_range
+    if not TYPE_CHECKING:  # the types are those of BackboneConfig
+        vocab_size = property(attrgetter("_part.vocab_size"))
+        max_positions = property(attrgetter("_part.max_positions"))
+        num_segments = property(attrgetter("_part.num_segments"))
+        pad_id = property(attrgetter("_part.pad_id"))
+        hidden_dropout = property(attrgetter("_part.hidden_dropout"))
+        initializer_range = property(attrgetter("_part.initializer_range"))
 
 
 class EncoderConfig(SingleBackboneConfig):
@@ -141,19 +122,19 @@ class EncoderConfig(SingleBackboneConfig):
 AnyConfig = TypeVar("AnyConfig", bound=BackboneConfig)
 
 
-def need_segments(config: BackboneConfig, what: str) -> None:
-    """Raise InputError where `what` reads two texts and the model has a single segment.
+def need_segments(config: BackboneConfig, source: str) -> None:
+    """Raise InputError where the model has a single segment, and `source`, a task or a model, reads two texts.
 
     Models without segment embeddings accept two texts.
     """
     if config.num_segments == 1:
-        raise InputError(f"{what}: reads two texts, and the model has one segment (type_vocab_size is 1)")
+        raise InputError(f"{source}: reads two texts, and the model has one segment (type_vocab_size is 1)")
 
 
 def encoder_shape(config: BackboneConfig, source: str) -> EncoderConfig:
-    """Return the configuration of a bidirectional encoder; InputError for another backbone."""
+    """Return the configuration of a bidirectional encoder; InputError, with `source`, for another backbone."""
     if not attends_both_ways(config):
-        raise InputError(f"{source}: expected a BERT, whose tokens attend to both sides; this model is another kind")
+        raise InputError(f"{source}: expected a BERT, whose tokens attend to both sides, got another kind of model")
     return config
 
 
@@ -170,14 +151,14 @@ def with_dropout(config: AnyConfig, probability: float) -> AnyConfig:
 
 
 def attends_both_ways(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
-    """Return whether it is a bidirectional encoder, as the paper builds it."""
+    """Return True for a bidirectional encoder, as the paper builds it."""
     return isinstance(config, EncoderConfig) and config.attends == "both"
 
 
 Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all", "elmo"]
 """Ways to use the states of a frozen encoder: the six rows of table 7, and ELMo's sum, which includes the embeddings.
 
-A weighted sum learns a weight for each layer.
+A sum has a learned weight for each layer.
 """
 WAYS: tuple[Way, ...] = get_args(Way)
 
@@ -191,7 +172,7 @@ SIZES: dict[str, tuple[int, int]] = {
 }
 """Name → (layers, hidden). Heads have width 64, the feed-forward layer has width 4·hidden."""
 HEAD_WIDTH = 64
-"""Width of a head in every size of the paper but one of table 6."""
+"""Width of a head; a single model of the paper, in table 6, has another width."""
 _SIZE_PATTERN = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})(?:x([1-9]\d{0,5}))?", re.ASCII)
 
 

@@ -31,10 +31,11 @@ def _(like: Tensor) -> Tensor:
 
 
 def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
-    """Zero each value with a probability (to 1/65536) and divide the others by 1 minus it; identity in evaluation.
+    """Zero each value with a probability and divide the others by 1 minus it; return the values in evaluation.
 
-    On processors four decisions come from each 64-bit random number, and the compiler fuses the rest. The dropout of
-    torch draws a number for each value on a single thread, which took longer than the matrix products of a small model.
+    On processors each 64-bit random number decides about four values, so the probability is rounded to 1/65536. The
+    dropout of torch draws a number for each value on a single thread, which took longer than the matrix products of a
+    small model.
     """
     if not training or probability == 0.0:
         return values
@@ -46,7 +47,7 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
 
 
 class Stacked(nn.Linear):
-    """The maps to queries, keys and values as one matrix; an optimizer of whole matrices treats it as three."""
+    """The maps to queries, keys and values as one matrix; Muon, which updates whole matrices, treats it as three."""
 
     stacked = 3
 
@@ -89,7 +90,7 @@ class SelfAttention(nn.Module):
         probability = self.dropout if self.training else 0.0
         if not probability or query.device.type != "cpu":
             return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=probability)
-        # No fused CPU kernel drops attention probabilities, so training computes the formula step by step.
+        # No fused CPU kernel has dropout, so training computes the formula step by step.
         kept = dropout(_probabilities(query, key, keep), self.dropout, training=True)
         context: Tensor = kept @ value  # [B, H, Q, K]
         return context
@@ -170,7 +171,7 @@ class SingleBackbone(Backbone):
         last: Tensor = self(ids, segments, mask, at=at).last
         return last[:, 0]
 
-    def words(self) -> list[nn.Embedding]:
+    def word_embeddings(self) -> list[nn.Embedding]:
         """Return the table of word embeddings."""
         return [cast(nn.Embedding, self.embeddings.word)]
 
@@ -194,9 +195,9 @@ class Encoder(SingleBackbone):
     def forward(
         self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
     ) -> EncoderOutput:
-        """Encode a batch as `Backbone.forward` says; with `at` the last layer is computed at those positions alone.
+        """Encode a batch, see `Backbone.forward`; with `at` the last layer is computed at those positions alone.
 
-        Masked LM needs 15 % of the positions.
+        Masked LM predicts at 15 % of the positions.
         """
         keep = visible_keys(mask, self.config.attends)
         hidden = self.embeddings(ids, segments)
@@ -208,7 +209,7 @@ class Encoder(SingleBackbone):
         return EncoderOutput(hidden, tuple(states) if all_hidden else ())
 
     def flops(self, length: int, num_last: int) -> float:
-        """Return the FLOPs of the matrix products of a row's forward pass, the last layer at `num_last` positions."""
+        """Return the FLOPs of a row's forward pass, see `Backbone.flops`."""
         width, inner = self.config.hidden, self.config.intermediate
         full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
         if num_last == length:
@@ -259,7 +260,7 @@ def gather_rows(hidden: Tensor, at: Tensor) -> Tensor:
 
 
 def init_weights(module: nn.Module, deviation: float, generator: torch.Generator) -> None:
-    """Initialise as the original (in place): normal cut at two deviations, zero biases, LayerNorm 1 and 0."""
+    """Initialise as the original (in place): normal, cut at two deviations; biases 0; LayerNorm weights 1, biases 0."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(part.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
@@ -268,7 +269,7 @@ def init_weights(module: nn.Module, deviation: float, generator: torch.Generator
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
             nn.init.zeros_(part.bias)
-        if isinstance(part, nn.LSTM):  # as torch initialises an LSTM
+        if isinstance(part, nn.LSTM):  # the distribution that torch uses
             bound = 1 / math.sqrt(part.hidden_size)
             for weight in part.parameters():
                 nn.init.uniform_(weight, -bound, bound, generator=generator)

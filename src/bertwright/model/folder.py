@@ -20,7 +20,7 @@ from bertwright.model.config import BackboneConfig, size_config
 from bertwright.model.hf_config import MULTI_LABEL, describe_model, read_description
 from bertwright.model.hf_weights import foreign_hint, named_weights, stored_names, stored_tensors
 from bertwright.model.system import SYSTEMS, system_config
-from bertwright.shipped import place_of, shipped
+from bertwright.shipped import folder_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
 WEIGHTS = "model.safetensors"
@@ -37,14 +37,14 @@ _MODEL_FILES = frozenset({WEIGHTS, f"{WEIGHTS}.sha256", "config.json", CARD, *TO
 
 @dataclass(frozen=True)
 class SavedModel:
-    """Content of a model folder.
+    """Content of a model folder, or random weights.
 
-    place: path of the folder, or `random:SIZE`. weights: tensors by our names; None for `random:SIZE`.
+    source: path of the folder, or `random:SIZE`. weights: tensors by our names; None for `random:SIZE`.
     architecture: class of transformers whose heads the weights have. labels: label names in the order of the outputs.
     extra: notes of bertwright in config.json, such as the task.
     """
 
-    place: str
+    source: str
     config: BackboneConfig
     weights: Mapping[str, Tensor] | None
     tokenizer: Path
@@ -60,7 +60,7 @@ class SavedModel:
         noted, most = self.extra.get("max_length"), self.config.max_positions
         if type(noted) is not int or not 3 <= noted <= most:
             raise InputError(
-                f"{self.place}: config.json notes the max_length {noted!r} of its task; "
+                f"{self.source}: config.json notes the max_length {noted!r} of its task; "
                 f"expected an integer from 3 to {most}, the number of positions of the model"
             )
         return noted
@@ -68,29 +68,7 @@ class SavedModel:
 
 def save_model(
     folder: Path,
-    module: nn.Module,
-    *,
-    config: BackboneConfig,
-    tokenizer: Path,
-    architecture: str,
-    labels: tuple[str, ...] = (),
-    extra: Mapping[str, Any] | None = None,
-) -> None:
-    """Write `module` (fp32) as a Hugging Face folder with the tokenizer's files, atomically."""
-    save_weights(
-        folder,
-        module.state_dict(),
-        config=config,
-        tokenizer=tokenizer,
-        architecture=architecture,
-        labels=labels,
-        extra=extra,
-    )
-
-
-def save_weights(
-    folder: Path,
-    weights: Mapping[str, Tensor],
+    model: nn.Module | Mapping[str, Tensor],
     *,
     config: BackboneConfig,
     tokenizer: Path,
@@ -99,23 +77,23 @@ def save_weights(
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
 ) -> None:
-    """Write weights by our names as `save_model` does; `card` is the text of README.md."""
-    noted = dict(extra or {})
-    description = describe_model(config, architecture, labels) | {"bertwright": noted}
-    if _is_multilabel(noted):
+    """Write a model, or its fp32 weights by our names, as a Hugging Face folder, atomically.
+
+    tokenizer: folder whose tokenizer files are copied. card: text of README.md. The other fields: see `SavedModel`.
+    """
+    weights = model.state_dict() if isinstance(model, nn.Module) else model
+    notes = dict(extra or {})
+    description = describe_model(config, architecture, labels) | {"bertwright": notes}
+    if is_multilabel(notes):
         description |= {"problem_type": MULTI_LABEL}
     beside = map(tokenizer.joinpath, TOKENIZER_FILES)
     tensors = stored_names(weights, config, architecture)
     write_folder(folder, tensors, described=description, beside=beside, card=card, positions=config.max_positions)
 
 
-def is_multilabel(saved: SavedModel) -> bool:
-    """Return whether it is a classifier whose labels are independent: any number of them may apply to an input."""
-    return _is_multilabel(saved.extra)
-
-
-def _is_multilabel(noted: Mapping[str, Any]) -> bool:
-    task = noted.get("task")
+def is_multilabel(notes: Mapping[str, Any]) -> bool:
+    """Return True where the notes in config.json name a task with independent labels: any number of them may apply."""
+    task = notes.get("task")
     return isinstance(task, Mapping) and task.get("kind") == "multilabel"
 
 
@@ -128,8 +106,8 @@ def model_folder(folder: Path) -> Iterator[Path]:
     others = sorted({path.name for path in folder.iterdir()} - _MODEL_FILES) if folder.is_dir() else []
     if others:
         raise InputError(
-            f"{folder}: holds {others[0]}, which is no part of a model. It stays; move it away and give the same "
-            "command again (a run: with --resume)"
+            f"{folder}: holds {others[0]}, which is no part of a model and is not deleted; move it away and give the "
+            "same command again (a run: with --resume)"
         )
     with atomic_folder(folder) as temporary:
         yield temporary
@@ -144,8 +122,9 @@ def write_folder(
     positions: int,
     card: str | None = None,
 ) -> None:
-    """Write tensors, `described` as config.json and the files `beside` that exist as one folder, atomically.
+    """Write tensors by their stored names, and the other files of a model folder, atomically.
 
+    described: content of config.json. beside: files that are copied; a file that does not exist is left out.
     positions: maximum number of tokens of the model, written to tokenizer_config.json for other programs.
     """
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
@@ -188,16 +167,16 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
     """
     if source.startswith("random:"):
         return _random(source, tokenizer, vocab_size)
-    folder = model_within(place_of(source))
+    folder = model_within(folder_of(source))
     if not (folder / "config.json").is_file():
         hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
         hint = hint or foreign_hint(folder)
-        comes = "".join(f"; {name} comes with the program" for name in shipped() if name != source)
+        others = "".join(f"; {name} comes with the program" for name in shipped() if name != source)
         if source in shipped():
             hint = "; it hides the model of that name that comes with the program: rename it, or work in another folder"
         if source.startswith("hub:"):
             hint = f"; make one of it first: bertwright import {source} --out FOLDER"
-        raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{comes}")
+        raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{others}")
     description = read_description(folder / "config.json")
     digest = check_digest(folder / WEIGHTS)  # first: a damaged file explains any later error
     weights = named_weights(stored_tensors(folder), description, str(folder / WEIGHTS))
@@ -221,7 +200,7 @@ def model_within(folder: Path) -> Path:
 
 def weights_digest(saved: SavedModel) -> str | None:
     """Return the sha256 of the file of weights in hex; None for random weights. It is computed where none was noted."""
-    return None if saved.weights is None else saved.digest or file_digest(Path(saved.place) / WEIGHTS)
+    return None if saved.weights is None else saved.digest or file_digest(Path(saved.source) / WEIGHTS)
 
 
 def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], source: str) -> None:
@@ -270,17 +249,17 @@ def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...]
     parameters = module.state_dict()
     missing = [name for name in parameters if name not in saved.weights and not name.startswith(fresh or ("\0",))]
     if missing:
-        raise InputError(f"{saved.place}: the model has no weights for {', '.join(missing[:3])}, which this use needs")
+        raise InputError(f"{saved.source}: the model has no weights for {', '.join(missing[:3])}, which this use needs")
     for name, parameter in parameters.items():
         tensor = saved.weights.get(name)
         if tensor is None or (name.startswith(fresh or ("\0",)) and tensor.shape != parameter.shape):
             continue
         if tensor.shape != parameter.shape:
             raise InputError(
-                f"{saved.place}: {name} has shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
+                f"{saved.source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
             )
         if name.startswith("encoder.") and not bool(tensor.isfinite().all()):
-            raise InputError(f"{saved.place}: {name} holds infinite values or values that are no numbers")
+            raise InputError(f"{saved.source}: {name} holds infinite values or values that are no numbers")
         with torch.no_grad():
             parameter.copy_(tensor)
 
@@ -294,4 +273,4 @@ def _random(source: str, tokenizer: Path | None, vocab_size: int | None) -> Save
     size_config(size, 1)  # raises with the list of sizes
     if tokenizer is None or vocab_size is None:
         raise InputError(f"{source}: random weights need a vocabulary: --tokenizer DIR (a tokenizer or model folder)")
-    return SavedModel(source, system_config(system, size, vocab_size), None, model_within(place_of(tokenizer)))
+    return SavedModel(source, system_config(system, size, vocab_size), None, model_within(folder_of(tokenizer)))

@@ -1,7 +1,7 @@
 """model ↔ config.json: the form of transformers where one of its classes computes the model, otherwise our own form.
 
-Our own form has a `model_type` that begins with "bertwright-", so that no AutoModel of transformers computes the model
-wrongly without an error. Its config.json holds the configuration as `body`, and its tensors have our names.
+Our own form has a `model_type` that begins with "bertwright-", so that transformers raises an error and does not
+compute another model. Its config.json holds the configuration as `body`, and its tensors have our names.
 """
 
 import re
@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from bertwright.errors import InputError
 from bertwright.files import read_object
 from bertwright.model.config import BackboneConfig
-from bertwright.model.families import Family, ModelDescription, families, family_of
+from bertwright.model.families import ModelDescription, TransformersFamily, families, family_of
 
 MULTI_LABEL = "multi_label_classification"
 """Value of `problem_type` by which transformers recognises a classifier with independent labels."""
@@ -24,16 +24,16 @@ _OWN = "bertwright-"
 
 
 def describe_model(config: BackboneConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return config.json of a model with this backbone and the heads of this class."""
+    """Return config.json of a model; `architecture` is the class of transformers that has the same heads."""
     family = family_of(config)
-    if family.is_standard(config, architecture):
+    if isinstance(family, TransformersFamily) and family.is_standard(config, architecture):
         return family.config_to_json(config, architecture, labels)
     [(kind, body)] = _to_json(config).items()
     return {"architectures": [architecture], "model_type": _OWN + kind, "body": body, **labels_to_json(labels)}
 
 
 def read_description(path: Path) -> ModelDescription:
-    """Read the config.json of a model folder; InputError for a model that is not built here."""
+    """Read the config.json of a model folder; InputError for a model that bertwright cannot build."""
     raw = read_object(path)
     family = stored_family(raw)
     if family is not None:
@@ -45,16 +45,19 @@ def read_description(path: Path) -> ModelDescription:
     return ModelDescription(config, architectures[0], read_labels(raw.get("id2label") or {}, path), notes, raw)
 
 
-def stored_family(raw: Mapping[str, Any]) -> Family[Any] | None:
-    """Return the family whose names a model folder with this config.json has; None for our own form.
+def stored_family(raw: Mapping[str, Any]) -> TransformersFamily[Any] | None:
+    """Return the family in whose form a model folder with this config.json is stored; None for our own form.
 
-    An unknown or missing `model_type` gives BERT, which the first BERTs did not name.
+    The default for an unknown or missing `model_type` is BERT: the first BERTs have no such entry.
     """
     model_type = raw.get("model_type")
-    for family in families().values():
+    stored = [family for family in families().values() if isinstance(family, TransformersFamily)]
+    for family in stored:
         if model_type in family.model_types:
             return family
-    return None if isinstance(model_type, str) and model_type.startswith(_OWN) else families()["bert"]
+    if isinstance(model_type, str) and model_type.startswith(_OWN):
+        return None
+    return next(family for family in stored if family.name == "bert")
 
 
 def labels_to_json(labels: tuple[str, ...]) -> dict[str, Any]:
@@ -84,6 +87,17 @@ def notes_in(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:
     return notes
 
 
+def our_values(raw: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of a config.json by our names; `names` maps each of our names to the stored name.
+
+    A pad_id of null is left out: transformers writes it for a model without padding.
+    """
+    values = {ours: raw[stored] for ours, stored in names.items() if stored in raw}
+    if values.get("pad_id", 0) is None:
+        del values["pad_id"]
+    return values
+
+
 def check_values(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> None:
     """Raise InputError for the first entry of config.json, name → (value, allowed), whose value is not allowed."""
     for name, (value, allowed) in wanted.items():
@@ -92,7 +106,7 @@ def check_values(path: Path, wanted: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def _to_json(config: BackboneConfig) -> dict[str, Any]:
-    """Return a configuration as {name of its family: its fields}, and so for the configurations inside."""
+    """Return a configuration as {name of its family: its fields}; configurations inside have the same form."""
     values = config.model_dump(mode="json")
     parts = {name: getattr(config, name) for name in type(config).model_fields}
     nested = {name: _to_json(part) for name, part in parts.items() if isinstance(part, BackboneConfig)}

@@ -1,15 +1,16 @@
 """parameters ↔ tensors of a model folder: under the names of transformers, or under our own names."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig
-from bertwright.model.families import ModelDescription, family_of
+from bertwright.model.families import ModelDescription, TransformersFamily, family_of
 from bertwright.model.hf_config import stored_family
 
 _FOREIGN_FILES = (
@@ -21,12 +22,15 @@ _FOREIGN_FILES = (
     "*.ckpt.index",
 )
 """Files of weights in other formats; `bertwright import` reads some of them."""
+_QKV = ("query", "key", "value")
 
 
 def stored_names(weights: Mapping[str, Tensor], config: BackboneConfig, architecture: str) -> dict[str, Tensor]:
-    """Return weights by our names under the names of the folder whose config.json is that of `describe_model`."""
+    """Return weights under the names by which a model folder stores them; `weights` have our names."""
     family = family_of(config)
-    return family.weights_to_foreign(weights) if family.is_standard(config, architecture) else dict(weights)
+    if isinstance(family, TransformersFamily) and family.is_standard(config, architecture):
+        return family.weights_to_foreign(weights)
+    return dict(weights)
 
 
 def named_weights(tensors: Mapping[str, Tensor], description: ModelDescription, source: str) -> dict[str, Tensor]:
@@ -40,13 +44,50 @@ def named_weights(tensors: Mapping[str, Tensor], description: ModelDescription, 
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def check_names(names: Iterable[str], table: Mapping[str, str], *, kind: str, source: str) -> None:
-    """Raise InputError with all names of parameters whose module is not in the table."""
-    names = list(names)
-    if strange := [name for name in names if module_of(name) not in table]:
+def our_names(tensors: Mapping[str, Tensor], table: Mapping[str, str], *, kind: str, source: str) -> dict[str, Tensor]:
+    """Return stored tensors under our names; `table` maps each of our modules to the stored module.
+
+    Raises InputError with the names of all tensors that do not belong to a model of this kind.
+    """
+    back = {stored: ours for ours, stored in table.items()}
+    if strange := [name for name in tensors if module_of(name) not in back]:
         raise InputError(
-            f"{source}: {len(strange)} of {len(names)} tensors do not belong to a {kind}: {', '.join(strange)}"
+            f"{source}: {len(strange)} of {len(tensors)} tensors do not belong to a {kind}: {', '.join(strange)}"
         )
+    return {rename(name, back): tensor for name, tensor in tensors.items()}
+
+
+def without_tied_output(
+    tensors: Mapping[str, Tensor], output: str, embeddings: str, *, source: str
+) -> dict[str, Tensor]:
+    """Return the tensors without `output`; InputError where it is not equal to the word embeddings `embeddings`."""
+    if output in tensors and not (embeddings in tensors and torch.equal(tensors[output], tensors[embeddings])):
+        raise InputError(f"{source}: {output} is not {embeddings}; only models that tie the two can be read")
+    return {name: tensor for name, tensor in tensors.items() if name != output}
+
+
+def split_qkv(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights in which each `attention.qkv` is split into `attention.query`, `.key` and `.value`."""
+    split: dict[str, Tensor] = {}
+    for name, tensor in weights.items():
+        if ".attention.qkv." in name:
+            for part, piece in zip(_QKV, tensor.chunk(3), strict=True):
+                split[name.replace(".qkv.", f".{part}.")] = piece
+        else:
+            split[name] = tensor
+    return split
+
+
+def fuse_qkv(weights: Mapping[str, Tensor], *, source: str) -> dict[str, Tensor]:
+    """Return weights in which query, key and value are fused as `attention.qkv`; InputError where shapes differ."""
+    fused = dict(weights)
+    for name in [name for name in weights if ".attention.query." in name]:
+        names = [name.replace(".query.", f".{part}.") for part in _QKV]
+        shapes = {part: tuple(weights[part].shape) for part in names if part in weights}
+        if len(shapes) < len(names) or len(set(shapes.values())) > 1 or not shapes[name]:
+            raise InputError(f"{source}: expected query, key and value of the same shape, got {shapes}")
+        fused[name.replace(".query.", ".qkv.")] = torch.cat([fused.pop(part) for part in names])
+    return fused
 
 
 def module_of(name: str) -> str:

@@ -26,16 +26,17 @@ warnings.filterwarnings("ignore", "LSTM with projections is not supported with o
 def run_lstm(lstm: nn.LSTM, rows: AnyRows) -> AnyRows:
     """Return the states of an LSTM for rows, packed or not.
 
-    On a GPU it runs in the precision of its weights: autocast would choose fp16 there whatever precision it is set to,
-    and the loss is not scaled for fp16.
+    On a GPU it runs in the precision of its weights: autocast always chooses fp16 there, and the loss is not scaled for
+    fp16.
     """
     weights = next(lstm.parameters())
+    states: AnyRows
     if weights.device.type != "cuda":
-        states: AnyRows = lstm(rows)[0]
-        return states
-    with torch.autocast("cuda", enabled=False):
-        states = lstm(rows.to(weights.dtype))[0]
-        return states
+        states = lstm(rows)[0]
+    else:
+        with torch.autocast("cuda", enabled=False):
+            states = lstm(rows.to(weights.dtype))[0]
+    return states
 
 
 class TokenEmbeddings(nn.Module):
@@ -77,14 +78,14 @@ class RecurrentBackbone(SingleBackbone):
     def forward(
         self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
     ) -> EncoderOutput:
-        """Encode a batch as `Backbone.forward` says; segments have no effect."""
+        """Encode a batch, see `Backbone.forward`; segments have no effect."""
         order = reading_order(mask, self.config.attends)
         hidden = self.embeddings(ids.gather(1, order))
         states = [hidden]
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden) + (hidden if index else 0)
             states.append(hidden)
-        if self.config.attends == "left":  # the order of reading is that of the row
+        if self.config.attends == "left":  # the tokens were read in the order of the row
             last = hidden if at is None else gather_rows(hidden, at)
             return EncoderOutput(last, tuple(states) if all_hidden else ())
         # The order is its own inverse: gathering by it again puts each state at the position of its token.
@@ -92,7 +93,7 @@ class RecurrentBackbone(SingleBackbone):
         return EncoderOutput(last, tuple(gather_rows(state, order) for state in states) if all_hidden else ())
 
     def flops(self, length: int, num_last: int) -> float:
-        """Return the FLOPs of the matrix products of a row's forward pass; all positions are computed."""
+        """Return the FLOPs of a row's forward pass; all positions are computed."""
         width, cells = self.config.hidden, self.cells
         return float(self.config.layers * 2 * length * (8 * cells * width + cells * width))
 
@@ -118,7 +119,7 @@ class SideBySide(Backbone):
     def forward(
         self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
     ) -> EncoderOutput:
-        """Encode a batch as `Backbone.forward` says; D is the sum of both widths."""
+        """Encode a batch, see `Backbone.forward`; D is the sum of both widths."""
         left, right = (half(ids, segments, mask, all_hidden=all_hidden, at=at) for half in (self.left, self.right))
         both = zip(left.hidden, right.hidden, strict=True)
         return EncoderOutput(torch.cat((left.last, right.last), -1), tuple(torch.cat(pair, -1) for pair in both))
@@ -127,9 +128,9 @@ class SideBySide(Backbone):
         """Return the last token's state of the left model and the first token's state of the right model [B, D]."""
         return torch.cat([half.summary(ids, segments, mask) for half in (self.left, self.right)], -1)
 
-    def words(self) -> list[nn.Embedding]:
+    def word_embeddings(self) -> list[nn.Embedding]:
         """Return the tables of word embeddings of both models."""
-        return self.left.words() + self.right.words()
+        return self.left.word_embeddings() + self.right.word_embeddings()
 
     def blocks(self) -> tuple[nn.Module, ...]:
         """Return the blocks of both models."""
@@ -152,7 +153,7 @@ class WithBiLSTM(Backbone):
     def forward(
         self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
     ) -> EncoderOutput:
-        """Encode a batch as `Backbone.forward` says; InputError with `all_hidden`, because widths differ."""
+        """Encode a batch, see `Backbone.forward`; InputError with `all_hidden`, because widths differ."""
         if all_hidden:
             raise InputError(
                 "a BiLSTM on top is fine-tuned with its backbone; frozen features need a backbone without it"
@@ -161,7 +162,7 @@ class WithBiLSTM(Backbone):
         return EncoderOutput(states if at is None else gather_rows(states, at))
 
     def summary(self, ids: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
-        """Return the last state of each direction: at the last token, and at the first token [B, W]."""
+        """Return the final state of each direction, at the last and at the first token, as one vector [B, W]."""
         states, half = self._states(ids, segments, mask), self.config.hidden // 2
         last = states[torch.arange(len(states), device=mask.device), mask.sum(1) - 1, :half]
         return torch.cat((last, states[:, 0, half:]), -1)
@@ -173,9 +174,9 @@ class WithBiLSTM(Backbone):
         states, _ = pad_packed_sequence(run_lstm(self.lstm, packed), batch_first=True, total_length=ids.shape[1])
         return states  # [B, T, W]
 
-    def words(self) -> list[nn.Embedding]:
+    def word_embeddings(self) -> list[nn.Embedding]:
         """Return the tables of word embeddings of the backbone below."""
-        return self.inner.words()
+        return self.inner.word_embeddings()
 
     def blocks(self) -> tuple[nn.Module, ...]:
         """Return the blocks of the backbone below, and the BiLSTM."""

@@ -5,12 +5,15 @@ This module does not import torch, because `--help` reads it.
 
 from typing import TYPE_CHECKING, Literal
 
-from bertwright.model.config import BackboneConfig, SingleBackboneConfig, size_config
-from bertwright.model.families import families, family_of
+from bertwright.model.config import BackboneConfig, SingleBackboneConfig, attends_both_ways, size_config
+from bertwright.model.families import SystemFamily, families, family_of
 
-SYSTEMS: tuple[str, ...] = tuple(system for family in families().values() for system in family.systems)
+_FAMILIES = {
+    system: family for family in families().values() if isinstance(family, SystemFamily) for system in family.systems
+}
+SYSTEMS: tuple[str, ...] = tuple(_FAMILIES)
 """Systems that can be pre-trained: BERT, BERT's blocks with one direction of attention, GPT-1, ELMo's two LSTMs, …"""
-NAMES: dict[str, str] = {system: title for family in families().values() for system, title in family.systems.items()}
+NAMES: dict[str, str] = {system: family.systems[system] for system, family in _FAMILIES.items()}
 """Title of each system."""
 
 if TYPE_CHECKING:
@@ -30,6 +33,10 @@ def system_config(system: System, size: str, vocab_size: int, **changes: object)
     Each family takes the fields that it has. The number of cells of an LSTM is the feed-forward width of a Transformer
     of that size. Raises InputError for an unknown size, and for a number of heads of an LSTM.
     """
-    shape = size_config(size, vocab_size, **changes)
-    family = next(family for family in families().values() if system in family.systems)
-    return family.from_encoder(system, shape, size)
+    return _FAMILIES[system].from_encoder(system, size_config(size, vocab_size, **changes), size)
+
+
+MASKED_LM_SYSTEMS: tuple[str, ...] = tuple(
+    system for system in SYSTEMS if attends_both_ways(system_config(system, "tiny", vocab_size=1000))
+)
+"""Systems that learn masked LM, because their tokens attend to both sides; the others are language models."""

@@ -1,4 +1,4 @@
-"""Rows → batches: epochs of shuffled rows of one corpus, or of a mixture of corpora (paper §3.1 and §A.2).
+"""Rows → batches: epochs of shuffled rows of a corpus, or of a mixture of corpora (paper §3.1 and §A.2).
 
 In a mixture, the number of rows of each corpus before row n is a function of n and the weights alone, so that a resumed
 run needs only its step.
@@ -31,7 +31,7 @@ AnyBatch = TypeVar("AnyBatch", bound=TokenBatch)
 class ShuffledRows(ABC, Generic[AnyBatch]):
     """Rows of a corpus, epoch after epoch; `length` is T.
 
-    For a corpus and a seed, a row is a function of its epoch and its number alone.
+    For a corpus and a seed, a row depends on its epoch and its number alone.
     """
 
     def __init__(self, length: int, seed: int) -> None:
@@ -42,7 +42,7 @@ class ShuffledRows(ABC, Generic[AnyBatch]):
 
     @abstractmethod
     def num_rows(self, epoch: int) -> int:
-        """Return the number of rows of an epoch; epochs differ a little."""
+        """Return the number of rows of an epoch, which differs a little between epochs."""
 
     @abstractmethod
     def batch(self, epoch: int, rows: np.ndarray) -> AnyBatch:
@@ -53,25 +53,25 @@ class ShuffledRows(ABC, Generic[AnyBatch]):
         """Return the number of bytes that the plans for the first `rows` rows add to CORPUS/plans."""
 
     def passes(self, rows: int) -> list[float]:
-        """Return the number of epochs in the first `rows` rows, as a list with one number for each corpus."""
+        """Return the number of epochs of each corpus in the first `rows` rows."""
         return [rows / self.num_rows(0)]
 
     def step_batch(self, step: int, batch_size: int) -> AnyBatch:
-        """Return the batch of a step: the next `batch_size` shuffled rows; it may span two epochs."""
-        return self.stretch(step * batch_size, (step + 1) * batch_size)
+        """Return the batch of a step: the next `batch_size` shuffled rows, which may span two epochs."""
+        return self.rows_between(step * batch_size, (step + 1) * batch_size)
 
-    def stretch(self, at: int, end: int) -> AnyBatch:
+    def rows_between(self, at: int, end: int) -> AnyBatch:
         """Return rows `at` … end-1 of the endless sequence of shuffled rows."""
-        return joined([self.batch(epoch, rows) for epoch, rows in self._sampler.rows(at, end)])
+        return concatenate([self.batch(epoch, rows) for epoch, rows in self._sampler.rows(at, end)])
 
     def first(self, n: int, batch_size: int = 64) -> Iterator[AnyBatch]:
-        """Yield the first `n` rows of epoch 0 (all if it has fewer) in corpus order: the rows of an evaluation."""
+        """Yield the first `n` rows of epoch 0 (all if it has fewer) in corpus order: the rows of a validation."""
         n = min(n, self.num_rows(0))
         for begin in range(0, n, batch_size):
             yield self.batch(0, np.arange(begin, min(begin + batch_size, n), dtype=np.int64))
 
 
-def joined(batches: list[AnyBatch]) -> AnyBatch:
+def concatenate(batches: list[AnyBatch]) -> AnyBatch:
     """Return several batches as a single batch; their rows have the same shape."""
     first = batches[0]
     if len(batches) == 1:
@@ -80,7 +80,7 @@ def joined(batches: list[AnyBatch]) -> AnyBatch:
     return type(first)(**{name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names})
 
 
-def cut(batch: AnyBatch, rows: int) -> list[AnyBatch]:
+def split_batch(batch: AnyBatch, rows: int) -> list[AnyBatch]:
     """Return the batch as pieces of at most `rows` rows, in order."""
     names = type(batch).__dataclass_fields__
     return [
@@ -113,44 +113,50 @@ class Mixture(Generic[AnyBatch]):
 
     def passes(self, rows: int) -> list[float]:
         """Return the number of epochs of each corpus in the first `rows` rows."""
-        return [count / part.num_rows(0) for part, count in zip(self.parts, self.taken(rows), strict=True)]
+        return [count / part.num_rows(0) for part, count in zip(self.parts, self.rows_per_corpus(rows), strict=True)]
 
     def missing_plan_bytes(self, rows: int) -> int:
         """Return the number of bytes that the plans for the first `rows` rows add to all CORPUS/plans."""
-        return sum(part.missing_plan_bytes(count) for part, count in zip(self.parts, self.taken(rows), strict=True))
+        return sum(
+            part.missing_plan_bytes(count) for part, count in zip(self.parts, self.rows_per_corpus(rows), strict=True)
+        )
 
     def step_batch(self, step: int, batch_size: int) -> AnyBatch:
         """Return the batch of a step: the next rows of each corpus."""
-        begins, ends = self.taken(step * batch_size), self.taken((step + 1) * batch_size)
-        return joined(
-            [part.stretch(begin, end) for part, begin, end in zip(self.parts, begins, ends, strict=True) if begin < end]
+        begins, ends = self.rows_per_corpus(step * batch_size), self.rows_per_corpus((step + 1) * batch_size)
+        return concatenate(
+            [
+                part.rows_between(begin, end)
+                for part, begin, end in zip(self.parts, begins, ends, strict=True)
+                if begin < end
+            ]
         )
 
     def first(self, n: int, batch_size: int = 64) -> Iterator[AnyBatch]:
         """Yield the first rows of each corpus, corpus after corpus; `n` rows in all, in proportion to the weights."""
-        for part, count in zip(self.parts, self.taken(n), strict=True):
+        for part, count in zip(self.parts, self.rows_per_corpus(n), strict=True):
             yield from part.first(count, batch_size)
 
-    def taken(self, n: int) -> list[int]:
+    def rows_per_corpus(self, n: int) -> list[int]:
         """Return the number of rows of each corpus among the first `n`; each is about its fraction and grows with n."""
         counts, rest, fraction_left = [], n, Fraction(1)
         for fraction in self.fractions[:-1]:
-            # a fraction of the rows that the corpora before it left, so that each count grows with n for any weights
+            # The fraction is taken of the rows that earlier corpora left: so no count shrinks as n grows.
             counts.append(int(rest * (fraction / fraction_left) + Fraction(1, 2)))
             rest -= counts[-1]
             fraction_left -= fraction
         return [*counts, rest]
 
 
-def blended(
+def mixture_of(
     parts: Sequence[ShuffledRows[AnyBatch]], weights: Sequence[float]
 ) -> ShuffledRows[AnyBatch] | Mixture[AnyBatch]:
-    """Return the rows of a single corpus as they are, and the mixture of several corpora."""
+    """Return the mixture of several corpora; a single corpus is returned as it is."""
     return parts[0] if len(parts) == 1 else Mixture(parts, weights)
 
 
 def parse_weights(texts: Sequence[str]) -> list[tuple[str, float]]:
-    """Parse each `FOLDER` or `FOLDER=WEIGHT` of --corpus to (folder, weight); the default weight is 1.
+    """Return (folder, weight) for each `FOLDER` or `FOLDER=WEIGHT` of --corpus; the default weight is 1.
 
     Raises ValueError for a weight that is not a positive number.
     """

@@ -27,8 +27,8 @@ from bertwright.errors import InputError
 from bertwright.objectives.batches import AnyBatch, ShuffledRows, TokenBatch, refuse_outside
 from bertwright.objectives.settings import ExampleSettings, Part, predictions_by_length
 
-_TRUNCATION, _CHOICE, _REPLACEMENT, _HELD_OUT = 0x7C17, 0xC401, 0x4E91, 0x4E1D  # purposes in the keys of the streams
-_CUT = 0x5CA7  # purpose in the key of the stream that cuts the text into spans
+# Purposes in the keys of the streams.
+_TRUNCATION, _CHOICE, _REPLACEMENT, _HELD_OUT, _SPANS = 0x7C17, 0xC401, 0x4E91, 0x4E1D, 0x5CA7
 _NEEDS_MASK = (
     "masked LM needs a WordPiece one (bertwright tokenizer train, then corpus build); for a GPT-1 say --system gpt"
 )
@@ -45,7 +45,7 @@ class PretrainingBatch(TokenBatch):
 
 
 class PlannedRows(ShuffledRows[AnyBatch]):
-    """Rows of whole sentences between special tokens, by the plans of the corpus (`sentence_pairs`).
+    """Rows of whole sentences between special tokens; a plan lists the sentences of each row (`sentence_pairs`).
 
     length: T, the number of tokens of a row.
     part: documents that are used: all, the training part or the validation part. A random B is from the same part.
@@ -80,7 +80,7 @@ class PlannedRows(ShuffledRows[AnyBatch]):
         self._plans = Plans(corpus, settings, documents, length=length, seed=seed, write=write_plans)
 
     def num_rows(self, epoch: int) -> int:
-        """Return the number of rows of an epoch; epochs differ a little."""
+        """Return the number of rows of an epoch, which differs a little between epochs."""
         return self._plans.num_rows(self._version(epoch))
 
     def missing_plan_bytes(self, rows: int) -> int:
@@ -97,24 +97,24 @@ class PlannedRows(ShuffledRows[AnyBatch]):
 
     @abstractmethod
     def _planned_batch(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> AnyBatch:
-        """Return the rows whose sentences the PLAN array `planned` gives."""
+        """Return the rows `rows` of an epoch; `planned` is their part of the plan."""
 
     def _version(self, epoch: int) -> int:
         """Return the number of the epoch whose rows this epoch has: with static masks an earlier one."""
         return epoch % self.settings.static_masks if self.settings.static_masks else epoch
 
-    def _framed(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> TokenBatch:
+    def _with_special_tokens(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> TokenBatch:
         """Return the truncated text of the rows between its special tokens."""
-        from bertwright.objectives.masking import frame
+        from bertwright.objectives.masking import add_special_tokens
 
         tokenizer = self._tokenizer
         ids, left = self._text(epoch, rows, planned)
         segments = np.zeros_like(ids)
-        lengths = frame(ids, segments, left, tokenizer.cls_id, tokenizer.sep_id, self.settings.pairs)
+        lengths = add_special_tokens(ids, segments, left, tokenizer.cls_id, tokenizer.sep_id, self.settings.pairs)
         return TokenBatch(ids, segments, lengths)
 
     def _text(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows with truncated A and B in position, int32 [B, T], and the tokens left of both, int64 [B, 2]."""
+        """Return rows with truncated A and B at their positions, int32 [B, T], and both lengths, int64 [B, 2]."""
         from bertwright.objectives.masking import copy_slices, truncate
         from bertwright.objectives.sampling import stream_key
 
@@ -138,26 +138,25 @@ class PlannedRows(ShuffledRows[AnyBatch]):
 
 
 class Examples(PlannedRows[PretrainingBatch]):
-    """Rows for masked LM and the second objective; the arguments are those of PlannedRows."""
+    """Rows for masked LM and the second objective; see `PlannedRows` for the arguments."""
 
     def __init__(self, corpus: Corpus, settings: ExampleSettings, **more: Any) -> None:
         super().__init__(corpus, settings, **more)
-        self._wanted = predictions_by_length(settings.masking, self.length)
-        whole_words = settings.masking.units != "piece"
-        pieces = self._tokenizer.continuation if whole_words else np.zeros(0, np.bool_)
-        self._continuation = np.ascontiguousarray(pieces, dtype=np.bool_)
+        self._num_predictions = predictions_by_length(settings.masking, self.length)
+        continuation = np.zeros(0) if settings.masking.units == "piece" else self._tokenizer.continuation
+        self._continuation = np.ascontiguousarray(continuation, dtype=np.bool_)
 
     @property
     def max_predictions(self) -> int:
         """Return P, the width of `positions`, `labels` and `weights`."""
-        return int(self._wanted[-1])
+        return int(self._num_predictions[-1])
 
     def _planned_batch(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> PretrainingBatch:
         from bertwright.objectives.masking import mask
         from bertwright.objectives.sampling import probability, stream_key
 
         tokenizer, masking = self._tokenizer, self.settings.masking
-        text = self._framed(epoch, rows, planned)
+        text = self._with_special_tokens(epoch, rows, planned)
         positions = np.zeros((rows.size, self.max_predictions), np.int32)
         labels = np.zeros_like(positions)
         weights = np.zeros(positions.shape, np.float32)
@@ -165,7 +164,7 @@ class Examples(PlannedRows[PretrainingBatch]):
             rows,
             text.ids,
             text.lengths,
-            self._wanted,
+            self._num_predictions,
             self._continuation,
             masking.units == "span",
             (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
@@ -214,7 +213,7 @@ def _with_order(document_first: np.ndarray, documents: np.ndarray, folder: Path)
 
 
 def _check_size(corpus: Corpus, num_documents: int, settings: ExampleSettings, part: Part) -> None:
-    where = f"{corpus.folder}" if part == "all" else f"{corpus.folder}, part '{part}'"
+    where = _where(corpus, part)
     hint = "; raise the fraction of documents kept for validation" if part == "held_out" else ""
     if num_documents == 0:
         text = "two sentences" if settings.second_sentence == "order" else "text"
@@ -226,19 +225,24 @@ def _check_size(corpus: Corpus, num_documents: int, settings: ExampleSettings, p
         )
 
 
+def _where(corpus: Corpus, part: Part) -> str:
+    """Return the folder and the part of a corpus, for messages."""
+    return str(corpus.folder) if part == "all" else f"{corpus.folder}, part '{part}'"
+
+
 class Unmasked(PlannedRows[TokenBatch]):
     """Rows `[CLS] text [SEP]` of whole sentences without masks, for language models (ablations of paper §5.1)."""
 
     def _planned_batch(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> TokenBatch:
-        return self._framed(epoch, rows, planned)
+        return self._with_special_tokens(epoch, rows, planned)
 
 
 class Spans(ShuffledRows[TokenBatch]):
     """Contiguous spans of T tokens of the text, for GPT-1 (GPT paper §3.1, §4.1): no special tokens, across documents.
 
     The documents of the part follow one another in the order of the corpus, with nothing between them. Neither GPT-1's
-    paper nor its code says what stands between two books. Every epoch has each token once, and its own cuts: its first
-    row has 1 to T tokens, and its last row may be shorter too. The other arguments are those of PlannedRows.
+    paper nor its code defines a separator of two books. Every epoch has each token once, and its own cuts: its first
+    row has 1 to T tokens, and its last row may be shorter too. See `PlannedRows` for the arguments.
     """
 
     def __init__(
@@ -249,8 +253,7 @@ class Spans(ShuffledRows[TokenBatch]):
         self._seed = seed
         documents = used_documents(corpus, part=part, held_out_share=held_out_share)
         if not documents.size:
-            where = f"{corpus.folder}" if part == "all" else f"{corpus.folder}, part '{part}'"
-            raise InputError(f"{where}: expected at least one document with text, found none")
+            raise InputError(f"{_where(corpus, part)}: expected at least one document with text, found none")
         first = corpus.document_first()
         self._first, self._count = first[documents], np.diff(first)[documents].astype(np.int32)
         filled = np.flatnonzero(np.diff(first))
@@ -258,7 +261,7 @@ class Spans(ShuffledRows[TokenBatch]):
         self._ends = np.cumsum(tokens[np.searchsorted(filled, documents)])  # [D]
 
     def num_rows(self, epoch: int) -> int:
-        """Return the number of rows of an epoch; epochs differ by one, by their cuts."""
+        """Return the number of rows of an epoch; different cuts give one row more or less."""
         return 1 + -(-max(0, int(self._ends[-1]) - self._head(epoch)) // self.length)
 
     def missing_plan_bytes(self, rows: int) -> int:
@@ -279,7 +282,7 @@ class Spans(ShuffledRows[TokenBatch]):
         """Return the number of tokens of an epoch's first row."""
         from bertwright.objectives.sampling import below, draw, stream_key
 
-        drawn = np.uint64(draw(stream_key(self._seed, epoch, _CUT), np.uint64(0)))
+        drawn = np.uint64(draw(stream_key(self._seed, epoch, _SPANS), np.uint64(0)))
         return 1 + int(below(drawn, np.uint64(self.length)))
 
     def _fill(self, ids: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> None:

@@ -19,8 +19,7 @@ from bertwright.model.config import SingleBackboneConfig
 from bertwright.model.encoder import SingleBackbone
 from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import BiasedOutput, MaskedLMHead, TiedOutput
-from bertwright.model.system import system_of
+from bertwright.model.heads import MaskedLMHead, TiedOutput
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.vocabulary_loss import bits_per_character, running_loss, token_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
@@ -42,10 +41,7 @@ class LanguageInputs:
 
 
 class LanguageModel(nn.Module):
-    """A backbone that attends to one side, and its output layer: BERT's masked-LM head, a bias, or nothing.
-
-    Every output layer compares states with the word embeddings of the backbone.
-    """
+    """A backbone that attends to one side, and its family's output layer, which is tied to the word embeddings."""
 
     def __init__(self, config: SingleBackboneConfig) -> None:
         """Raise ValueError for a backbone that attends to both sides: it would see the token that it predicts."""
@@ -59,7 +55,7 @@ class LanguageModel(nn.Module):
         if isinstance(output, MaskedLMHead):
             self.masked_lm = output
         else:
-            assert isinstance(output, BiasedOutput | TiedOutput)
+            assert isinstance(output, TiedOutput)
             self.lm = output
 
     @property
@@ -68,56 +64,60 @@ class LanguageModel(nn.Module):
         return self.encoder.config
 
     @property
-    def output(self) -> MaskedLMHead | BiasedOutput | TiedOutput:
-        """Return the output layer; its `states` and its `bias` go with the word embeddings."""
+    def output(self) -> MaskedLMHead | TiedOutput:
+        """Return the output layer."""
         return self.masked_lm if hasattr(self, "masked_lm") else self.lm
 
-    def forward(self, tokens: LanguageInputs) -> Tensor:
-        """Return the vectors that are compared with the word embeddings, at the positions that predict [M, D]."""
-        last = self.encoder(tokens.ids, tokens.segments, tokens.mask).last
-        return self.output.states(last.flatten(0, 1)[tokens.picked])
+    @property
+    def projection(self) -> tuple[Tensor, Tensor]:
+        """Return the word embeddings [V, D] and the bias [V] that turn the vectors of `forward` into logits."""
+        return self.encoder.word_embeddings()[0].weight, self.output.bias
 
-    def logits(self, tokens: LanguageInputs) -> Tensor:
+    def forward(self, inputs: LanguageInputs) -> Tensor:
+        """Return the vectors [M, D] that `projection` turns into logits, at the positions that predict."""
+        last = self.encoder(inputs.ids, inputs.segments, inputs.mask).last
+        return self.output.states(last.flatten(0, 1)[inputs.picked])
+
+    def logits(self, inputs: LanguageInputs) -> Tensor:
         """Return the logits of the next token at the positions that predict [M, V]."""
-        return nn.functional.linear(self(tokens), self.encoder.words()[0].weight, self.output.bias)
+        return nn.functional.linear(self(inputs), *self.projection)
 
 
-def to_tokens(batch: TokenBatch, config: SingleBackboneConfig) -> LanguageInputs:
-    """Return NumPy rows as tensors. Real positions with a next real position predict; `picked` goes row by row."""
+def language_inputs(batch: TokenBatch, config: SingleBackboneConfig) -> LanguageInputs:
+    """Return NumPy rows as tensors; a position predicts where it and its target hold tokens and no padding."""
     ids = torch.from_numpy(batch.ids)
     length = ids.shape[1]
     mask = torch.arange(length) < torch.from_numpy(batch.lengths)[:, None]
-    both = torch.zeros_like(mask)
-    both[:, :-1] = mask[:, 1:]  # real positions that are followed by a real position
-    ahead = both.flatten().nonzero().squeeze(1)  # [M]
-    picked, targets = (ahead, ahead + 1) if config.attends == "left" else (ahead + 1, ahead)
+    is_followed = torch.zeros_like(mask)
+    is_followed[:, :-1] = mask[:, 1:]  # True for a token before another token
+    first = is_followed.flatten().nonzero().squeeze(1)  # [M]
+    picked, targets = (first, first + 1) if config.attends == "left" else (first + 1, first)
     return LanguageInputs(ids, torch.from_numpy(batch.segments), mask, picked, ids.flatten()[targets].long())
 
 
-def language_losses(model: LanguageModel, tokens: LanguageInputs) -> dict[str, tuple[Tensor, str]]:
+def language_losses(model: LanguageModel, inputs: LanguageInputs) -> dict[str, tuple[Tensor, str]]:
     """Return the summed loss with the name of the count that divides it."""
-    loss = running_loss(model(tokens), model.encoder.words()[0].weight, model.output.bias, tokens.labels)
-    return {"lm": (loss, "predictions")}
+    return {"lm": (running_loss(model(inputs), *model.projection, inputs.labels), "predictions")}
 
 
-def language_flops(model: LanguageModel, tokens: LanguageInputs) -> float:
+def language_flops(model: LanguageModel, inputs: LanguageInputs) -> float:
     """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
-    rows, length = tokens.ids.shape
+    rows, length = inputs.ids.shape
     config, width = model.config, model.config.hidden
     transform = width if isinstance(model.output, MaskedLMHead) else 0
-    head = 2 * len(tokens.labels) * width * (config.vocab_size + transform)
+    head = 2 * len(inputs.labels) * width * (config.vocab_size + transform)
     return 3.0 * (rows * model.encoder.flops(length, length) + head)
 
 
 def language_task(model: LanguageModel) -> Trainable[LanguageInputs]:
-    """Return the training task."""
+    """Return the model with the functions by which the loop trains it."""
     return Trainable(
         module=model,
         blocks=model.encoder.blocks(),
-        step=lambda tokens: language_losses(model, tokens),
-        counts=lambda tokens: {"predictions": float(len(tokens.labels))},
-        flops=lambda tokens: language_flops(model, tokens),
-        tokens=lambda tokens: int(tokens.mask.sum()),
+        step=lambda inputs: language_losses(model, inputs),
+        counts=lambda inputs: {"predictions": float(len(inputs.labels))},
+        flops=lambda inputs: language_flops(model, inputs),
+        tokens=lambda inputs: int(inputs.mask.sum()),
     )
 
 
@@ -131,18 +131,18 @@ def language_metrics(
     """Return loss (nats per token), accuracy and perplexity over all predictions, and bits per character of the text.
 
     characters: number of characters of each piece [V]; 0 for special tokens, which do not count as text.
-    The model must be in evaluation mode. All ranks get the same batches and evaluate a part each.
+    The model must be in evaluation mode. All ranks get the same batches, and each evaluates a part of them.
     """
     sums = dict.fromkeys(("nats", "right", "predictions", "rows", "text_nats", "characters"), 0.0)
     device = module_device(model)
     lengths = torch.zeros(model.config.vocab_size) if characters is None else torch.from_numpy(characters)
     lengths = lengths.to(device)
     for _, batch, counts in ranks.partition(list(batches)):
-        tokens = move_to_device(to_tokens(batch, model.config), device)
-        losses, right = token_losses(model(tokens), model.encoder.words()[0].weight, model.output.bias, tokens.labels)
+        inputs = move_to_device(language_inputs(batch, model.config), device)
+        losses, right = token_losses(model(inputs), *model.projection, inputs.labels)
         if not counts:
             continue
-        sizes = lengths[tokens.labels]
+        sizes = lengths[inputs.labels]
         sums["nats"] += float(losses.sum())
         sums["right"] += float(right.sum())
         sums["predictions"] += len(losses)
@@ -162,7 +162,7 @@ def language_metrics(
 
 
 def language_architecture(config: SingleBackboneConfig) -> str:
-    """Return the class name for config.json: that of transformers where a class of it computes the same."""
+    """Return the class name for config.json: a class of transformers where one computes the model."""
     return family_of(config).language_architecture(config)
 
 
@@ -170,9 +170,9 @@ def open_language_model(saved: SavedModel) -> LanguageModel:
     """Return the language model of a folder in evaluation mode; InputError for another model."""
     config = saved.config
     if saved.weights is None:
-        raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
-    if system_of(config) in (None, "bert") or not isinstance(config, SingleBackboneConfig):
-        raise InputError(f"{saved.place}: expected a language model, which predicts the next token")
+        raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
+    if not isinstance(config, SingleBackboneConfig) or config.attends == "both":
+        raise InputError(f"{saved.source}: expected a language model, which predicts the next token")
     model = LanguageModel(config)
     load_weights(model, saved)
     return model.eval()

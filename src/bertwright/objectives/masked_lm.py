@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import EncoderConfig, encoder_shape, need_segments
+from bertwright.model.config import EncoderConfig, attends_both_ways, encoder_shape, need_segments
 from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
 from bertwright.model.system import NAMES, system_of
@@ -48,10 +49,10 @@ class Inputs:
 
 
 class PretrainingModel(nn.Module):
-    """Encoder, pooler and both heads.
+    """Encoder, pooler and two heads: masked LM, and the second objective.
 
-    second_sentence: `next`: the second head learns whether B follows A. `order`: it learns whether A and B are swapped.
-    `none`: the head `next_sentence` is None. Model folders store both objectives as the same head with two labels.
+    second_sentence: the second head learns whether B follows A (`next`), or whether A and B are swapped (`order`); it
+    is None for `none`. Model folders store both objectives as the head `next_sentence` with two labels.
     """
 
     def __init__(self, config: EncoderConfig, *, second_sentence: SecondSentence = "next") -> None:
@@ -62,11 +63,13 @@ class PretrainingModel(nn.Module):
         assert isinstance(encoder, Encoder)
         self.encoder = encoder
         self.pooler = Pooler(config)
-        self.masked_lm = MaskedLMHead(config)
+        output = family_of(config).output(config)
+        assert isinstance(output, MaskedLMHead)
+        self.masked_lm = output
         self.second_sentence = second_sentence
         self.next_sentence = None if second_sentence == "none" else NextSentenceHead(config)
         if self.next_sentence is None:
-            self.pooler.requires_grad_(False)  # unused; with several ranks, each would wait for its gradient
+            self.pooler.requires_grad_(False)  # unused: several ranks would wait for a gradient that never comes
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
@@ -106,10 +109,8 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
     loss = projected_loss(head.states(rows), model.encoder.embeddings.word.weight, head.bias, inputs.labels)
     terms = {"mlm": (loss, "predictions")}
     if pair is not None:
-        terms[_TERMS[model.second_sentence]] = (
-            F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum"),
-            "rows",
-        )
+        second_loss = F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum")
+        terms[_TERMS[model.second_sentence]] = (second_loss, "rows")
     return terms
 
 
@@ -122,7 +123,7 @@ def pretraining_flops(backbone: Encoder, inputs: Inputs) -> float:
 
 
 def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
-    """Return the training task: masked LM and, where the model has its head, the second objective."""
+    """Return the model with the functions by which the loop trains it."""
     return Trainable(
         module=model,
         blocks=model.encoder.blocks(),
@@ -143,10 +144,10 @@ def masked_lm_metrics(
 ) -> dict[str, float]:
     """Return masked-LM loss (nats), accuracy and perplexity, and loss and accuracy of the second objective.
 
-    batches: rows for masked LM and next-sentence prediction. ordered: rows for sentence order, read where the model
-    learned it. characters: number of characters of each piece [V], for the bits per masked character.
+    batches: rows for masked LM and next-sentence prediction. ordered: rows for sentence order, for a model that learned
+    it. characters: number of characters of each piece [V], for the bits per masked character.
     The model must be in evaluation mode. Metrics are means over all predictions and all rows, not over batches. All
-    ranks get the same batches and evaluate a part each.
+    ranks get the same batches, and each evaluates a part of them.
     """
     device = module_device(model)
     masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
@@ -195,29 +196,30 @@ def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> N
 def open_pretrained(
     saved: SavedModel, *, second_sentence: SecondSentence = "none", fills: bool = True
 ) -> PretrainingModel:
-    """Return the model of a folder with its masked-LM head (if `fills`) and its second head (unless `none`).
+    """Return the model of a folder in evaluation mode, with the weights of the heads that are needed.
 
-    Raises InputError where weights of a wanted head are missing. Heads that are not wanted keep random weights.
+    fills: True where the masked-LM head is needed. second_sentence: `none` where the second head is not needed.
+    Heads that are not needed keep random weights. Raises InputError where weights of a needed head are missing.
     """
     if saved.weights is None:
-        raise InputError(f"{saved.place}: random weights have learned nothing; name a pre-trained model")
+        raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
     system = system_of(saved.config)
-    if system not in (None, "bert"):
+    if system and not attends_both_ways(saved.config):
         raise InputError(
-            f"{saved.place}: expected a BERT, got a {NAMES[system]}, which predicts the next token and fills no [MASK]"
+            f"{saved.source}: expected a BERT, got a {NAMES[system]}, which predicts the next token and fills no [MASK]"
         )
-    model = PretrainingModel(encoder_shape(saved.config, saved.place), second_sentence=second_sentence)
+    model = PretrainingModel(encoder_shape(saved.config, saved.source), second_sentence=second_sentence)
     unread = (*(() if fills else ("masked_lm",)), *(("pooler",) if second_sentence == "none" else ()))
     load_weights(model, saved, fresh=unread)
     return model.eval()
 
 
 def second_objective(saved: SavedModel) -> SecondSentence:
-    """Return the objective of a saved model's second head; `next`, the original's, where the folder names none."""
+    """Return the objective of a saved model's second head; `next`, as in the original, where the folder names none."""
     if "next_sentence.linear.weight" not in (saved.weights or {}):
         return "none"
     named: SecondSentence = saved.extra.get("second_sentence", "next")
     if named not in get_args(SecondSentence):
         allowed = ", ".join(get_args(SecondSentence))
-        raise InputError(f"{saved.place}: config.json: second_sentence is {named!r}; allowed are {allowed}")
+        raise InputError(f"{saved.source}: config.json: second_sentence is {named!r}; allowed are {allowed}")
     return named

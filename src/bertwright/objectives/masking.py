@@ -4,7 +4,7 @@ Every row has its own random streams, keyed by (seed, epoch, purpose, row), and 
 
 Spans are those of SpanBERT (Joshi et al. 2019, §3.1). The length of a span in words is geometric with p = 0.2, cut to
 1 … 10 words (3.8 on average). A span begins at any word of the row with the same probability. Spans are added until the
-wanted number of pieces is reached or no word fits any more. A span ends early at the end of its segment, before a word
+number of predictions is reached or no word fits any more. A span ends early at the end of its segment, before a word
 that is already masked, and before a word that no longer fits; the original cuts that word instead. There is no
 span-boundary objective.
 
@@ -67,7 +67,7 @@ def choose_spans(
     num_words = _words(ids, continuation, special, heads, sizes)
     chosen = np.zeros(ids.size, np.bool_)
     taken = 0
-    for i in range(num_words):  # words in random order: a word that is taken or too long stays so
+    for i in range(num_words):  # words in random order; a word that does not fit now never fits later
         if taken >= wanted:
             break
         other = i + signed(below(draw(key, np.uint64(2 * i)), np.uint64(num_words - i)))
@@ -91,7 +91,7 @@ def _words(
 ) -> int:
     """Return the number of words; write their first positions to `heads` and their numbers of pieces to `sizes`.
 
-    `sizes` is 0 at all other positions. A continuation piece whose word begins outside the segment counts as the
+    `sizes` is 0 at all other positions. A continuation piece whose word begins outside of the segment counts as the
     beginning of a word.
     """
     num_words = 0
@@ -150,7 +150,9 @@ def copy_slices(
 
 
 @compiled
-def frame(ids: np.ndarray, segments: np.ndarray, left: np.ndarray, cls_id: int, sep_id: int, pairs: bool) -> np.ndarray:
+def add_special_tokens(
+    ids: np.ndarray, segments: np.ndarray, left: np.ndarray, cls_id: int, sep_id: int, pairs: bool
+) -> np.ndarray:
     """Set [CLS], [SEP] and the segments (1 for B and its [SEP]) in place; return the lengths of the rows, int32 [B]."""
     lengths = np.empty(ids.shape[0], np.int32)
     for i in range(ids.shape[0]):
@@ -231,9 +233,9 @@ def _group(
     """Group the candidates and return the number of groups.
 
     `heads` gets the first position of each group, `following` the next position of the group after each position,
-    `sizes` the number of pieces at the first position. A piece that continues a word joins the group before it. As in
-    the original this holds across [SEP] too, where truncation removed the beginning of B's first word. Where there is
-    no group before it, the piece begins one.
+    `sizes` the number of pieces at the first position. A piece that continues a word joins the group before it, and
+    begins a group where there is none. As in the original, it also joins a group before [SEP] where truncation removed
+    the beginning of B's first word.
     """
     num_groups = 0
     last = 0
@@ -256,7 +258,7 @@ def _group(
 def _choose(
     key: np.uint64, heads: np.ndarray, following: np.ndarray, sizes: np.ndarray, length: int, wanted: int
 ) -> np.ndarray:
-    """Go through the groups in random order and choose each that still fits into `wanted` pieces: bool [length]."""
+    """Choose the groups that still fit into `wanted` pieces, in random order: bool [length]."""
     chosen = np.zeros(length, np.bool_)
     taken = 0
     for i in range(heads.size):

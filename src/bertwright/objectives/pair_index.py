@@ -11,7 +11,7 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.files import atomic_file
 from bertwright.leftovers import remove_leftovers
-from bertwright.objectives.sentence_pairs import PLAN, PLAN_VERSION, plan_order, plan_pairs, plan_segments
+from bertwright.objectives.sentence_pairs import PLAN, PLAN_VERSION, plan_rows
 from bertwright.objectives.settings import ExampleSettings
 
 _IN_MEMORY = 2  # number of plans: a batch may span two epochs
@@ -83,13 +83,13 @@ class Plans:
         return plan
 
     def _walk(self, epoch: int) -> np.ndarray:
-        walk = {"next": plan_pairs, "order": plan_order, "none": plan_segments}[self._settings.second_sentence]
-        plan = walk(
+        plan = plan_rows(
             self._corpus.sentence_lengths(),
             self._corpus.document_first(),
             length=self._length,
             seed=self._seed,
             epoch=epoch,
+            second_sentence=self._settings.second_sentence,
             short_share=self._settings.short_share,
             documents=self._documents,
         )

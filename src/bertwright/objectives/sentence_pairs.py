@@ -1,8 +1,8 @@
-"""Shards → batches: the plan of an epoch, which says the sentences of each row (paper §3.1 and §A.2).
+"""Shards → batches: the plan of an epoch, which lists the sentences of each row (paper §3.1 and §A.2).
 
-A plan is computed from sentence lengths alone. The walk goes through each document with random numbers that are keyed
-by (seed, epoch, document), and writes a plan: one small record for each row. A sentence is identified by its number in
-the corpus.
+A plan has one small record for each row, and is computed from sentence lengths alone. The walk goes through each
+document chunk by chunk: a chunk is the sentences that fill a row. Its random numbers are keyed by (seed, epoch,
+document). A sentence is identified by its number in the corpus.
 """
 
 import numpy as np
@@ -10,102 +10,60 @@ import numpy as np
 from bertwright.errors import InputError
 from bertwright.jit import compiled
 from bertwright.objectives.sampling import below, child, draw, happens, probability, signed, stream_key
+from bertwright.objectives.settings import SecondSentence
 
 PLAN = np.dtype([("a", "<i8"), ("a_count", "<i4"), ("b", "<i8"), ("b_count", "<i4"), ("random", "u1")])
-"""Record of a row. A is the `a_count` sentences from sentence `a` on, B likewise; `b_count` is 0 in single segments.
+"""Record of a row: A is the `a_count` sentences from sentence `a` on, B the `b_count` from `b` on (0: there is no B).
 
 random: 0 where B follows A; 1 where B comes from a random document or, for sentence order, stands before A in the text.
 """
 
 PLAN_VERSION = 1  # version of the walk and of its random numbers: saved plans of another version are not read
 
-_TARGET, _CHUNK = 0x7A46, 0xC404  # the purposes in the keys of the two streams of a document
+_TARGET, _CHUNK = 0x7A46, 0xC404  # purposes in the keys of the two streams of a document
 _HALF = probability(0.5)
 
-# Counters in a document's stream. Each chunk has 16 numbers, so that the first pass can skip those of B.
+# Counters in a document's stream. Each chunk has 16 numbers, so that the pass that counts rows can skip those of B.
 _DRAWS_PER_CHUNK = 16
 _A_END, _COIN, _DOCUMENT, _START = 0, 1, 2, 12
 _SEGMENTS, _NEXT, _ORDER = 0, 1, 2  # kinds of rows
+_KINDS = {"none": _SEGMENTS, "next": _NEXT, "order": _ORDER}
 _TRIES = 10  # draws of a document other than that of A; after them the document of A is accepted
 
 
-def plan_pairs(
+def plan_rows(
     lengths: np.ndarray,
     document_first: np.ndarray,
     *,
     length: int,
     seed: int,
     epoch: int,
+    second_sentence: SecondSentence = "next",
     short_share: float = 0.1,
     documents: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return the rows `[CLS] A [SEP] B [SEP]` of an epoch, in the order of the walk: a PLAN array.
+    """Return the plan of an epoch: the rows in the order of the walk, a PLAN array.
+
+    second_sentence: `next`: rows `[CLS] A [SEP] B [SEP]`, where B follows A or is random. `none`: rows `[CLS] A [SEP]`
+    with the sentences of a document until the row is full. `order`: sentence order (ALBERT, Lan et al. 2019, §3.1).
+
+    For sentence order, the walk and its cuts are those of `next`, and B is always the rest of the chunk. Where `next`
+    takes a random B, A and B are swapped. The swap is done before rows are truncated: truncation leaves A one token
+    longer than B where both are cut to equal length, and a later swap would reveal the label. A chunk has at least two
+    sentences: a sentence that fills the row alone takes the next one with it, and the last sentence of a document takes
+    the one before it. Documents of one sentence are skipped.
 
     lengths: number of tokens of each sentence, int32 [sentences], at least 1 each.
     document_first: first sentence of each document, int64 [documents + 1].
-    length: number of tokens of a row, its three special tokens included.
+    length: number of tokens of a row, its special tokens included.
     short_share: fraction of the documents whose rows aim at a shorter length.
     documents: numbers of the documents to use, for A and for a random B, int64; None: all. Empty documents are skipped.
-    Raises InputError where a sentence has no tokens or `length` is below 5.
+    Raises InputError where a sentence has no tokens or a row has no room for two tokens of text.
     """
-    return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, kind=_NEXT)
-
-
-def plan_order(
-    lengths: np.ndarray,
-    document_first: np.ndarray,
-    *,
-    length: int,
-    seed: int,
-    epoch: int,
-    short_share: float = 0.1,
-    documents: np.ndarray | None = None,
-) -> np.ndarray:
-    """Return the rows `[CLS] A [SEP] B [SEP]` for sentence order (ALBERT, Lan et al. 2019, §3.1); see `plan_pairs`.
-
-    The walk and its cuts are those of `plan_pairs`. B is always the rest of the chunk. Where `plan_pairs` would take a
-    random B, A and B are swapped. The swap is done before rows are truncated: truncation leaves A one token longer than
-    B where both are cut to equal length, and a later swap would reveal the label. A chunk has at least two sentences.
-    A sentence that fills the row alone takes the next one with it; the last sentence of a document takes the one before
-    it. Documents of one sentence are skipped.
-    """
-    return _plan(lengths, document_first, length - 3, seed, epoch, short_share, documents, kind=_ORDER)
-
-
-def plan_segments(
-    lengths: np.ndarray,
-    document_first: np.ndarray,
-    *,
-    length: int,
-    seed: int,
-    epoch: int,
-    short_share: float = 0.1,
-    documents: np.ndarray | None = None,
-) -> np.ndarray:
-    """Return the rows `[CLS] A [SEP]` of an epoch: sentences of a document until the row is full; see `plan_pairs`."""
-    return _plan(lengths, document_first, length - 2, seed, epoch, short_share, documents, kind=_SEGMENTS)
-
-
-def filled_documents(document_first: np.ndarray, least: int = 1) -> np.ndarray:
-    """Return the numbers of the documents that have at least `least` sentences, int64."""
-    return np.flatnonzero(np.diff(document_first) >= least).astype(np.int64)
-
-
-def _plan(
-    lengths: np.ndarray,
-    document_first: np.ndarray,
-    most: int,
-    seed: int,
-    epoch: int,
-    short_share: float,
-    documents: np.ndarray | None,
-    *,
-    kind: int,
-) -> np.ndarray:
+    kind = _KINDS[second_sentence]
+    most = length - (2 if kind == _SEGMENTS else 3)
     if most < 2:
-        raise InputError(
-            f"length {most + (2 if kind == _SEGMENTS else 3)}: a row needs room for at least two tokens of text"
-        )
+        raise InputError(f"length {length}: a row needs room for at least two tokens of text")
     if lengths.size and int(lengths.min()) < 1:
         raise InputError(f"sentence {int(lengths.argmin())} of the corpus has no tokens; build the corpus again")
     filled = filled_documents(document_first, least=2 if kind == _ORDER else 1)
@@ -125,6 +83,11 @@ def _plan(
     if plan.size:
         _walk(*arguments, plan)
     return plan
+
+
+def filled_documents(document_first: np.ndarray, least: int = 1) -> np.ndarray:
+    """Return the numbers of the documents that have at least `least` sentences, int64."""
+    return np.flatnonzero(np.diff(document_first) >= least).astype(np.int64)
 
 
 @compiled
@@ -148,7 +111,7 @@ def _walk(
         at = first[document]
         chunk = 0
         while at < end:
-            count, _ = _take(lengths, at, end, target)
+            count = _take(lengths, at, end, target)
             if kind == _ORDER and count == 1:
                 at, count = min(at, end - 2), 2
             a_count, is_random = count, False
@@ -166,9 +129,8 @@ def _walk(
                 plan[row].random = is_random
             row += 1
             chunk += 1
-            at += (
-                a_count if is_random and kind == _NEXT else count
-            )  # the sentences that a random B replaced start the next chunk
+            # the sentences that a random B replaced start the next chunk
+            at += a_count if is_random and kind == _NEXT else count
     return row
 
 
@@ -181,14 +143,14 @@ def _target(key: np.uint64, most: int, short: np.uint64) -> int:
 
 
 @compiled
-def _take(lengths: np.ndarray, at: int, end: int, target: int) -> tuple[int, int]:
-    """Return the number of sentences from `at` on that reach `target` tokens and their tokens; at least 1."""
+def _take(lengths: np.ndarray, at: int, end: int, target: int) -> int:
+    """Return the number of sentences from `at` on, at least 1, that reach `target` tokens or end at sentence `end`."""
     count = 1
     total = int(lengths[at])
     while total < target and at + count < end:
         total += int(lengths[at + count])
         count += 1
-    return count, total
+    return count
 
 
 @compiled
@@ -198,7 +160,7 @@ def _number(key: np.uint64, chunk: int, counter: int) -> np.uint64:
 
 @compiled
 def _cut(key: np.uint64, chunk: int, count: int) -> tuple[int, bool]:
-    """Return the number of a chunk's sentences that are A, and whether B is random: always where none is left for B."""
+    """Return the number of sentences of a chunk that are A, and whether B is random; a single sentence leaves no B."""
     if count == 1:
         return 1, True
     a_count = 1 + signed(below(_number(key, chunk, _A_END), np.uint64(count - 1)))
@@ -217,7 +179,7 @@ def _random_b(
     key: np.uint64,
     chunk: int,
 ) -> tuple[int, int]:
-    """Return the first sentence and the number of sentences of a random B, which fills the room that A leaves."""
+    """Return the first sentence and the number of sentences of a random B, which fills the rest of the row."""
     target_b = target
     for sentence in range(a, a + a_count):
         target_b -= int(lengths[sentence])
@@ -228,5 +190,4 @@ def _random_b(
             break
     begin, end = first[other], first[other + 1]
     start = begin + signed(below(_number(key, chunk, _START), np.uint64(end - begin)))
-    count, _ = _take(lengths, start, end, target_b)
-    return start, count
+    return start, _take(lengths, start, end, target_b)

@@ -46,8 +46,8 @@ def predictions_by_length(settings: MaskingSettings, length: int) -> "np.ndarray
     """Return the number of predictions in a row of 0, 1, … `length` tokens: int64 [length + 1].
 
     Special tokens are counted. `share` of the tokens is rounded as Python rounds: halves go to the even number. The
-    number is at least 1 and at most `max_predictions`. Units of several pieces may use less of it. The last entry is
-    the largest; it is the width of a batch's `positions`.
+    number is at least 1 and at most `max_predictions`. With words or spans a row may get fewer predictions. The last
+    entry is the largest; it is the width of a batch's `positions`.
     """
     import numpy as np  # here, since --help reads this module and numpy takes longer than the rest
 

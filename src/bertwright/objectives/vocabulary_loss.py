@@ -3,14 +3,14 @@
 The logits of a batch (rows x 30,522) are the largest array of a small BERT's step, and memory traffic dominates its
 cost. Here a few hundred columns at a time are projected, exponentiated and multiplied with the word embeddings while
 they are in the cache. The exponentials are stored once, for the gradient of the word embeddings. Softmax divides by a
-sum over all columns, which is known only after the last tile; each row is divided by its sum at that point. The label's
-column is left out of the products and added in fp32: where its probability is near 1, rounding would lose the rest. The
-numbers equal `F.cross_entropy(F.linear(…))` in the precision of the matrix products.
+sum over all columns, so each row is divided by its sum after the last tile. The label's column is left out of the
+products and added in fp32: where its probability is near 1, rounding would lose the probabilities of all other columns.
+The numbers equal `F.cross_entropy(F.linear(…))` in the precision of the matrix products.
 
 A language model predicts at every position, about seven times as many rows as masked LM. Its rows are processed in
 blocks. The gradient of a block is computed with its loss, so that only the logits of a single block are in memory.
 
-Losses become bits per character, which can be compared between vocabularies whose pieces differ in length.
+A loss in bits per character can be compared between vocabularies whose pieces differ in length.
 
 Shapes: M rows, D hidden, V vocabulary, C columns of a tile.
 """
@@ -35,7 +35,7 @@ _COLUMNS: Final = 384
 _BLOCK: Final = 1024
 """Number of rows of a block on processors."""
 _LARGEST: Final = 1e20
-"""Largest sum of exponentials; beyond it or its inverse the plain way is used, which subtracts the largest logit."""
+"""Largest sum of exponentials, and the inverse of the smallest; outside of them the logits are computed all at once."""
 
 
 @dataclass(frozen=True)
@@ -55,43 +55,40 @@ class _Powers:
 
 
 def block_rows(device: str) -> int:
-    """Return the number of rows of a block; a GPU needs larger blocks."""
+    """Return the number of rows of a block, which is larger on a GPU."""
     return _BLOCK if device == "cpu" else 8 * _BLOCK
 
 
-def projected_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+def projected_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """Return the summed cross entropy of `states` [M, D], word embeddings [V, D] and `bias` [V] for `labels` [M]."""
     is_bf16 = _is_bf16(states.device)
     tiled = states.dtype == torch.float32 and states.device.type == "cpu" and not torch.compiler.is_compiling()
     if tiled and torch.is_grad_enabled():
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            room = torch.empty(states.shape[0] * len(words), dtype=torch.bfloat16 if is_bf16 else torch.float32)
-            powers = _powers(states, words, bias, labels, room)
+            room = torch.empty(states.shape[0] * len(embeddings), dtype=torch.bfloat16 if is_bf16 else torch.float32)
+            powers = _powers(states, embeddings, bias, labels, room)
         if powers:
-            loss: Tensor = _ProjectedLoss.apply(states, words, bias, labels, powers)  # type: ignore[no-untyped-call]
+            loss: Tensor = _ProjectedLoss.apply(states, embeddings, bias, labels, powers)  # type: ignore[no-untyped-call]
             return loss
-    return F.cross_entropy(for_loss(F.linear(states, words, bias)), labels, reduction="sum")
+    return F.cross_entropy(for_loss(F.linear(states, embeddings, bias)), labels, reduction="sum")
 
 
-def running_loss(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss of `projected_loss` for any number of rows, with the logits of a single block in memory.
-
-    A float64 model has all its logits in memory.
-    """
+def running_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss of `projected_loss`, with the logits of a single block in memory (of all rows in float64)."""
     is_bf16 = _is_bf16(states.device)
     states = for_loss(states)
     if states.dtype != torch.float32:
-        return F.cross_entropy(for_loss(F.linear(states, words, bias)), labels, reduction="sum")
-    loss: Tensor = _loss_and_gradients(states, words, bias, labels, is_bf16)[0]
+        return F.cross_entropy(for_loss(F.linear(states, embeddings, bias)), labels, reduction="sum")
+    loss: Tensor = _loss_and_gradients(states, embeddings, bias, labels, is_bf16)[0]
     return loss
 
 
-def token_losses(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def token_losses(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return the loss of each row [M], and whether its label is the most probable [M]; computed in blocks of rows."""
     losses, right = [], []
     size = block_rows(states.device.type)
     for rows, targets in zip(states.split(size), labels.split(size), strict=True):
-        logits = for_loss(F.linear(rows, words, bias))
+        logits = for_loss(F.linear(rows, embeddings, bias))
         losses.append(F.cross_entropy(logits, targets, reduction="none"))
         right.append(logits.argmax(1) == targets)
     return torch.cat(losses), torch.cat(right)
@@ -104,15 +101,15 @@ def _is_bf16(device: torch.device) -> bool:
     return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
 
 
-def _powers(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, powers: Tensor) -> _Powers | None:
+def _powers(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, powers: Tensor) -> _Powers | None:
     """Compute the tiles into `powers` [at least M·V]; return None where a float cannot hold the sums."""
     rows, kind = len(states), powers.dtype
     narrow = states.to(kind)
     others, to_states = states.new_zeros(rows), torch.zeros_like(states)
-    tiles, (ordered, order) = list(_tiles(powers, rows, len(words))), labels.sort()
-    edges = torch.searchsorted(ordered, ordered.new_tensor([columns.start for _, columns in tiles] + [len(words)]))
+    tiles, (ordered, order) = list(_tiles(powers, rows, len(embeddings))), labels.sort()
+    edges = torch.searchsorted(ordered, ordered.new_tensor([columns.start for _, columns in tiles] + [len(embeddings)]))
     for (tile, columns), (begin, end) in zip(tiles, pairwise(edges.tolist()), strict=True):
-        part = words[columns].to(kind)
+        part = embeddings[columns].to(kind)
         torch.addmm(bias[columns].to(kind), narrow, part.t(), out=tile)
         tile.exp_()
         if begin < end:
@@ -122,7 +119,7 @@ def _powers(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, powers:
             to_states.addmm_(tile, part)
         else:
             to_states += torch.mm(tile, part)  # products of a tile in bf16, their sum in fp32
-    targets = words[labels]  # [M, D]
+    targets = embeddings[labels]  # [M, D]
     chosen = (states * targets).sum(1) + bias[labels]
     sums = others + chosen.exp()
     if not bool(((sums < _LARGEST) & (sums > 1 / _LARGEST)).all()):
@@ -143,77 +140,77 @@ def _tiles(powers: Tensor, rows: int, size: int) -> Iterator[tuple[Tensor, slice
 
 class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, powers: _Powers) -> Tensor:
-        ctx.save_for_backward(states, words, labels)
+    def forward(ctx: Any, states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, powers: _Powers) -> Tensor:
+        ctx.save_for_backward(states, embeddings, labels)
         ctx.powers = powers
         return powers.loss
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        states, words, labels = ctx.saved_tensors
+        states, embeddings, labels = ctx.saved_tensors
         powers, factors = ctx.powers.powers, ctx.powers.factors * scale
         scaled, weights = (states * factors[:, None]).to(powers.dtype), factors.to(powers.dtype)
-        to_words = torch.empty(words.shape, dtype=powers.dtype)
-        to_bias = torch.empty(len(words), dtype=powers.dtype)
-        for tile, columns in _tiles(powers, len(states), len(words)):
-            torch.mm(tile.t(), scaled, out=to_words[columns])
+        to_embeddings = torch.empty(embeddings.shape, dtype=powers.dtype)
+        to_bias = torch.empty(len(embeddings), dtype=powers.dtype)
+        for tile, columns in _tiles(powers, len(states), len(embeddings)):
+            torch.mm(tile.t(), scaled, out=to_embeddings[columns])
             torch.mv(tile.t(), weights, out=to_bias[columns])
-        to_words, to_bias = to_words.float(), to_bias.float()
+        to_embeddings, to_bias = to_embeddings.float(), to_bias.float()
         missing = ctx.powers.missing * -scale
-        to_words.index_add_(0, labels, states * missing[:, None])
+        to_embeddings.index_add_(0, labels, states * missing[:, None])
         to_bias.index_add_(0, labels, missing)
         to_states = ctx.powers.to_states * scale
         ctx.powers = None  # frees the memory of the tiles
-        return to_states, to_words, to_bias, None, None
+        return to_states, to_embeddings, to_bias, None, None
 
 
 # A custom operator: torch.compile treats it as a single step and does not trace into it.
 @torch.library.custom_op("bertwright::loss_and_gradients", mutates_args=())
 def _loss_and_gradients(
-    states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool
+    states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the summed loss, and its gradients for states, words and bias."""
+    """Return the summed loss, and its gradients for states, embeddings and bias."""
     kind = torch.bfloat16 if in_bf16 else torch.float32
     loss, to_states = states.new_zeros(()), torch.empty_like(states)
-    to_words, to_bias = torch.zeros_like(words), torch.zeros_like(bias)
+    to_embeddings, to_bias = torch.zeros_like(embeddings), torch.zeros_like(bias)
     size = block_rows(states.device.type)
-    room = torch.empty(min(size, len(states)) * len(words), dtype=kind, device=states.device)
+    room = torch.empty(min(size, len(states)) * len(embeddings), dtype=kind, device=states.device)
     with torch.autocast(states.device.type, enabled=False):
         for begin in range(0, len(states), size):
             block = slice(begin, begin + size)
             rows, targets = states[block], labels[block]
-            powers = _powers(rows, words, bias, targets, room)
+            powers = _powers(rows, embeddings, bias, targets, room)
             if powers is None:
-                loss += _plain_loss(rows, words, bias, targets, (to_states[block], to_words, to_bias))
+                loss += _plain_loss(rows, embeddings, bias, targets, (to_states[block], to_embeddings, to_bias))
                 continue
             loss += powers.loss
             to_states[block] = powers.to_states
             scaled, weights = (rows * powers.factors[:, None]).to(kind), powers.factors.to(kind)
-            for tile, columns in _tiles(powers.powers, len(rows), len(words)):
-                to_words[columns] += torch.mm(tile.t(), scaled)
+            for tile, columns in _tiles(powers.powers, len(rows), len(embeddings)):
+                to_embeddings[columns] += torch.mm(tile.t(), scaled)
                 to_bias[columns] += torch.mv(tile.t(), weights)
-            to_words.index_add_(0, targets, rows * -powers.missing[:, None])
+            to_embeddings.index_add_(0, targets, rows * -powers.missing[:, None])
             to_bias.index_add_(0, targets, -powers.missing)
-    return loss, to_states, to_words, to_bias
+    return loss, to_states, to_embeddings, to_bias
 
 
 def _plain_loss(
-    rows: Tensor, words: Tensor, bias: Tensor, labels: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
+    rows: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
     """Return the summed loss of a block whose exponentials overflow; add its gradients to `gradients` (in place)."""
-    logits = F.linear(rows, words, bias)
+    logits = F.linear(rows, embeddings, bias)
     errors = logits.softmax(1)
     errors[torch.arange(len(labels), device=labels.device), labels] -= 1
-    gradients[0].copy_(errors @ words)
+    gradients[0].copy_(errors @ embeddings)
     gradients[1].addmm_(errors.t(), rows)
     gradients[2].add_(errors.sum(0))
     return F.cross_entropy(logits, labels, reduction="sum")
 
 
 @_loss_and_gradients.register_fake
-def _(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool) -> tuple[Tensor, ...]:
-    return states.new_empty(()), torch.empty_like(states), torch.empty_like(words), torch.empty_like(bias)
+def _(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool) -> tuple[Tensor, ...]:
+    return states.new_empty(()), torch.empty_like(states), torch.empty_like(embeddings), torch.empty_like(bias)
 
 
 def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from bertwright.errors import InputError
 from bertwright.model.card import pair_card
 from bertwright.model.families.elmo import LSTMConfig, PairConfig
-from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
+from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import NAMES, system_of
 from bertwright.tasks.binding import open_tokenizer
 
@@ -28,15 +28,15 @@ def join(left: str, right: str, out: Path) -> dict[str, Any]:
     models = open_model(left), open_model(right)
     for saved in models:
         if saved.weights is None:
-            raise InputError(f"{saved.place}: expected a pre-trained model, got random weights")
+            raise InputError(f"{saved.source}: expected a pre-trained model, got random weights")
     config = _pair_config(*models)
     hashes = [open_tokenizer(saved).hash for saved in models]
     if hashes[0] != hashes[1]:
         raise InputError(
-            f"{models[1].place}: has another tokenizer than {models[0].place}; both models must have the same one"
+            f"{models[1].source}: has another tokenizer than {models[0].source}; both models must have the same one"
         )
     digests = [str(weights_digest(saved)) for saved in models]
-    save_weights(
+    save_model(
         out,
         dict(_pair_weights(models)),
         config=config,
@@ -52,17 +52,17 @@ def _pair_config(left: SavedModel, right: SavedModel) -> PairConfig:
     for saved in (left, right):
         system = system_of(saved.config)
         if "task" in saved.extra:
-            raise InputError(f"{saved.place}: was fine-tuned; join pre-trained models, and fine-tune the pair")
+            raise InputError(f"{saved.source}: was fine-tuned; join pre-trained models, and fine-tune the pair")
         if system in (None, "bert", "gpt"):
             kind = NAMES[system] if system else "composition of models"
-            raise InputError(f"{saved.place}: is a {kind}; a pair is bert-left and bert-right, or the two LSTMs")
+            raise InputError(f"{saved.source}: is a {kind}; a pair is bert-left and bert-right, or the two LSTMs")
     if isinstance(left.config, LSTMConfig) != isinstance(right.config, LSTMConfig):
-        raise InputError(f"{left.place} and {right.place}: an LSTM and a Transformer are no pair")
+        raise InputError(f"{left.source} and {right.source}: an LSTM and a Transformer are no pair")
     try:
         return PairConfig.model_validate({"left": left.config, "right": right.config})
     except ValidationError as error:
         reasons = "; ".join(part["msg"].removeprefix("Value error, ") for part in error.errors())
-        raise InputError(f"{left.place} and {right.place}: {reasons}") from None
+        raise InputError(f"{left.source} and {right.source}: {reasons}") from None
 
 
 def _pair_weights(models: tuple[SavedModel, SavedModel]) -> Iterator[tuple[str, Tensor]]:

@@ -11,7 +11,7 @@ import torch
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
-from bertwright.model.system import System, system_of
+from bertwright.model.system import MASKED_LM_SYSTEMS, System, system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.objectives.vocabulary_loss import characters_of
@@ -66,7 +66,7 @@ class ValidationRows:
             kind = ExampleSettings(second_sentence=second)
             return example_rows(system, corpora, kind, length=length, seed=0, **options)
 
-        examples = rows_with("next" if system == "bert" else "none")
+        examples = rows_with("next" if system in MASKED_LM_SYSTEMS else "none")
         ordered = rows_with("order") if second_sentence == "order" else None
         return cls(examples, rows, characters_of(corpora[0][0]), ordered, one_segment)
 

@@ -65,22 +65,22 @@ def adapted_config(saved: SavedModel, settings: PretrainSettings, *, longest: in
     saved_system = system_of(config)
     if saved_system != system or not isinstance(config, SingleBackboneConfig):
         kind = f"a {NAMES[saved_system]} (--system {saved_system})" if saved_system else "a composition of models"
-        raise InputError(f"{saved.place}: expected a {NAMES[system]} (--system {system}), got {kind}")
+        raise InputError(f"{saved.source}: expected a {NAMES[system]} (--system {system}), got {kind}")
     if size != size_name(config):
         wanted = system_config(system, size, config.vocab_size)
         if any(getattr(wanted, part, None) != getattr(config, part, None) for part in _SHAPE):
             raise InputError(
-                f"{saved.place}: expected the size {size_name(wanted)} (--size {size}), got {size_name(config)}; "
+                f"{saved.source}: expected the size {size_name(wanted)} (--size {size}), got {size_name(config)}; "
                 "leave --size out"
             )
     activation = getattr(config, "activation", settings.activation)
     if activation != settings.activation:
         raise InputError(
-            f"{saved.place}: expected the activation {settings.activation} (--activation), got {activation}"
+            f"{saved.source}: expected the activation {settings.activation} (--activation), got {activation}"
         )
     if longest > config.max_positions:
         raise InputError(
-            f"{saved.place}: has {config.max_positions} positions, and rows are {longest} tokens long; give --lengths"
+            f"{saved.source}: has {config.max_positions} positions, and rows are {longest} tokens long; give --lengths"
         )
     return config
 
@@ -97,14 +97,14 @@ def load_adapted(model: SystemModel, saved: SavedModel, data: Corpus) -> None:
         added = new_pieces(new, base_hash=old.hash)
     if added is None:
         raise InputError(
-            f"{saved.place}: its tokenizer is neither the one that {data.folder} was built with nor the one that was "
+            f"{saved.source}: its tokenizer is neither the one that {data.folder} was built with nor the one that was "
             "extended to it (bertwright tokenizer extend)"
         )
     rows = {name: extend_rows(saved.weights[name], old.vocab_size, added) for name in _ROWS if name in saved.weights}
     load_weights(model, replace(saved, weights={**saved.weights, **rows}), fresh=_HEADS)
     _say_new_heads(model.state_dict(), saved)
     if added:
-        say(f"{saved.place}: {len(added):,} new pieces start with the mean of their old pieces")
+        say(f"{saved.source}: {len(added):,} new pieces start with the mean of their old pieces")
 
 
 def extend_rows(old: Tensor, num_old: int, added: list[list[int]]) -> Tensor:
@@ -119,4 +119,4 @@ def _say_new_heads(state: Mapping[str, Tensor], saved: SavedModel) -> None:
     modules = {name.partition(".")[0] for name in saved.weights}
     missing = [head for head in _HEADS if head not in modules and any(name.startswith(f"{head}.") for name in state)]
     if missing:
-        say(f"{saved.place}: has no weights for {', '.join(missing)}; they start with random weights")
+        say(f"{saved.source}: has no weights for {', '.join(missing)}; they start with random weights")

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, model_validator
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
 from bertwright.model.config import Start
-from bertwright.model.system import System
+from bertwright.model.system import MASKED_LM_SYSTEMS, System
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.training.settings import Device, OptimizerSettings
 
@@ -128,7 +128,7 @@ class PretrainSettings(Settings):
     @classmethod
     def _defaults_of_system(cls, values: Any) -> Any:
         """Add the defaults of the system: language models have no second sentence, GPT-1 has the tanh form of GELU."""
-        if not isinstance(values, Mapping) or values.get("system", "bert") == "bert":
+        if not isinstance(values, Mapping) or values.get("system", "bert") in MASKED_LM_SYSTEMS:
             return values
         examples = values.get("examples", {})
         if isinstance(examples, ExampleSettings):
@@ -151,7 +151,7 @@ class PretrainSettings(Settings):
     def _conflicts(self) -> Iterator[tuple[bool, str]]:
         """Yield the settings that a language model cannot have: true where one is set, and the reason."""
         examples, system = self.examples, self.system
-        if system == "bert":
+        if system in MASKED_LM_SYSTEMS:
             return
         yield examples.pairs, f"a language model has no second sentence (second_sentence {examples.second_sentence})"
         yield examples.masking != MaskingSettings(), "nothing is masked in a language model (masking)"

@@ -15,9 +15,9 @@ from bertwright.model.attention_init import init_attention
 from bertwright.model.card import origin, pretraining_card
 from bertwright.model.config import SingleBackboneConfig, with_dropout
 from bertwright.model.encoder import Encoder, init_weights
-from bertwright.model.folder import SavedModel, open_model, save_weights, weights_digest
+from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import system_config
-from bertwright.objectives.batches import cut
+from bertwright.objectives.batches import split_batch
 from bertwright.objectives.masked_lm import second_objective
 from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted
@@ -69,7 +69,7 @@ def prepare_pretraining(
     saved = open_model(init_from) if init_from else None
     settings = adopt_shape(settings, saved)
     if saved and settings.start != "random":
-        say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.place}")
+        say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.source}")
     config = encoder_config(settings, data.tokenizer.vocab_size, saved, pad_id=data.tokenizer.pad_id)
     numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     tokenizer = data.folder / "tokenizer"
@@ -82,7 +82,7 @@ def prepare_pretraining(
         model,
         corpora,
         validation_corpus,
-        initial_model=(saved.place, weights_digest(saved)) if saved else None,
+        initial_model=(saved.source, weights_digest(saved)) if saved else None,
         write_plans=write_plans,
         ranks=ranks,
     )
@@ -229,7 +229,7 @@ class Pretraining:
     def micro_batches(self, examples: ExampleRows, step: int, *, rows: int | None = None) -> list[Any]:
         """Return the rows of a step, cut into micro-batches of `rows` rows; by default, of `micro_batch_rows`."""
         batch = examples.step_batch(step, self.settings.batch_size)
-        return [model_inputs(self.model, part) for part in cut(batch, rows or self.micro_batch_rows(examples))]
+        return [model_inputs(self.model, part) for part in split_batch(batch, rows or self.micro_batch_rows(examples))]
 
     def micro_batch_rows(self, examples: ExampleRows) -> int:
         """Return the rows of the largest micro-batch of a phase."""
@@ -280,7 +280,7 @@ class Pretraining:
         phases = zip(self.phase_bounds(of), self.settings.phases, strict=True)
         architecture = architecture_name(self.model)
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
-        save_weights(
+        save_model(
             folder,
             weights,
             config=with_dropout(self.config, TUNED_DROPOUT),
@@ -294,7 +294,7 @@ class Pretraining:
                 tokens=sum(corpus.manifest.tokens for corpus, _ in self.corpora),
                 architecture=architecture,
                 steps=steps,
-                figures=metrics,
+                metrics=metrics,
                 longest=max((phase.length for (begin, _), phase in phases if begin < steps), default=0),
             ),
         )

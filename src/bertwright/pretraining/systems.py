@@ -1,4 +1,4 @@
-"""Settings → model, rows, Trainable and validation metrics: the only file that distinguishes pre-training systems.
+"""Settings → model, rows, Trainable and validation metrics of each pre-training system.
 
 BERT learns masked LM and a second objective (paper §3.1). The other systems are language models: BERT's blocks with
 attention to one side (the ablation of §5.1), GPT-1, and the two halves of ELMo.
@@ -13,16 +13,16 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import SingleBackboneConfig, attends_both_ways
 from bertwright.model.folder import SavedModel
-from bertwright.model.system import System, system_of
-from bertwright.objectives.batches import Mixture, ShuffledRows, TokenBatch, blended
+from bertwright.model.system import MASKED_LM_SYSTEMS, System
+from bertwright.objectives.batches import Mixture, ShuffledRows, TokenBatch, mixture_of
 from bertwright.objectives.dataset import Examples, Spans, Unmasked
 from bertwright.objectives.language_model import (
     LanguageModel,
     language_architecture,
+    language_inputs,
     language_metrics,
     language_task,
     open_language_model,
-    to_tokens,
 )
 from bertwright.objectives.masked_lm import (
     PretrainingModel,
@@ -63,14 +63,14 @@ def example_rows(
         if system == "gpt":
             parts.append(Spans(corpus, **options))
         else:
-            kind = Examples if system == "bert" else Unmasked
+            kind = Examples if system in MASKED_LM_SYSTEMS else Unmasked
             parts.append(kind(corpus, settings, write_plans=write_plans, **options))
-    return blended(parts, [weight for _, weight in corpora])
+    return mixture_of(parts, [weight for _, weight in corpora])
 
 
 def model_inputs(model: SystemModel, batch: Any) -> Any:
     """Return the model's inputs for a batch of its rows."""
-    return to_tokens(batch, model.config) if isinstance(model, LanguageModel) else to_inputs(batch)
+    return language_inputs(batch, model.config) if isinstance(model, LanguageModel) else to_inputs(batch)
 
 
 def trainable_of(model: SystemModel) -> Trainable[Any]:
@@ -110,9 +110,9 @@ def architecture_name(model: SystemModel) -> str:
 
 def open_system_model(saved: SavedModel) -> SystemModel:
     """Return the pre-trained model of a folder, of any system. InputError for other models."""
-    if system_of(saved.config) in (None, "bert"):
-        return open_pretrained(saved, second_sentence=second_objective(saved))
-    return open_language_model(saved)
+    if isinstance(saved.config, SingleBackboneConfig) and saved.config.attends != "both":
+        return open_language_model(saved)
+    return open_pretrained(saved, second_sentence=second_objective(saved))
 
 
 def refuse_vocabulary(system: System, corpus: Corpus) -> None:

@@ -18,6 +18,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, read_object
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports import charts
 from bertwright.reports.charts import Chart, Series, short, try_curve
@@ -114,14 +115,11 @@ def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
         metrics += [*([_seeds(run, owner)] if run.seeds else []), *_validation(run, owner)]
     facts = [_settings(runs[0])] if len(runs) == 1 else [_settings_that_differ(runs, names)]
     facts += [_machine(runs, names), _data(runs, names)]
-    masks = [(run, fill_own_masks(run, corpus)) for run in runs if run.kind == "pretrain" and _is_masked_lm(run)]
+    pretrained = [run for run in runs if run.kind == "pretrain"]
+    masked_lm = [run for run in pretrained if run.record["settings"].get("system", "bert") in MASKED_LM_SYSTEMS]
+    masks = [(run, fill_own_masks(run, corpus)) for run in masked_lm]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
     return Report(runs, heads, _tiles(runs), _charts(runs, names), _curves_note(runs), metrics, masks, facts)
-
-
-def _is_masked_lm(run: Run) -> bool:
-    """Return whether a pre-training learns masked LM; the default system does."""
-    return bool(run.record["settings"].get("system", "bert") == "bert")
 
 
 def _curves_note(runs: Sequence[Run]) -> str:

@@ -130,7 +130,7 @@ class FillPipeline(Pipeline[MaskedText, EncodedInputs]):
     kind, form = "fill", "a text with [MASK] in it"
 
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
-        self.tokenizer: Tokenizer = wordpiece(tokenizer, place=saved.place, advice="only a BERT fills gaps")
+        self.tokenizer: Tokenizer = wordpiece(tokenizer, place=saved.source, advice="only a BERT fills gaps")
         self.model = ready(open_pretrained(saved), saved)
         self.max_length = saved.config.max_positions
         self.example = MaskedText("[MASK]", (self.tokenizer.mask_id,))
@@ -180,7 +180,7 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
 
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
         if not isinstance(saved.config, EncoderConfig):
-            raise InputError(f"{saved.place}: is no single Transformer, so it has no attention to show")
+            raise InputError(f"{saved.source}: is no single Transformer, so it has no attention to show")
         encoder = frozen_encoder(saved)
         assert isinstance(encoder, Encoder)
         self.encoder, self.tokenizer = encoder, tokenizer

@@ -162,7 +162,7 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
     def _classes_of_outputs(self) -> NDArray[Any]:
         """Return the class of each output; imported folders may have them unsorted."""
         saved = self.learned_.saved
-        classes: NDArray[Any] = in_order(saved.labels, noted(self.learned_, "classes", "text"), saved.place)
+        classes: NDArray[Any] = in_order(saved.labels, noted(self.learned_, "classes", "text"), saved.source)
         return classes.astype(self.classes_.dtype) if hasattr(self, "classes_") else classes
 
     def _set_fitted(self, learned: Any, task: Any) -> None:

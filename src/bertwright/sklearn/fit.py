@@ -27,7 +27,7 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
-from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_weights
+from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
 from bertwright.tasks.binding import LabelledData, open_tokenizer
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
@@ -74,7 +74,7 @@ class Learned:
         with tempfile.TemporaryDirectory() as temporary:
             for name, content in self.files.items():
                 (Path(temporary) / name).write_bytes(content)
-            save_weights(
+            save_model(
                 folder,
                 saved.weights,
                 config=saved.config,
@@ -137,7 +137,7 @@ def fit_model(
     """
     with _ONE_AT_A_TIME, _restored_torch():
         saved, model_tokenizer = open_initial_model(str(model), None if tokenizer is None else Path(tokenizer))
-        check_settings(settings, saved.config, saved.place)
+        check_settings(settings, saved.config, saved.source)
         data, kind = LabelledData(task, rows, {}, {}), kind_of(task)
         bound = kind.bind(data, model_tokenizer, saved.config, settings.max_length, weights=weights)
         bound = add_auxiliary_loss(settings, bound, saved)
@@ -158,7 +158,7 @@ def fit_model(
         trained = bound.to_save(module, {})
     learned = replace(
         saved,
-        place=_SOURCE,
+        source=_SOURCE,
         weights=trained.module.state_dict(),
         architecture=trained.architecture,
         labels=trained.labels,

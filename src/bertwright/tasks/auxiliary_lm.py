@@ -15,7 +15,7 @@ from bertwright.model.backbones import Backbone, EncoderOutput
 from bertwright.model.config import BackboneConfig, EncoderConfig, SingleBackboneConfig
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel
-from bertwright.model.heads import BiasedOutput, MaskedLMHead, TiedOutput
+from bertwright.model.heads import MaskedLMHead, TiedOutput
 from bertwright.objectives.vocabulary_loss import running_loss
 from bertwright.tasks.binding import BoundTask
 from bertwright.training.distributed import Trainable
@@ -57,7 +57,7 @@ class LanguageTask(BoundTask):
         if "masked_lm" in self.stored and isinstance(config, EncoderConfig):
             model.add_module("masked_lm", MaskedLMHead(config))
         else:
-            model.add_module("lm", BiasedOutput(config) if "lm" in self.stored else TiedOutput(config))
+            model.add_module("lm", TiedOutput(config, bias="lm" in self.stored))
         return model
 
     def trainable(self, model: nn.Module) -> Trainable[Any]:
@@ -98,7 +98,7 @@ def language_loss(model: nn.Module, call: BackboneCall) -> Tensor:
     states, labels = call.last[:, :-1][real], call.ids[:, 1:][real].long()  # [N, D], [N]
     parts: Any = dict(model.named_children())
     output = parts["masked_lm"] if "masked_lm" in parts else parts["lm"]
-    return running_loss(output.states(states), parts["encoder"].words()[0].weight, output.bias, labels)
+    return running_loss(output.states(states), parts["encoder"].word_embeddings()[0].weight, output.bias, labels)
 
 
 @contextmanager

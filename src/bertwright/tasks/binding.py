@@ -263,6 +263,6 @@ def open_tokenizer(saved: SavedModel) -> BaseTokenizer:
     if tokenizer.vocab_size > saved.config.vocab_size:
         raise InputError(
             f"{saved.tokenizer}: its vocabulary has {tokenizer.vocab_size} pieces, "
-            f"but {saved.place} has embeddings for {saved.config.vocab_size}"
+            f"but {saved.source} has embeddings for {saved.config.vocab_size}"
         )
     return tokenizer

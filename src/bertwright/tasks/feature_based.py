@@ -170,7 +170,7 @@ def feature_task(
     """Return the bound task for the feature-based approach."""
     layers = states_of(way, saved.config.layers)
     if "four" in way and len(layers) < 4:
-        say(f"{saved.place}: has {saved.config.layers} layers: {way} uses {len(layers)}")
+        say(f"{saved.source}: has {saved.config.layers} layers: {way} uses {len(layers)}")
     task = FeatureTask(**vars(bound), way=way, width=width, saved=saved, cache=cache, weights=weights, device=device)
     lengths = np.diff(task.positions.ends)
     return replace(task, lengths=lengths, tokens=lengths)
@@ -181,7 +181,7 @@ def open_with_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArra
     stored = saved.extra["features"]
     names = ("way", "outputs", "width", "each")
     if not isinstance(stored, dict) or not set(names) <= stored.keys():
-        raise InputError(f"{saved.place}: expected features with {', '.join(names)} in config.json, got {stored!r}")
+        raise InputError(f"{saved.source}: expected features with {', '.join(names)} in config.json, got {stored!r}")
     model = FrozenModel(saved.config, stored["way"], **{name: stored[name] for name in names[1:]})
     load_weights(model, saved)
     encoder = ready(nn.ModuleDict({"encoder": model.encoder}), saved)["encoder"]

@@ -70,12 +70,12 @@ def open_next_sentence(saved: SavedModel) -> PretrainingModel:
     learned = second_objective(saved)
     if learned == "order":
         raise InputError(
-            f"{saved.place}: was pre-trained on the order of two sentences (second_sentence is 'order' in "
+            f"{saved.source}: was pre-trained on the order of two sentences (second_sentence is 'order' in "
             "config.json); next-sentence prediction needs a model pre-trained with --second-sentence next"
         )
     if saved.weights is not None and learned == "none":
         reason = "fine-tuning removed it" if "task" in saved.extra else "it was pre-trained without that task"
-        raise InputError(f"{saved.place}: has no next-sentence head; {reason}")
+        raise InputError(f"{saved.source}: has no next-sentence head; {reason}")
     return open_pretrained(saved, second_sentence="next", fills=False)
 
 

@@ -19,7 +19,7 @@ from bertwright.errors import InputError
 from bertwright.model.config import attends_both_ways
 from bertwright.model.cpu.encoder import Model, packed_copy
 from bertwright.model.folder import SavedModel
-from bertwright.model.heads import ClassificationHead, NextSentenceHead, SpanHead
+from bertwright.model.heads import ClassificationHead
 from bertwright.training.hardware import choose_precision, resolve_device, square_rates
 from bertwright.training.settings import Device
 
@@ -82,7 +82,7 @@ def ready(model: Model, saved: SavedModel) -> Model:
     model = model.to(resolve_device(saved.device))
     if saved.computed == "plain":
         if saved.answering == "int8":
-            say(f"{saved.place}: int8 needs an encoder that attends both ways; using fp32")
+            say(f"{saved.source}: int8 needs an encoder that attends both ways; using fp32")
         return model.eval()
     return _in_bf16(model) if saved.computed == "bf16" else packed_copy(model, saved.computed)
 
@@ -116,7 +116,7 @@ def padded_inputs(
 
 def _in_bf16(model: Model) -> Model:
     """Return the model in bf16, with the last layer of a task's head in fp32."""
-    heads = [part for part in model.modules() if isinstance(part, ClassificationHead | NextSentenceHead | SpanHead)]
+    heads = [part for part in model.modules() if isinstance(part, ClassificationHead)]
     exact = [{name: tensor.clone() for name, tensor in head.state_dict().items()} for head in heads]
     converted: nn.Module = model.bfloat16()
     for head, weights in zip(heads, exact, strict=True):

@@ -23,8 +23,8 @@ def import_hint(saved: SavedModel) -> str | None:
     if "task" in saved.extra or known is None or not {"classifier", "span"} & {*known.heads}:
         return None
     return (
-        f"{saved.place}: was fine-tuned by another program; import it first: "
-        f"bertwright import {saved.place} --out MODEL"
+        f"{saved.source}: was fine-tuned by another program; import it first: "
+        f"bertwright import {saved.source} --out MODEL"
     )
 
 
@@ -39,11 +39,11 @@ def task_of(saved: SavedModel) -> TaskSpec:
     if stored is None:
         raise InputError(
             import_hint(saved)
-            or f"{saved.place}: not a fine-tuned model; run: bertwright finetune TASK --model {saved.place} …"
+            or f"{saved.source}: not a fine-tuned model; run: bertwright finetune TASK --model {saved.source} …"
         )
     for kind in TASK_KINDS:
         try:
             return kind.spec.model_validate(stored)
         except ValidationError:
             continue
-    raise InputError(f"{saved.place}: unknown task in config.json: {stored!r}")
+    raise InputError(f"{saved.source}: unknown task in config.json: {stored!r}")

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
 from bertwright.files import read_json, read_object
-from bertwright.shipped import place_of
+from bertwright.shipped import folder_of
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_BY_KEY = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
@@ -85,7 +85,7 @@ def folder_with(folder: Path, *names: str) -> Path:
 
     `folder` may also name a model that comes with bertwright. Raises InputError where no folder holds such a file.
     """
-    folder = place_of(folder)
+    folder = folder_of(folder)
     for candidate in (folder, folder / "model", folder / "tokenizer"):
         if any((candidate / name).is_file() for name in names):
             return candidate

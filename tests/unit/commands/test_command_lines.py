@@ -12,6 +12,7 @@ from bertwright.finetuning import run as finetuning_run
 from bertwright.finetuning import search
 from bertwright.pretraining import run as pretraining_run
 from bertwright.serving import server
+from tests.support.commands import CaughtSettings
 
 PRETRAIN_DEFAULTS = {
     "system": "bert",
@@ -345,16 +346,12 @@ SERVE: dict[str, dict[str, Any]] = {
 }
 
 
-class Caught(Exception):
-    """Holds the settings that a command came to."""
-
-
 @pytest.fixture
 def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
     """Return a function from a command line to the settings with which the command would run."""
 
     def catch(settings: BaseModel, *_: object, **__: object) -> None:
-        raise Caught(settings)
+        raise CaughtSettings(settings)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
@@ -364,7 +361,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
     monkeypatch.setattr(server, "serve", lambda _, settings, **__: catch(settings))
 
     def parse_line(line: str) -> dict[str, Any]:
-        with pytest.raises(Caught) as caught:
+        with pytest.raises(CaughtSettings) as caught:
             main(line.split())
         settings: BaseModel = caught.value.args[0]
         return settings.model_dump(mode="json")
@@ -387,8 +384,8 @@ def test_pretrain(parse: Callable[[str], dict[str, Any]], line: str) -> None:
 
 @pytest.mark.parametrize("line", FINETUNE)
 def test_finetune(parse: Callable[[str], dict[str, Any]], line: str) -> None:
-    found = parse(f"finetune {line} --model random:tiny --data d --out o")
-    assert found == changed(FINETUNE_DEFAULTS, FINETUNE[line])
+    settings = parse(f"finetune {line} --model random:tiny --data d --out o")
+    assert settings == changed(FINETUNE_DEFAULTS, FINETUNE[line])
 
 
 @pytest.mark.parametrize("line", SERVE)

@@ -17,9 +17,9 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def offered(given: str, typed: str, folder: Path) -> list[str]:
-    """What the function offers for the last of the words; nothing: bash completes files then."""
-    (folder / ".completion").write_text(given)
+def offered(script_text: str, typed: str, folder: Path) -> list[str]:
+    """Return the completions of the last word; if there are none, bash completes files."""
+    (folder / ".completion").write_text(script_text)
     words = typed.split(" ")
     ask = f"COMP_WORDS=({' '.join(words[:-1])} '{words[-1]}') COMP_CWORD={len(words) - 1}"
     lines = f'source .completion; {ask}; _tyro_bertwright; printf "%s\\n" "${{COMPREPLY[@]}}"'
@@ -29,7 +29,7 @@ def offered(given: str, typed: str, folder: Path) -> list[str]:
 
 
 def test_bash_offers_commands_options_and_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = script("bash", capsys)
+    bash_script = script("bash", capsys)
     (tmp_path / "model").mkdir()
     for typed, wanted in [
         ("bertwright pre", ["pretrain", "predict"]),
@@ -51,7 +51,7 @@ def test_bash_offers_commands_options_and_values(tmp_path: Path, capsys: pytest.
         ("bertwright completion zsh --", ["--json", "--help"]),
         ("bertwright nonsense mo", []),
     ]:
-        assert sorted(offered(given, typed, tmp_path)) == sorted(wanted), typed
+        assert sorted(offered(bash_script, typed, tmp_path)) == sorted(wanted), typed
     complete = subprocess.check_output(["bash", "-c", "source .completion; complete -p bertwright"], cwd=tmp_path)
     assert b"-o default" in complete
 
@@ -79,8 +79,8 @@ def test_the_shells_accept_the_scripts(shell: str, tmp_path: Path, capsys: pytes
     if not shutil.which(shell):
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "script").write_text(script(shell, capsys))
-    found = subprocess.run([shell, "-n", tmp_path / "script"], capture_output=True, text=True, timeout=60)
-    assert (found.returncode, found.stderr) == (0, "")
+    completed = subprocess.run([shell, "-n", tmp_path / "script"], capture_output=True, text=True, timeout=60)
+    assert (completed.returncode, completed.stderr) == (0, "")
 
 
 def test_fish_offers_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,8 +93,8 @@ def test_fish_offers_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("bertwright predict --precision ", {"auto", "fp32", "bf16", "int8"}),
     ]:
         lines = f"source script; complete -C '{typed}'"
-        found = subprocess.check_output(["fish", "-c", lines], text=True, cwd=tmp_path, timeout=60)
-        assert {line.split("\t")[0] for line in found.splitlines()} == wanted
+        offered_words = subprocess.check_output(["fish", "-c", lines], text=True, cwd=tmp_path, timeout=60)
+        assert {line.split("\t")[0] for line in offered_words.splitlines()} == wanted
 
 
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

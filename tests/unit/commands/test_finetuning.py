@@ -1,4 +1,4 @@
-"""Finetune, evaluate and predict as they are typed: what is refused before it costs anything, and what is said once."""
+"""Finetune, evaluate and predict on the command line: early refusals, and messages that come once."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from bertwright.text.wordpiece import train_tokenizer
 
 
 @pytest.fixture
-def place(tmp_path: Path, own_text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def working_folder(tmp_path: Path, own_text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with a vocabulary and small files of several kinds."""
     monkeypatch.chdir(tmp_path)
     train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
@@ -20,7 +20,7 @@ def place(tmp_path: Path, own_text: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return tmp_path
 
 
-def typed(text: str) -> int:
+def run_line(text: str) -> int:
     return main(text.split())
 
 
@@ -28,7 +28,7 @@ TUNE = "--model random:tiny --tokenizer tok --out run --threads 1 --epochs 1 --b
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "words"),
     [
         ("classify --data rows.tsv --text-column text --text-column text", "--text-column text: given twice"),
         ("classify --data rows.tsv --text-column label", "rows.tsv: column 'label' cannot be both text and"),
@@ -39,18 +39,18 @@ TUNE = "--model random:tiny --tokenizer tok --out run --threads 1 --epochs 1 --b
     ],
 )
 def test_what_makes_no_sense_is_refused_at_once(
-    place: Path, given: str, words: str, capsys: pytest.CaptureFixture[str]
+    working_folder: Path, arguments: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed(f"finetune {given} {TUNE}") == 2
+    assert run_line(f"finetune {arguments} {TUNE}") == 2
     assert words in capsys.readouterr().err
     assert not Path("run").exists()
 
 
-def test_which_file_is_trained_on_is_said_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_which_file_is_trained_on_is_reported_once(working_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("codah").mkdir()
     rows = "".join(f"Who?,A man {n},sits,stands,{n % 2}\n" for n in range(12))
     Path("codah/codah-train.csv").write_text("sent1,sent2,ending0,ending1,label\n" + rows)
-    assert typed(f"finetune swag --data codah {TUNE}") == 0
-    told = capsys.readouterr().err
-    assert told.count("training on codah-train.csv") == 1
-    assert told.count("no dev file; a tenth of the rows") == 1
+    assert run_line(f"finetune swag --data codah {TUNE}") == 0
+    stderr = capsys.readouterr().err
+    assert stderr.count("training on codah-train.csv") == 1
+    assert stderr.count("no dev file; a tenth of the rows") == 1

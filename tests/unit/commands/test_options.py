@@ -44,8 +44,8 @@ def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.
         with pytest.raises(SystemExit):
             main(["pretrain", *arguments, "--help"])
         options = re.split(r"\n\W (?=--)", capsys.readouterr().out)
-        found = [re.match(r"(--[a-z0-9-]+).*?\(default:[\s│]+([^)]*)\)", text, re.S) for text in options]
-        return {match[1]: match[2] for match in found if match}
+        matches = [re.match(r"(--[a-z0-9-]+).*?\(default:[\s│]+([^)]*)\)", text, re.S) for text in options]
+        return {match[1]: match[2] for match in matches if match}
 
     general, recipe, after = defaults(), defaults(*typed), defaults()
     assert general == after
@@ -64,9 +64,9 @@ def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.
 
 @pytest.mark.parametrize("settings", [PretrainSettings, FinetuneSettings, ServeSettings])
 def test_every_option_has_a_help_and_a_name_of_its_own(settings: type) -> None:
-    found = list(entries(settings))
-    assert all(option.help.endswith((".", ")")) for option in found)
-    assert len({option.name for option in found}) == len(found)
+    options = list(entries(settings))
+    assert all(option.help.endswith((".", ")")) for option in options)
+    assert len({option.name for option in options}) == len(options)
 
 
 def test_a_setting_leads_back_to_its_option() -> None:

@@ -29,6 +29,7 @@ from bertwright.text.document import Document, OnError, TextSettings
 from bertwright.text.documents import read_sources
 from bertwright.text.sentences import split_sentences
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary
+from tests.support.folders import contents
 
 
 @pytest.fixture
@@ -36,10 +37,6 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut so that a small text makes more chunks than fit under way at once."""
     monkeypatch.setattr(reading, "CHUNK_CHARACTERS", 400)
     monkeypatch.setattr(build, "CHUNKS_PER_WORKER", 2)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def corpus_documents(folder: Path) -> list[list[list[int]]]:
@@ -53,7 +50,7 @@ def corpus_documents(folder: Path) -> list[list[list[int]]]:
 
 
 def plain_documents(path: Path, tokenizer: Tokenizer, settings: TextSettings) -> Iterator[list[list[int]]]:
-    """What a corpus must hold, made without any of its code but for sentences over the limit, which are left whole."""
+    """Return the documents of a corpus, made without its code; sentences over the limit are left whole."""
     for document in read_sources(path, settings):
         sentences = [ids for ids in tokenizer.ids(split_sentences(document, settings)) if ids]
         if sentences:
@@ -231,7 +228,7 @@ def test_few_chunks_are_under_way_and_their_order_is_kept() -> None:
     assert max(ahead) == 4
 
 
-def test_progress_knows_what_is_left(tmp_path: Path) -> None:
+def test_progress_shows_the_time_left(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("word " * 1000)
     (tmp_path / "b.txt").write_text("word " * 1000)
     reader = Reader([tmp_path / "a.txt", tmp_path / "b.txt"], TextSettings())

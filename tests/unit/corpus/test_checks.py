@@ -52,7 +52,7 @@ def warned(result: CorpusReport) -> set[str]:
     return names
 
 
-def healthy(documents: int = 40) -> list[Document]:
+def healthy_documents(documents: int = 40) -> list[Document]:
     random = np.random.default_rng(0)
     return [
         [random.integers(5, 15, size=random.integers(8, 20)).tolist() for _ in range(random.integers(2, 9))]
@@ -92,9 +92,11 @@ def test_figures_are_those_of_a_plain_count(
     assert result.single_sentence_share == pytest.approx(sum(len(d) == 1 for d in documents) / len(documents))
     long = Counter(tuple(sentence) for sentence in sentences if len(sentence) >= report.REPEAT_LENGTH)
     assert result.repeated_share == pytest.approx(1 - len(long) / max(long.total(), 1) if long else 0)
-    found = [(entry.times, entry.text) for entry in result.repeated]
-    assert [times for times, _ in found] == sorted((n for n in long.values() if n > 1), reverse=True)[: len(found)]
-    assert all(times in {n for s, n in long.items() if TOKENIZER.decode(s) == text} for times, text in found)
+    repeated = [(entry.times, entry.text) for entry in result.repeated]
+    assert [times for times, _ in repeated] == sorted((n for n in long.values() if n > 1), reverse=True)[
+        : len(repeated)
+    ]
+    assert all(times in {n for s, n in long.items() if TOKENIZER.decode(s) == text} for times, text in repeated)
     assert result.sample[0][0] == TOKENIZER.decode(sentences[0])
     assert json.loads(json.dumps(result.model_dump(mode="json")))["tokens"] == len(tokens)
 
@@ -115,7 +117,7 @@ def test_sentences_hash_alike_exactly_where_they_are_alike(sentences: list[list[
 
 
 def test_with_few_hashes_all_copies_of_a_sentence_stay_or_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    documents = healthy(60)
+    documents = healthy_documents(60)
     monkeypatch.setattr(report, "MAX_HASHES", 40)
     monkeypatch.setattr(report, "_TOP_REPEATS", 1000)
     result = inspected(tmp_path, documents * 3)
@@ -125,17 +127,17 @@ def test_with_few_hashes_all_copies_of_a_sentence_stay_or_go(tmp_path: Path, mon
 
 
 def test_a_healthy_corpus_is_not_warned_of(tmp_path: Path) -> None:
-    assert warned(inspected(tmp_path, healthy())) == set()
+    assert warned(inspected(tmp_path, healthy_documents())) == set()
 
 
 @pytest.mark.parametrize(
     ("documents", "expected"),
     [
-        ([[sentence] for document in healthy() for sentence in document], {"one sentence"}),
-        ([list(chain.from_iterable(healthy()))], {"one document"}),
-        ([[[UNKNOWN, *s] for s in document] for document in healthy()], {"unknown"}),
-        (healthy() + healthy()[:10], {"repeated"}),
-        (healthy(4), {"little"}),
+        ([[sentence] for document in healthy_documents() for sentence in document], {"one sentence"}),
+        ([list(chain.from_iterable(healthy_documents()))], {"one document"}),
+        ([[[UNKNOWN, *s] for s in document] for document in healthy_documents()], {"unknown"}),
+        (healthy_documents() + healthy_documents()[:10], {"repeated"}),
+        (healthy_documents(4), {"little"}),
     ],
     ids=["shuffled", "boundaries lost", "foreign script", "duplicates", "tiny"],
 )
@@ -144,13 +146,13 @@ def test_each_fault_has_its_warning(tmp_path: Path, documents: list[Document], e
 
 
 def test_headings_that_recur_are_no_repeats(tmp_path: Path) -> None:
-    result = inspected(tmp_path, [[[5, 6, 7], *document] for document in healthy()])
+    result = inspected(tmp_path, [[[5, 6, 7], *document] for document in healthy_documents()])
     assert result.repeated_share == 0
     assert warned(result) == set()
 
 
 def test_the_report_reads_as_text(tmp_path: Path) -> None:
-    documents = healthy()
+    documents = healthy_documents()
     text = inspected(tmp_path, [*documents, documents[0][:2]], dropped=7).render()
     sentences = [*chain.from_iterable(documents), *documents[0][:2]]
     assert f"{sum(map(len, sentences)):,}" in text

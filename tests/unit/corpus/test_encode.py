@@ -53,7 +53,7 @@ def test_a_word_is_tokenized_once() -> None:
     assert sorted(seen) == ["", ".", "four", "one", "three", "two"]
 
 
-def counted(lengths: list[list[int]]) -> encode.EncodedDocuments:
+def encode_counted(lengths: list[list[int]]) -> encode.EncodedDocuments:
     """Encode documents whose sentences have so many tokens, numbered through."""
     numbers = iter(range(1, 60_000))
     documents = [[" ".join(str(next(numbers)) for _ in range(n)) for n in document] for document in lengths]
@@ -64,7 +64,7 @@ def counted(lengths: list[list[int]]) -> encode.EncodedDocuments:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5) | st.integers(0, 700), max_size=4), max_size=5))
 def test_sentences_are_kept_cut_or_dropped(lengths: list[list[int]]) -> None:
-    result = counted(lengths)
+    result = encode_counted(lengths)
     assert result.ids.tolist() == list(range(1, 1 + sum(map(sum, lengths))))  # no token lost, added or moved
     spans = np.diff(result.sentence_first).tolist()
     expected = []
@@ -85,12 +85,12 @@ def test_sentences_are_kept_cut_or_dropped(lengths: list[list[int]]) -> None:
 
 
 def test_a_run_without_a_boundary_becomes_equal_spans() -> None:
-    assert np.diff(counted([[3, 300]]).sentence_first).tolist() == [3, 100, 100, 100]
-    assert np.diff(counted([[128], [129]]).sentence_first).tolist() == [128, 64, 65]
+    assert np.diff(encode_counted([[3, 300]]).sentence_first).tolist() == [3, 100, 100, 100]
+    assert np.diff(encode_counted([[128], [129]]).sentence_first).tolist() == [128, 64, 65]
 
 
 def test_nothing_gives_nothing() -> None:
-    result = counted([[], [0, 0]])
+    result = encode_counted([[], [0, 0]])
     assert (len(result.ids), result.sentence_first.tolist(), result.document_first.tolist()) == (0, [0], [0])
     assert result.dropped == 2
 

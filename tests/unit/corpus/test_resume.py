@@ -4,8 +4,6 @@ import bz2
 import errno
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,14 +24,8 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.text.document import Document, OnError, TextSettings
 from bertwright.text.documents import Input
 from bertwright.text.documents import read_sources as read_really
-from bertwright.text.wordpiece import train_tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer(own_text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vocabulary") / "tokenizer"
-    train_tokenizer([own_text.read_text()], vocab_size=500).save(folder)
-    return folder
+from tests.support.commands import run_bertwright
+from tests.support.folders import contents
 
 
 @pytest.fixture
@@ -50,11 +42,7 @@ def texts(own_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     return paths
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def built(inputs: list[Path], tokenizer: Path, out: Path, **more: Any) -> Manifest:
+def build(inputs: list[Path], tokenizer: Path, out: Path, **more: Any) -> Manifest:
     return build_corpus(inputs, tokenizer=tokenizer, out=out, **({"workers": 1, "shard_tokens": 300} | more))
 
 
@@ -75,9 +63,9 @@ def dying(name: str, after: int) -> Any:
 
 
 def test_a_build_goes_on_to_the_same_bytes(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    whole = built(texts, tokenizer, tmp_path / "whole")
+    whole = build(texts, own_tokenizer, tmp_path / "whole")
     assert len(whole.shards) > 6
     home = tmp_path / "home"
     home.mkdir()
@@ -85,14 +73,14 @@ def test_a_build_goes_on_to_the_same_bytes(
     for workers, name, after in ((1, "0.txt", 2), (2, "1.txt", 3), (1, "2.txt", 0), (1, "2.txt", 9)):
         monkeypatch.setattr(reading, "read_sources", dying(name, after))
         with pytest.raises(Dies):
-            built(texts, tokenizer, home / "corpus", workers=workers)
+            build(texts, own_tokenizer, home / "corpus", workers=workers)
         assert not (home / "corpus" / "manifest.json").exists()
         state = home / "corpus" / ".building" / "build.json"
         kept.append(len(json.loads(state.read_text())["state"]["shards"]) if state.exists() else 0)
     assert kept[0] == 0 < kept[1] < kept[2] < kept[3]
     monkeypatch.setattr(reading, "read_sources", read_really)
     (state.parent / ".build.json.x.tmp").touch()  # as a kill within a write of the state leaves it
-    assert built(texts, tokenizer, home / "corpus") == whole
+    assert build(texts, own_tokenizer, home / "corpus") == whole
     assert "continues after" in capsys.readouterr().err
     assert contents(home) == {f"corpus/{name}": data for name, data in contents(tmp_path / "whole").items()}
 
@@ -100,15 +88,15 @@ def test_a_build_goes_on_to_the_same_bytes(
 def stopped(texts: list[Path], tokenizer: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
     monkeypatch.setattr(reading, "read_sources", dying("1.txt", 8))
     with pytest.raises(Dies):
-        built(texts, tokenizer, out, **more)
+        build(texts, tokenizer, out, **more)
     monkeypatch.setattr(reading, "read_sources", read_really)
 
 
 def test_a_build_of_another_configuration_is_not_taken_up(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "corpus"
-    stopped(texts, tokenizer, out, monkeypatch)
+    stopped(texts, own_tokenizer, out, monkeypatch)
     before = contents(tmp_path / "corpus" / ".building")
     for inputs, more, named in (
         (texts, {"shard_tokens": 301}, "shard_tokens"),
@@ -116,20 +104,20 @@ def test_a_build_of_another_configuration_is_not_taken_up(
         (texts, {"settings": TextSettings(language="de"), "skip": True}, "text, on_error"),
     ):
         with pytest.raises(InputError, match=rf"unfinished build with other {named}; remove .*building"):
-            built(inputs, tokenizer, out, **more)
+            build(inputs, own_tokenizer, out, **more)
     texts[0].write_text(texts[0].read_text() + "More.")
     with pytest.raises(InputError, match=r"0\.txt: was changed after the unfinished build"):
-        built(texts, tokenizer, out)
+        build(texts, own_tokenizer, out)
     assert contents(tmp_path / "corpus" / ".building") == before
 
 
 def test_an_input_that_was_not_yet_read_may_change(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stopped(texts, tokenizer, tmp_path / "corpus", monkeypatch)
+    stopped(texts, own_tokenizer, tmp_path / "corpus", monkeypatch)
     texts[2].write_text("Another text. It is short.\n")
-    changed = built(texts, tokenizer, tmp_path / "corpus")
-    assert built(texts, tokenizer, tmp_path / "fresh") == changed
+    changed = build(texts, own_tokenizer, tmp_path / "corpus")
+    assert build(texts, own_tokenizer, tmp_path / "fresh") == changed
 
 
 def killed_at_the_end(
@@ -158,56 +146,61 @@ def killed_at_the_end(
     with monkeypatch.context() as patched:
         patched.setattr(unfinished, "_move_up", move_up)
         with pytest.raises(Dies):
-            built(texts, tokenizer, out, shard_tokens=10_000)
+            build(texts, tokenizer, out, shard_tokens=10_000)
     assert left == [0]
 
 
 @pytest.mark.parametrize("done", range(9))
 def test_a_build_killed_while_it_ends_is_done(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, done: int, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, done: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "corpus"
-    killed_at_the_end(texts, tokenizer, out, done, monkeypatch)
-    found = built(texts, tokenizer, out, shard_tokens=10_000)
-    assert found == built(texts, tokenizer, tmp_path / "whole", shard_tokens=10_000)
+    killed_at_the_end(texts, own_tokenizer, out, done, monkeypatch)
+    manifest = build(texts, own_tokenizer, out, shard_tokens=10_000)
+    assert manifest == build(texts, own_tokenizer, tmp_path / "whole", shard_tokens=10_000)
     assert contents(out) == contents(tmp_path / "whole")
     with pytest.raises(InputError, match="not an empty folder"):
-        built(texts, tokenizer, out)
+        build(texts, own_tokenizer, out)
 
 
 @pytest.mark.parametrize("done", [0, 4, 5])
 @pytest.mark.parametrize("change", ["Another text, which is longer. " * 100, None])
 def test_a_build_killed_while_it_ends_is_none_of_a_text_that_changed(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, done: int, change: str | None, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path],
+    own_tokenizer: Path,
+    tmp_path: Path,
+    done: int,
+    change: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In its size, or as its time tells alone."""
+    """Changed in size, or only in modification time."""
     out = tmp_path / "corpus"
-    killed_at_the_end(texts, tokenizer, out, done, monkeypatch)
+    killed_at_the_end(texts, own_tokenizer, out, done, monkeypatch)
     before = contents(out)
     texts[1].write_text(change or texts[1].read_text().upper())
     if change is None:
         later = time.time_ns() + 10**9
         os.utime(texts[1], ns=(later, later))
     with pytest.raises(InputError, match=r"1\.txt: was changed after the build in .* read it; remove .*corpus to"):
-        built(texts, tokenizer, out, shard_tokens=10_000)
+        build(texts, own_tokenizer, out, shard_tokens=10_000)
     assert contents(out) == before
 
 
 def test_a_link_and_the_working_folder_may_be_filled(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    built(texts, tokenizer, tmp_path / "link")
+    build(texts, own_tokenizer, tmp_path / "link")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    built(texts, tokenizer, Path())
+    build(texts, own_tokenizer, Path())
     assert contents(tmp_path / "real") == contents(tmp_path / "here")
     assert Corpus.open(tmp_path / "link").num_documents > 5
 
 
 def test_two_builds_of_one_corpus_at_once_are_refused(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = []
     really = CorpusWriter.add
@@ -216,16 +209,16 @@ def test_two_builds_of_one_corpus_at_once_are_refused(
         if not refused:
             refused.append(True)
             with pytest.raises(InputError, match="another process is building this corpus"):
-                built(texts, tokenizer, tmp_path / "corpus")
+                build(texts, own_tokenizer, tmp_path / "corpus")
         return really(self, encoded)
 
     monkeypatch.setattr(CorpusWriter, "add", add)
-    built(texts, tokenizer, tmp_path / "corpus")
+    build(texts, own_tokenizer, tmp_path / "corpus")
     assert refused
 
 
 def test_a_disk_without_locks_is_refused(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(descriptor: int, **_: Any) -> bool:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -233,12 +226,12 @@ def test_a_disk_without_locks_is_refused(
     with monkeypatch.context() as patched:
         patched.setattr(locks, "lock_descriptor", fail)
         with pytest.raises(InputError, match="corpus: this file system has no locks, which a build needs"):
-            built(texts, tokenizer, tmp_path / "corpus")
-    assert built(texts, tokenizer, tmp_path / "corpus").documents > 5
+            build(texts, own_tokenizer, tmp_path / "corpus")
+    assert build(texts, own_tokenizer, tmp_path / "corpus").documents > 5
 
 
 def test_a_full_disk_keeps_the_whole_shards(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really, added = CorpusWriter.add, []
 
@@ -250,46 +243,48 @@ def test_a_full_disk_keeps_the_whole_shards(
 
     monkeypatch.setattr(CorpusWriter, "add", add)
     with pytest.raises(RunFailed, match="the disk is full"):
-        built(texts, tokenizer, tmp_path / "corpus")
+        build(texts, own_tokenizer, tmp_path / "corpus")
     assert {path.name for path in (tmp_path / "corpus").iterdir()} == {".building"}
-    found = built(texts, tokenizer, tmp_path / "corpus")
-    assert found == built(texts, tokenizer, tmp_path / "whole")
+    manifest = build(texts, own_tokenizer, tmp_path / "corpus")
+    assert manifest == build(texts, own_tokenizer, tmp_path / "whole")
 
 
-def run(*command: object, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "bertwright", *map(str, command)], capture_output=True, text=True, check=False, **more
-    )
-
-
-def test_files_that_may_not_grow_are_said(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_files_that_may_not_grow_are_reported(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     import resource
 
     (tmp_path / "long.txt").write_text(own_text.read_text() * 40)
-    found = run(
-        *("corpus", "build", tmp_path / "long.txt", "--tokenizer", tokenizer, "--out", tmp_path / "home" / "corpus"),
+    completed = run_bertwright(
+        *(
+            "corpus",
+            "build",
+            tmp_path / "long.txt",
+            "--tokenizer",
+            own_tokenizer,
+            "--out",
+            tmp_path / "home" / "corpus",
+        ),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
     )
-    assert found.returncode == 1
-    assert "corpus: the disk is full (File too large); nothing was written there" in found.stderr
+    assert completed.returncode == 1
+    assert "corpus: the disk is full (File too large); nothing was written there" in completed.stderr
     assert contents(tmp_path / "home") == {}
 
 
-def test_a_folder_that_cannot_be_written_is_said(own_text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home").chmod(0o555)
-    command = ("corpus", "build", own_text, "--tokenizer", tokenizer, "--out", tmp_path / "home" / "corpus")
+    command = ("corpus", "build", own_text, "--tokenizer", own_tokenizer, "--out", tmp_path / "home" / "corpus")
     if os.geteuid() == 0:  # whom no permission stops: a file where the folder should be does
         (tmp_path / "file").write_text("")
         command = (*command[:-1], tmp_path / "file" / "corpus")
-    found = run(*command)
-    assert found.returncode == 2
-    assert "file is a file" in found.stderr or "no file can be written in" in found.stderr
+    completed = run_bertwright(*command)
+    assert completed.returncode == 2
+    assert "file is a file" in completed.stderr or "no file can be written in" in completed.stderr
     assert contents(tmp_path / "home") == {}
 
 
 def test_what_cannot_be_read_is_left_out_and_counted(
-    texts: list[Path], tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [json.dumps({"text": f"Record {n} is here. It has words."}) for n in range(60)]
     lines[10], lines[40] = "{", json.dumps({"body": "x"})
@@ -298,41 +293,41 @@ def test_what_cannot_be_read_is_left_out_and_counted(
     (tmp_path / "cut.txt.bz2").write_bytes(packed[: len(packed) * 2 // 3])
     inputs = [tmp_path / "records.jsonl", tmp_path / "cut.txt.bz2", texts[1]]
     with pytest.raises(InputError, match=r"records\.jsonl:11"):
-        built(inputs, tokenizer, tmp_path / "stop")
-    found = built(inputs, tokenizer, tmp_path / "skip", skip=True)
-    assert (found.skipped.files, found.skipped.records) == (1, 2)
-    messages = found.skipped.first
+        build(inputs, own_tokenizer, tmp_path / "stop")
+    manifest = build(inputs, own_tokenizer, tmp_path / "skip", skip=True)
+    assert (manifest.skipped.files, manifest.skipped.records) == (1, 2)
+    messages = manifest.skipped.first
     assert [part in message for part, message in zip((":11:", ":41:", "cut.txt.bz2"), messages, strict=True)] == [
         True
     ] * 3
     good = [tmp_path / "good.jsonl", texts[1]]
     good[0].write_text("\n".join(line for n, line in enumerate(lines) if n not in (10, 40)))
-    expected = built(good, tokenizer, tmp_path / "good")
-    assert found.documents > expected.documents  # what could be read of the file that was cut short is there
-    assert len(found.sources) == 3
+    expected = build(good, own_tokenizer, tmp_path / "good")
+    assert manifest.documents > expected.documents  # what could be read of the file that was cut short is there
+    assert len(manifest.sources) == 3
 
     monkeypatch.setattr(reading, "read_sources", dying("records.jsonl", 45))
     with pytest.raises(Dies):
-        built(inputs, tokenizer, tmp_path / "again", skip=True)
+        build(inputs, own_tokenizer, tmp_path / "again", skip=True)
     monkeypatch.setattr(reading, "read_sources", read_really)
-    assert built(inputs, tokenizer, tmp_path / "again", skip=True) == found
+    assert build(inputs, own_tokenizer, tmp_path / "again", skip=True) == manifest
     assert contents(tmp_path / "again") == contents(tmp_path / "skip")
 
 
-def test_nothing_but_bad_text_is_an_error_all_the_same(tokenizer: Path, tmp_path: Path) -> None:
+def test_nothing_but_bad_text_is_an_error_all_the_same(own_tokenizer: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match=r"no text was found .*bad\.txt:1: not UTF-8"):
-        built([tmp_path / "bad.txt"], tokenizer, tmp_path / "corpus", skip=True)
+        build([tmp_path / "bad.txt"], own_tokenizer, tmp_path / "corpus", skip=True)
     assert not (tmp_path / "corpus").exists()
 
 
-def test_a_link_that_leads_nowhere_is_named_or_left_out(texts: list[Path], tokenizer: Path, tmp_path: Path) -> None:
+def test_a_link_that_leads_nowhere_is_named_or_left_out(texts: list[Path], own_tokenizer: Path, tmp_path: Path) -> None:
     (texts[0].parent / "gone.txt").symlink_to("nowhere")
     with pytest.raises(InputError, match=r"gone\.txt: the link leads to no file"):
-        built([texts[0].parent], tokenizer, tmp_path / "stop")
-    found = built([texts[0].parent], tokenizer, tmp_path / "skip", skip=True)
-    assert found.skipped.files == 1
-    assert found.documents == built(texts, tokenizer, tmp_path / "good").documents
+        build([texts[0].parent], own_tokenizer, tmp_path / "stop")
+    manifest = build([texts[0].parent], own_tokenizer, tmp_path / "skip", skip=True)
+    assert manifest.skipped.files == 1
+    assert manifest.documents == build(texts, own_tokenizer, tmp_path / "good").documents
 
 
 def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:
@@ -355,12 +350,16 @@ def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:
             part_of(paths, part)
 
 
-def test_parts_built_apart_hold_the_text_of_the_whole(texts: list[Path], tokenizer: Path, tmp_path: Path) -> None:
-    whole = run("corpus", "build", *texts, "--tokenizer", tokenizer, "--out", tmp_path / "whole", "--json")
+def test_parts_built_apart_hold_the_text_of_the_whole(texts: list[Path], own_tokenizer: Path, tmp_path: Path) -> None:
+    whole = run_bertwright(
+        "corpus", "build", *texts, "--tokenizer", own_tokenizer, "--out", tmp_path / "whole", "--json"
+    )
     for i in (1, 2, 3):
-        part = ("--shard", f"{i}/3", "--tokenizer", tokenizer, "--out", tmp_path / str(i))
-        assert run("corpus", "build", *texts, *part).returncode == 0
-    merged = run("corpus", "merge", *(tmp_path / str(i) for i in (1, 2, 3)), "--out", tmp_path / "all", "--json")
+        part = ("--shard", f"{i}/3", "--tokenizer", own_tokenizer, "--out", tmp_path / str(i))
+        assert run_bertwright("corpus", "build", *texts, *part).returncode == 0
+    merged = run_bertwright(
+        "corpus", "merge", *(tmp_path / str(i) for i in (1, 2, 3)), "--out", tmp_path / "all", "--json"
+    )
     for name in ("documents", "sentences", "tokens", "duplicates"):
         assert json.loads(merged.stdout)[name] == json.loads(whole.stdout)[name]
     one, other = Corpus.open(tmp_path / "whole"), Corpus.open(tmp_path / "all")
@@ -368,14 +367,17 @@ def test_parts_built_apart_hold_the_text_of_the_whole(texts: list[Path], tokeniz
     assert [token for _, tokens in one.blocks() for token in tokens] == [
         token for _, tokens in other.blocks() for token in tokens
     ]
-    assert run("corpus", "build", *texts, "--shard", "2", "--tokenizer", tokenizer, "--out", "x").returncode == 2
+    assert (
+        run_bertwright("corpus", "build", *texts, "--shard", "2", "--tokenizer", own_tokenizer, "--out", "x").returncode
+        == 2
+    )
 
 
-def test_a_page_that_defeats_the_reader_of_markup_is_named_or_left_out(tokenizer: Path) -> None:
+def test_a_page_that_defeats_the_reader_of_markup_is_named_or_left_out(own_tokenizer: Path) -> None:
     words = Document(("good text.",), "text:1")
     bad = Document((None,), "text:2")  # type: ignore[arg-type]
     with pytest.raises(RunFailed, match="text:2: could not be split into sentences"):
-        encode_chunk([words, bad], tokenizer, TextSettings(), skip=False)
-    found = encode_chunk([words, bad], tokenizer, TextSettings(), skip=True)
-    assert len(found.documents.document_first) == 2
-    assert [message[:7] for message in found.failed] == ["text:2:"]
+        encode_chunk([words, bad], own_tokenizer, TextSettings(), skip=False)
+    encoded = encode_chunk([words, bad], own_tokenizer, TextSettings(), skip=True)
+    assert len(encoded.documents.document_first) == 2
+    assert [message[:7] for message in encoded.failed] == ["text:2:"]

@@ -28,7 +28,7 @@ SMALL = Tokenizer([*SPECIAL, *"abcdefghij"], Rules(cased=False, strip_accents=Fa
 LARGE = Tokenizer([*SPECIAL, *(f"w{i}" for i in range(70_000))], Rules(cased=False, strip_accents=False))
 
 
-def encoded(documents: list[Document], vocab_size: int) -> EncodedDocuments:
+def encoded_documents(documents: list[Document], vocab_size: int) -> EncodedDocuments:
     sentences = [sentence for document in documents for sentence in document]
     return EncodedDocuments(
         ids=np.array([id for sentence in sentences for id in sentence], token_dtype(vocab_size)),
@@ -37,13 +37,13 @@ def encoded(documents: list[Document], vocab_size: int) -> EncodedDocuments:
     )
 
 
-def write(
+def write_shards(
     folder: Path, batches: list[list[Document]], *, tokenizer: Tokenizer = SMALL, shard_tokens: int = 1 << 60
 ) -> Manifest:
     folder.mkdir(exist_ok=True)
     with CorpusWriter(folder, tokenizer=tokenizer, shard_tokens=shard_tokens) as writer:
         for batch in batches:
-            writer.add(encoded(batch, tokenizer.vocab_size))
+            writer.add(encoded_documents(batch, tokenizer.vocab_size))
         return writer.finish(text={"language": "en"}, sources=(), dropped=0)
 
 
@@ -77,7 +77,7 @@ def test_a_corpus_gives_back_what_was_written(
 ) -> None:
     folder = tmp_path_factory.mktemp("corpus")
     tokenizer: Any = NoTokenizer(vocab_size)
-    manifest = write(folder, batches, tokenizer=tokenizer, shard_tokens=shard_tokens)
+    manifest = write_shards(folder, batches, tokenizer=tokenizer, shard_tokens=shard_tokens)
     corpus = Corpus.open(folder)
     documents = [document for batch in batches for document in batch]
     flat = [sentence for document in documents for sentence in document]
@@ -108,20 +108,20 @@ def test_a_corpus_gives_back_what_was_written(
 
 
 def test_locate_takes_no_rows(tmp_path: Path) -> None:
-    write(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     parts = Corpus.open(tmp_path).locate(np.empty(0, np.int64), np.empty(0, np.int32))
     assert [len(part) for part in parts] == [0, 0, 0]
 
 
 def test_a_large_vocabulary_keeps_its_large_ids(tmp_path: Path) -> None:
-    write(tmp_path, [[[[70_004, 3], [65_536]]]], tokenizer=LARGE)
+    write_shards(tmp_path, [[[[70_004, 3], [65_536]]]], tokenizer=LARGE)
     corpus = verify(tmp_path)
     assert read_back(corpus, 0, 2) == [70_004, 3, 65_536]
     assert corpus.tokenizer.hash == LARGE.hash
 
 
 def test_views_lie_over_the_file_itself(tmp_path: Path) -> None:
-    write(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     corpus = Corpus.open(tmp_path)
     shard, start, _ = corpus.locate(np.array([0]), np.array([1], np.int32))
     assert read_back(corpus, 0, 1) == [5, 6, 7]
@@ -137,7 +137,7 @@ def test_views_lie_over_the_file_itself(tmp_path: Path) -> None:
 
 
 def test_shards_are_plain_arrow_streams(tmp_path: Path) -> None:
-    manifest = write(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]])
+    manifest = write_shards(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]])
     table = pa.ipc.open_stream(tmp_path / "shard-00000.arrow").read_all()
     assert table.column("document").to_pylist() == DOCUMENTS
     assert table.schema.field("document").type == pa.large_list(pa.large_list(pa.uint16()))
@@ -146,20 +146,20 @@ def test_shards_are_plain_arrow_streams(tmp_path: Path) -> None:
 
 def test_shards_open_unchanged_in_datasets(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="the package 'datasets' is not installed")
-    write(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]])
+    write_shards(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]])
     assert datasets.Dataset.from_file(str(tmp_path / "shard-00000.arrow"))["document"][:] == DOCUMENTS
 
 
 def test_a_pickled_corpus_is_opened_again(tmp_path: Path) -> None:
-    write(tmp_path, [[[[5] * 100] * 1000]])
+    write_shards(tmp_path, [[[[5] * 100] * 1000]])
     data = pickle.dumps(Corpus.open(tmp_path))
     assert len(data) < 1000
     assert read_back(pickle.loads(data), 999, 1) == [5] * 100
 
 
 def test_equal_tokens_and_tokenizer_make_an_equal_fingerprint(tmp_path: Path) -> None:
-    one, two = write(tmp_path / "a", [DOCUMENTS]), write(tmp_path / "b", [DOCUMENTS])
-    other = write(tmp_path / "c", [DOCUMENTS[1:]])
+    one, two = write_shards(tmp_path / "a", [DOCUMENTS]), write_shards(tmp_path / "b", [DOCUMENTS])
+    other = write_shards(tmp_path / "c", [DOCUMENTS[1:]])
     assert one == two
     assert one.fingerprint != other.fingerprint
     assert Corpus.open(tmp_path / "a").fingerprint == one.fingerprint
@@ -167,7 +167,7 @@ def test_equal_tokens_and_tokenizer_make_an_equal_fingerprint(tmp_path: Path) ->
 
 @pytest.mark.parametrize("change", [-1, 8])
 def test_a_shard_of_another_size_is_named_with_both_sizes(tmp_path: Path, change: int) -> None:
-    manifest = write(tmp_path, [DOCUMENTS])
+    manifest = write_shards(tmp_path, [DOCUMENTS])
     path = tmp_path / "shard-00000.arrow"
     size = manifest.shards[0].bytes
     data = path.read_bytes()
@@ -178,19 +178,19 @@ def test_a_shard_of_another_size_is_named_with_both_sizes(tmp_path: Path, change
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    write(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]], shard_tokens=1)
+    write_shards(tmp_path, [DOCUMENTS[:2], DOCUMENTS[2:]], shard_tokens=1)
     (tmp_path / "shard-00001.arrow").unlink()
     with pytest.raises(InputError, match=r"shard-00001\.arrow: this file of the corpus is missing"):
         Corpus.open(tmp_path)
 
 
 def test_a_flipped_bit_is_found_wherever_it_lies(tmp_path: Path) -> None:
-    write(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     path = tmp_path / "shard-00000.arrow"
     data = path.read_bytes()
     verify(tmp_path)
-    for place in range(0, len(data), 7):  # the layout repeats every 8 bytes
-        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+    for position in range(0, len(data), 7):  # the layout repeats every 8 bytes
+        path.write_bytes(data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :])
         with pytest.raises(InputError, match=r"shard-00000\.arrow: expected the sha256"):
             verify(tmp_path)
         with suppress(InputError):  # cheap opening may overlook it, but never fails in another way
@@ -198,7 +198,7 @@ def test_a_flipped_bit_is_found_wherever_it_lies(tmp_path: Path) -> None:
 
 
 def test_changed_tokens_are_found_when_their_batch_is_first_read(tmp_path: Path) -> None:
-    write(tmp_path, [[[[5] * 50]], [[[6] * 50]], [[[7] * 50]]])
+    write_shards(tmp_path, [[[[5] * 50]], [[[6] * 50]], [[[7] * 50]]])
     path = tmp_path / "shard-00000.arrow"
     data = path.read_bytes()
     at = data.index(bytes([6, 0] * 50)) + 40
@@ -214,7 +214,7 @@ def test_changed_tokens_are_found_when_their_batch_is_first_read(tmp_path: Path)
 
 
 def test_changed_offsets_are_found_when_they_are_first_read(tmp_path: Path) -> None:
-    write(tmp_path, [[[[5] * 50]], [[[6] * 30, [8] * 20]], [[[7] * 50]]])
+    write_shards(tmp_path, [[[[5] * 50]], [[[6] * 30, [8] * 20]], [[[7] * 50]]])
     path = tmp_path / "shard-00000.arrow"
     data = path.read_bytes()
     at = data.index(np.array([0, 30, 50], np.int64).tobytes()) + 8
@@ -226,7 +226,7 @@ def test_changed_offsets_are_found_when_they_are_first_read(tmp_path: Path) -> N
 
 
 def test_verify_reads_the_hashes_and_the_drop_list(tmp_path: Path) -> None:
-    manifest = write(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
+    manifest = write_shards(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
     assert manifest.duplicates is not None
     assert manifest.duplicates.documents == 1
     for name, harm, message in (
@@ -248,7 +248,7 @@ def test_verify_reads_the_hashes_and_the_drop_list(tmp_path: Path) -> None:
 
 
 def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
-    manifest = write(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
+    manifest = write_shards(tmp_path, [DOCUMENTS, DOCUMENTS[:1]])
     assert verify(tmp_path).manifest == manifest == read_manifest(tmp_path)
     files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
     names = {"duplicates.i8", "manifest.json", "shard-00000.arrow", "shard-00000.hashes"}
@@ -256,9 +256,9 @@ def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
     assert {path.name for path in files} == names
     for path in files:
         data = path.read_bytes()
-        for place in {*range(0, len(data), 13), *range(len(data) - 3, len(data))}:
+        for position in {*range(0, len(data), 13), *range(len(data) - 3, len(data))}:
             for bits in (0x01, 0x20, 0x2A):  # the last makes a blank of a line's end, which JSON does not see
-                path.write_bytes(data[:place] + bytes([data[place] ^ bits]) + data[place + 1 :])
+                path.write_bytes(data[:position] + bytes([data[position] ^ bits]) + data[position + 1 :])
                 with pytest.raises(InputError, match=re.escape(str(tmp_path))):
                     verify(tmp_path)
         path.write_bytes(data)
@@ -267,7 +267,7 @@ def test_a_flipped_byte_of_any_file_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["digest", "tokenizer_files"])
 def test_a_manifest_without_digests_is_refused(tmp_path: Path, name: str) -> None:
-    manifest = write(tmp_path, [DOCUMENTS]).model_dump(mode="json")
+    manifest = write_shards(tmp_path, [DOCUMENTS]).model_dump(mode="json")
     del manifest[name]
     write_json(tmp_path / "manifest.json", manifest)
     with pytest.raises(InputError, match=rf"manifest\.json: {name}: Field required .*build older ones again"):
@@ -276,7 +276,7 @@ def test_a_manifest_without_digests_is_refused(tmp_path: Path, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["../manifest.json", "/etc/hostname", "..", ""])
 def test_verify_reads_no_file_outside_of_the_tokenizer(tmp_path: Path, name: str) -> None:
-    manifest = write(tmp_path, [DOCUMENTS]).model_dump(mode="json")
+    manifest = write_shards(tmp_path, [DOCUMENTS]).model_dump(mode="json")
     manifest |= {"tokenizer_files": {name: "0" * 64}, "digest": ""}
     write_json(tmp_path / "manifest.json", manifest)
     digest = hashlib.sha256((tmp_path / "manifest.json").read_bytes()).hexdigest()
@@ -286,13 +286,13 @@ def test_verify_reads_no_file_outside_of_the_tokenizer(tmp_path: Path, name: str
 
 
 def test_verify_finds_ids_outside_of_the_vocabulary(tmp_path: Path) -> None:
-    write(tmp_path, [[[[5, SMALL.vocab_size]]]])
+    write_shards(tmp_path, [[[[5, SMALL.vocab_size]]]])
     with pytest.raises(InputError, match=r"shard-00000\.arrow: token id 15, .* 15 pieces"):
         verify(tmp_path)
 
 
 def test_a_foreign_tokenizer_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     shutil.rmtree(tmp_path / "tokenizer")
     Tokenizer([*SPECIAL, *"jihgfedcba"], Rules(cased=False, strip_accents=False)).save(tmp_path / "tokenizer")
     with pytest.raises(InputError, match=r"tokenizer: expected the tokenizer that made the corpus"):
@@ -303,8 +303,8 @@ def test_a_foreign_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     cased = Tokenizer(SMALL.pieces, Rules(cased=True, strip_accents=False))
-    write(tmp_path / "a", [DOCUMENTS])
-    other = write(tmp_path / "b", [DOCUMENTS], tokenizer=cased)
+    write_shards(tmp_path / "a", [DOCUMENTS])
+    other = write_shards(tmp_path / "b", [DOCUMENTS], tokenizer=cased)
     shutil.copy(tmp_path / "b" / "shard-00000.arrow", tmp_path / "a")
     manifest = read_json(tmp_path / "a" / "manifest.json")
     manifest["shards"][0]["sha256"] = other.shards[0].sha256
@@ -325,7 +325,7 @@ def test_a_shard_of_another_tokenizer_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_changed_manifest_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    write(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     path = tmp_path / "manifest.json"
     write_json(path, read_json(path) | change)
     with pytest.raises(InputError, match=rf"manifest\.json: .*{message}"):
@@ -333,7 +333,7 @@ def test_a_changed_manifest_is_refused(tmp_path: Path, change: dict[str, Any], m
 
 
 def test_counts_that_are_not_those_of_the_shard_are_refused(tmp_path: Path) -> None:
-    write(tmp_path, [DOCUMENTS])
+    write_shards(tmp_path, [DOCUMENTS])
     manifest = read_json(tmp_path / "manifest.json")
     manifest["documents"] = manifest["shards"][0]["documents"] = 5
     write_json(tmp_path / "manifest.json", manifest)
@@ -347,7 +347,7 @@ def test_a_folder_without_manifest_is_no_corpus(tmp_path: Path) -> None:
 
 
 def test_a_compressed_stream_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, [[[[5] * 1000]]])
+    write_shards(tmp_path, [[[[5] * 1000]]])
     path = tmp_path / "shard-00000.arrow"
     table = pa.ipc.open_stream(path).read_all()
     with pa.ipc.new_stream(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
@@ -361,6 +361,6 @@ def test_a_compressed_stream_is_refused(tmp_path: Path) -> None:
 
 def test_a_corpus_without_its_last_write_is_none(tmp_path: Path) -> None:
     with CorpusWriter(tmp_path, tokenizer=SMALL) as writer:
-        writer.add(encoded(DOCUMENTS, SMALL.vocab_size))
+        writer.add(encoded_documents(DOCUMENTS, SMALL.vocab_size))
     with pytest.raises(InputError, match="not a corpus"):
         Corpus.open(tmp_path)

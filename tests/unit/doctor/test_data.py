@@ -112,7 +112,7 @@ def test_duplicates_few_many_and_uncounted(tmp_path: Path) -> None:
     assert corpus_levels(tmp_path / "kept") == {"duplicates": "note"}
 
 
-def test_unknown_pieces_are_told_with_and_without_quick(tmp_path: Path) -> None:
+def test_unknown_pieces_are_reported_with_and_without_quick(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c", [[*document, "река ночь"] for document in DOCUMENTS])
     assert corpus_levels(tmp_path / "c") == {"unknown": "warning"}
     assert corpus_levels(tmp_path / "c", quick=False)["unknown"] == "warning"
@@ -126,13 +126,13 @@ def test_the_warnings_of_inspect_come_through(tmp_path: Path) -> None:
     assert [f"{each.text}; {each.advice}" for each in findings if each.advice] == list(report.warnings)
 
 
-def table(path: Path, rows: Sequence[tuple[str, Any]]) -> Path:
+def write_rows(path: Path, rows: Sequence[tuple[str, Any]]) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(f"{text}\t{label}\n" for text, label in [("text", "label"), *rows]), "utf-8")
     return path
 
 
-def healthy(count: int = 60, *, seed: int = 0) -> list[tuple[str, str]]:
+def healthy_rows(count: int = 60, *, seed: int = 0) -> list[tuple[str, str]]:
     return [(text, ("good", "bad")[row % 2]) for row, text in enumerate(random_sentences(count, seed=seed))]
 
 
@@ -141,8 +141,8 @@ def data_levels(folder: Path, kind: str = "classify") -> dict[str, str]:
 
 
 def test_healthy_data_have_nothing_wrong(tmp_path: Path) -> None:
-    table(tmp_path / "train.tsv", healthy())
-    table(tmp_path / "dev.tsv", healthy(20, seed=1))
+    write_rows(tmp_path / "train.tsv", healthy_rows())
+    write_rows(tmp_path / "dev.tsv", healthy_rows(20, seed=1))
     data, findings = check_data(get_task("classify"), tmp_path)
     assert levels(findings) == {}
     assert data is not None
@@ -153,24 +153,24 @@ def test_healthy_data_have_nothing_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "wrong"),
     [
-        ([*healthy(), *healthy()[:2]], {"duplicates": "note"}),
-        ([*healthy(), *healthy()[:6]], {"duplicates": "warning"}),
-        ([*healthy(), (healthy()[0][0].upper(), "bad")], {"duplicates": "note", "contradictions": "warning"}),
-        ([*healthy(), ("   ", "good")], {"empty texts": "warning"}),
-        ([*healthy(), ("a b c", "ugly")], {"rare labels": "warning"}),
-        ([(text, "good") for text, _ in healthy()] + healthy(12, seed=1)[1::2], {"labels": "note"}),
+        ([*healthy_rows(), *healthy_rows()[:2]], {"duplicates": "note"}),
+        ([*healthy_rows(), *healthy_rows()[:6]], {"duplicates": "warning"}),
+        ([*healthy_rows(), (healthy_rows()[0][0].upper(), "bad")], {"duplicates": "note", "contradictions": "warning"}),
+        ([*healthy_rows(), ("   ", "good")], {"empty texts": "warning"}),
+        ([*healthy_rows(), ("a b c", "ugly")], {"rare labels": "warning"}),
+        ([(text, "good") for text, _ in healthy_rows()] + healthy_rows(12, seed=1)[1::2], {"labels": "note"}),
     ],
 )
 def test_rows_that_are_wrong(tmp_path: Path, rows: list[tuple[str, str]], wrong: dict[str, str]) -> None:
-    table(tmp_path / "train.tsv", rows)
-    table(tmp_path / "dev.tsv", [row for row in healthy(20, seed=2) if row[1] in dict(map(reversed, rows))])
+    write_rows(tmp_path / "train.tsv", rows)
+    write_rows(tmp_path / "dev.tsv", [row for row in healthy_rows(20, seed=2) if row[1] in dict(map(reversed, rows))])
     assert data_levels(tmp_path) == wrong
 
 
 def test_places_are_those_of_the_lines(tmp_path: Path) -> None:
-    rows = healthy()
-    train = table(tmp_path / "train.tsv", [*rows, (rows[4][0], "bad"), ("", "good")])
-    dev = table(tmp_path / "dev.tsv", [*healthy(20, seed=1), rows[7], rows[2]])
+    rows = healthy_rows()
+    train = write_rows(tmp_path / "train.tsv", [*rows, (rows[4][0], "bad"), ("", "good")])
+    dev = write_rows(tmp_path / "dev.tsv", [*healthy_rows(20, seed=1), rows[7], rows[2]])
     findings = check_data(get_task("classify"), tmp_path)[1]
     assert named(findings, "contradictions").text.endswith(f"{train}:6 (good) and {train}:62 (bad)")
     assert named(findings, "empty texts").text.endswith(f"{train}:63")
@@ -180,14 +180,14 @@ def test_places_are_those_of_the_lines(tmp_path: Path) -> None:
 
 
 def test_a_leak_of_one_row_in_hundreds_is_a_warning(tmp_path: Path) -> None:
-    table(tmp_path / "train.tsv", healthy())
-    table(tmp_path / "dev.tsv", [*healthy(400, seed=1), healthy()[0]])
+    write_rows(tmp_path / "train.tsv", healthy_rows())
+    write_rows(tmp_path / "dev.tsv", [*healthy_rows(400, seed=1), healthy_rows()[0]])
     assert data_levels(tmp_path)["dev, leak"] == "warning"
 
 
 def test_labels_that_train_never_has(tmp_path: Path) -> None:
-    table(tmp_path / "train.tsv", healthy())
-    table(tmp_path / "dev.tsv", [*healthy(20, seed=1), ("a b c", "ugly")])
+    write_rows(tmp_path / "train.tsv", healthy_rows())
+    write_rows(tmp_path / "dev.tsv", [*healthy_rows(20, seed=1), ("a b c", "ugly")])
     findings = check_data(get_task("classify"), tmp_path)[1]
     assert levels(findings) == {"dev": "error"}
     assert "unknown label 'ugly'" in named(findings, "dev").text
@@ -205,18 +205,18 @@ def several(count: int = 60, *, seed: int = 0) -> list[tuple[str, str]]:
 
 def test_rows_of_any_number_of_labels(tmp_path: Path) -> None:
     rows = several()
-    train = table(tmp_path / "train.tsv", [*rows, (rows[3][0], "wet")])
-    table(tmp_path / "dev.tsv", several(20, seed=1))
+    train = write_rows(tmp_path / "train.tsv", [*rows, (rows[3][0], "wet")])
+    write_rows(tmp_path / "dev.tsv", several(20, seed=1))
     findings = check_data(get_task("multilabel"), tmp_path)[1]
     assert levels(findings) == {"no label": "note", "duplicates": "note", "contradictions": "warning"}
     assert named(findings, "labels").value == {"warm": 36, "wet": 25}
     assert named(findings, "labels").text == "warm 59.0%, wet 41.0%"
     assert named(findings, "no label").value == 12
     assert named(findings, "contradictions").text.endswith(f"{train}:5 (warm, wet) and {train}:62 (wet)")
-    table(train, [*rows, (rows[0][0], "none"), *((text, "none") for text, _ in several(4, seed=2))])
+    write_rows(train, [*rows, (rows[0][0], "none"), *((text, "none") for text, _ in several(4, seed=2))])
     findings = check_data(get_task("multilabel"), tmp_path)[1]
     assert named(findings, "contradictions").text.endswith(f"{train}:2 (no label) and {train}:62 (none)")
-    table(tmp_path / "train.tsv", [(text, "warm") for text, _ in rows] + several(4, seed=2)[2:3])
+    write_rows(tmp_path / "train.tsv", [(text, "warm") for text, _ in rows] + several(4, seed=2)[2:3])
     findings = check_data(get_task("multilabel"), tmp_path)[1]
     assert levels(findings) == {"labels": "note", "rare labels": "warning"}
     assert named(findings, "labels").text.endswith("nearly every row has warm")
@@ -224,34 +224,34 @@ def test_rows_of_any_number_of_labels(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert data_levels(tmp_path) == {"reads": "error"}
-    table(tmp_path / "train.tsv", [*healthy(), ("one\ttoo", "many")])
+    write_rows(tmp_path / "train.tsv", [*healthy_rows(), ("one\ttoo", "many")])
     assert data_levels(tmp_path) == {"reads": "error"}
 
 
 def test_numbers_that_vary_and_numbers_that_do_not(tmp_path: Path) -> None:
-    varied = [(text, row / 7) for row, (text, _) in enumerate(healthy())]
-    assert data_levels(table(tmp_path / "a.tsv", varied), "regress") == {"dev": "note"}
+    varied = [(text, row / 7) for row, (text, _) in enumerate(healthy_rows())]
+    assert data_levels(write_rows(tmp_path / "a.tsv", varied), "regress") == {"dev": "note"}
     constant = [(text, 1.5) for text, _ in varied]
-    assert data_levels(table(tmp_path / "b.tsv", constant), "regress") == {"dev": "note", "numbers": "error"}
+    assert data_levels(write_rows(tmp_path / "b.tsv", constant), "regress") == {"dev": "note", "numbers": "error"}
 
 
 def fitted(folder: Path, rows: list[tuple[str, str]], tokenizer: Tokenizer, max_length: int) -> list[Finding]:
-    data, _ = check_data(get_task("classify"), table(folder / "train.tsv", rows))
+    data, _ = check_data(get_task("classify"), write_rows(folder / "train.tsv", rows))
     assert data is not None
     return list(fit_findings(data, tokenizer, max_length=max_length))
 
 
 def test_how_texts_fit_a_vocabulary_and_a_length(tmp_path: Path) -> None:
-    assert levels(fitted(tmp_path, healthy(), LOWER, 16)) == {}
-    cut = fitted(tmp_path, healthy(), LOWER, 8)
+    assert levels(fitted(tmp_path, healthy_rows(), LOWER, 16)) == {}
+    cut = fitted(tmp_path, healthy_rows(), LOWER, 8)
     assert levels(cut) == {"length": "warning"}
-    lengths = sorted(len(text.split()) + 2 for text, _ in healthy())
+    lengths = sorted(len(text.split()) + 2 for text, _ in healthy_rows())
     assert named(cut, "length").value["largest"] == lengths[-1]
     assert named(cut, "length").value["share"] == pytest.approx(np.mean(np.array(lengths) > 8))
-    strange = [(f"{text} ночь", label) for text, label in healthy()]
+    strange = [(f"{text} ночь", label) for text, label in healthy_rows()]
     assert levels(fitted(tmp_path, strange, LOWER, 16)) == {"unknown": "warning"}
-    assert levels(fitted(tmp_path, healthy(), CASED, 16)) == {"case": "warning"}
-    upper = [(text.capitalize(), label) for text, label in healthy()]
+    assert levels(fitted(tmp_path, healthy_rows(), CASED, 16)) == {"case": "warning"}
+    upper = [(text.capitalize(), label) for text, label in healthy_rows()]
     assert levels(fitted(tmp_path, upper, CASED, 16)) == {}
 
 
@@ -271,21 +271,21 @@ def trained_on(
     rows: Sequence[tuple[str, Any]], folder: Path, *, kind: str = "classify", **config: Any
 ) -> list[Finding]:
     """Return the findings of training random weights on one batch."""
-    data, _ = check_data(get_task(kind), table(folder / "train.tsv", rows))
+    data, _ = check_data(get_task(kind), write_rows(folder / "train.tsv", rows))
     assert data is not None
     saved = SavedModel("random:small", small_config(**config), None, folder)
     return list(classifier_findings(saved, LOWER, data.task, data.train, max_length=32))
 
 
 def test_training_overfits_one_batch(tmp_path: Path) -> None:
-    findings = trained_on(healthy(), tmp_path)
+    findings = trained_on(healthy_rows(), tmp_path)
     assert levels(findings) == {}
     assert named(findings, "first loss").value["loss"] == pytest.approx(np.log(2), rel=0.1)
     assert named(findings, "one batch").value["last"] < 0.05
 
 
 def test_training_overfits_numbers(tmp_path: Path) -> None:
-    rows = [(text, row % 5) for row, (text, _) in enumerate(healthy(16))]
+    rows = [(text, row % 5) for row, (text, _) in enumerate(healthy_rows(16))]
     assert levels(trained_on(rows, tmp_path, kind="regress")) == {}
 
 
@@ -294,7 +294,7 @@ def test_training_overfits_sets_of_labels(tmp_path: Path) -> None:
     assert levels(findings) == {}
     assert 0.9 < named(findings, "one batch").value["first"] < 1.3
     assert "of the loss of guessing on 32 rows" in named(findings, "one batch").text
-    rows = [(text, names) for text, _ in healthy(16) for names in ("warm", "wet")]
+    rows = [(text, names) for text, _ in healthy_rows(16) for names in ("warm", "wet")]
     both = trained_on(rows, tmp_path, kind="multilabel")
     assert levels(both) == {"one batch": "error"}
     assert "different labels" in named(both, "one batch").advice
@@ -303,22 +303,22 @@ def test_training_overfits_sets_of_labels(tmp_path: Path) -> None:
 
 
 def test_labels_that_cannot_be_learned_are_an_error(tmp_path: Path) -> None:
-    texts = [text for text, _ in healthy(16)]
+    texts = [text for text, _ in healthy_rows(16)]
     findings = trained_on([(text, label) for text in texts for label in ("good", "bad")], tmp_path)
     assert levels(findings) == {"one batch": "error"}
     assert "16 texts of the batch are the same pieces with different labels" in named(findings, "one batch").advice
     assert named(findings, "one batch").value["last"] == pytest.approx(np.log(2), rel=0.2)
 
 
-def test_a_head_that_begins_far_from_guessing_is_told(tmp_path: Path) -> None:
-    findings = trained_on(healthy(), tmp_path, initializer_range=1.0)
+def test_a_head_that_begins_far_from_guessing_is_reported(tmp_path: Path) -> None:
+    findings = trained_on(healthy_rows(), tmp_path, initializer_range=1.0)
     assert levels(findings)["first loss"] == "warning"
     assert named(findings, "first loss").value["loss"] > 1.5 * np.log(2)
 
 
 def test_the_head_is_none_that_fine_tuning_began_with(tmp_path: Path) -> None:
     """An encoder that was tuned with the head of seed 0 fits that head: only another head starts at guessing."""
-    data, _ = check_data(get_task("classify"), table(tmp_path / "train.tsv", healthy(32)))
+    data, _ = check_data(get_task("classify"), write_rows(tmp_path / "train.tsv", healthy_rows(32)))
     assert data is not None
     model = Classifier(small_config(), 2)
     init_weights(model, 0.02, torch.Generator().manual_seed(0))
@@ -367,7 +367,7 @@ def test_the_batch_has_every_label() -> None:
 
 def test_what_was_opened_goes_into_training(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m")
-    data = table(tmp_path / "train.tsv", healthy())
+    data = write_rows(tmp_path / "train.tsv", healthy_rows())
     examination = Examination(Request(model=str(model), data=data))
     examination.model()
     assert {each.name for each in examination.read_data()} >= {"length", "unknown", "case"}
@@ -397,7 +397,7 @@ def test_files_of_other_kinds_of_tasks_are_no_error(tmp_path: Path, task: TaskSp
     assert (finding.name, finding.level, finding.value) == ("reads", "note", task.name)
     assert f"not checked, because the model was fine-tuned for {task.name}" in finding.text
     assert examination.training() == []
-    data = table(tmp_path / "train.tsv", healthy())
+    data = write_rows(tmp_path / "train.tsv", healthy_rows())
     named = Examination(Request(model=model, data=data, text=("text",)))
     named.model()
     assert {each.name for each in named.read_data()} >= {"length", "unknown", "case"}
@@ -407,21 +407,21 @@ def test_files_of_other_kinds_of_tasks_are_no_error(tmp_path: Path, task: TaskSp
 
 @pytest.mark.parametrize("kind", ["classify", "multilabel", "regress"])
 def test_a_model_brings_its_own_task_and_columns(tmp_path: Path, kind: str) -> None:
-    own = get_task(kind).model_copy(update={"text": ("review",), "label": "verdict", "labels": ()})
+    task_of_model = get_task(kind).model_copy(update={"text": ("review",), "label": "verdict", "labels": ()})
     train = tmp_path / "train.tsv"
-    rows = "".join(f"{text}\t{row % 2}\t{(row + 1) % 2}\n" for row, (text, _) in enumerate(healthy()))
+    rows = "".join(f"{text}\t{row % 2}\t{(row + 1) % 2}\n" for row, (text, _) in enumerate(healthy_rows()))
     train.write_text(f"review\tverdict\tother\n{rows}")
 
     def reading(name: str = kind, **request: Any) -> tuple[str, str]:
         """Return level and text of the finding "reads", with a model whose task has that name."""
-        extra = {"task": own.model_dump(mode="json") | {"name": name}, "max_length": 16}
+        extra = {"task": task_of_model.model_dump(mode="json") | {"name": name}, "max_length": 16}
         model = write_model(
             tmp_path / f"{len(list(tmp_path.iterdir()))}", architecture="BertForSequenceClassification", extra=extra
         )
         examination = Examination(Request(model=str(model), data=train, **request))
         examination.model()
         reads = named(examination.read_data(), "reads")
-        assert examination.task().kind == own.kind or request.get("task")
+        assert examination.task().kind == task_of_model.kind or request.get("task")
         return reads.level, reads.text
 
     assert reading() == ("ok", f"{train}: 60 rows, review → verdict")
@@ -434,7 +434,7 @@ def test_a_model_brings_its_own_task_and_columns(tmp_path: Path, kind: str) -> N
 def test_a_note_of_another_version_is_no_task(tmp_path: Path) -> None:
     extra = {"task": {"name": "classify", "nobody": "knows"}, "max_length": 16}
     model = write_model(tmp_path / "m", architecture="BertForSequenceClassification", extra=extra)
-    data = table(tmp_path / "train.tsv", healthy())
+    data = write_rows(tmp_path / "train.tsv", healthy_rows())
     examination = Examination(Request(model=str(model), data=data))
     examination.model()
     assert named(examination.read_data(), "reads").level == "ok"

@@ -25,7 +25,7 @@ def judged(finding: Finding) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("quota", "level", "says"), [(None, "ok", "8 cores"), (8.0, "ok", ""), (2.5, "warning", "--threads 2 ")]
 )
-def test_a_quota_below_the_cores_is_told(quota: float | None, level: str, says: str) -> None:
+def test_a_quota_below_the_cores_is_reported(quota: float | None, level: str, says: str) -> None:
     finding = doctor_machine.cores(8, quota)
     assert judged(finding) == ("cores", level)
     assert says in finding.text + finding.advice
@@ -43,13 +43,13 @@ def test_a_quota_below_the_cores_is_told(quota: float | None, level: str, says: 
         (frozenset({"sse4_2"}), "warning", "without AVX2"),
     ],
 )
-def test_missing_instructions_are_told(flags: frozenset[str], level: str, says: str) -> None:
+def test_missing_instructions_are_reported(flags: frozenset[str], level: str, says: str) -> None:
     finding = doctor_machine.processor("a processor", flags)
     assert judged(finding) == ("processor", level)
     assert says in finding.text
 
 
-def test_memory_is_told_as_the_largest_size_that_can_be_trained() -> None:
+def test_memory_is_reported_as_the_largest_size_that_can_be_trained() -> None:
     plenty = doctor_machine.memory(512 * GIB, 512 * GIB, limit=None)
     some = doctor_machine.memory(64 * GIB, 12 * GIB, limit=12 * GIB)
     little = doctor_machine.memory(64 * GIB, GIB // 4, limit=GIB // 4)
@@ -140,7 +140,7 @@ def test_no_finding_is_without_advice_but_where_all_is_well(level: Any, advice: 
         Finding("model", "a", level, 1, "text", advice)
 
 
-def command(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
+def run_doctor(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     code = main(["doctor", "--quick", "--json", *map(str, arguments)])
     out = capsys.readouterr().out
     return code, json.loads(out.splitlines()[-1]) if out else {}
@@ -152,7 +152,7 @@ def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.C
     table = tmp_path / "train.tsv"
     rows = [f"{text}\t{'good' if 'river' in text else 'bad'}" for text in random_sentences(30)]
     table.write_text("\n".join(["text\tlabel", *rows]) + "\n")
-    code, result = command(capsys, "--model", model, "--corpus", tmp_path / "corpus", "--data", table)
+    code, result = run_doctor(capsys, "--model", model, "--corpus", tmp_path / "corpus", "--data", table)
     assert code == 0, result
     assert set(result) == {"findings", "errors", "warnings"}
     assert list(dict.fromkeys(each["part"] for each in result["findings"])) == [
@@ -175,10 +175,10 @@ def test_the_command_looks_at_all_that_is_named(tmp_path: Path, capsys: pytest.C
 
 
 def test_an_error_is_exit_code_one_and_a_warning_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, result = command(capsys, "--model", tmp_path / "absent")
+    code, result = run_doctor(capsys, "--model", tmp_path / "absent")
     assert (code, result["errors"]) == (1, 1)
     write_corpus(tmp_path / "lower", [[" ".join(WORDS)] * 3, [" ".join(WORDS[::-1])]], tokenizer=CASED)
-    code, result = command(capsys, "--corpus", tmp_path / "lower")
+    code, result = run_doctor(capsys, "--corpus", tmp_path / "lower")
     assert (code, result["errors"]) == (0, 0)
     assert result["warnings"] >= 1
 
@@ -187,7 +187,7 @@ def test_a_tokenizer_that_does_not_open_is_one_finding_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "one.tsv").write_text("text\tlabel\na b\tx\nc d\ty\n")
-    code, result = command(capsys, "--quick", "--data", tmp_path / "one.tsv", "--tokenizer", tmp_path / "nope")
+    code, result = run_doctor(capsys, "--quick", "--data", tmp_path / "one.tsv", "--tokenizer", tmp_path / "nope")
     assert code == 1
     (error,) = (each for each in result["findings"] if each["name"] == "tokenizer")
     assert "nope/tokenizer.json: there is no such file" in error["text"]
@@ -196,7 +196,7 @@ def test_a_tokenizer_that_does_not_open_is_one_finding_of_all(
 
 def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)], tokenizer=CASED)
-    code, result = command(capsys, "--model", write_model(tmp_path / "model"), "--corpus", tmp_path / "corpus")
+    code, result = run_doctor(capsys, "--model", write_model(tmp_path / "model"), "--corpus", tmp_path / "corpus")
     assert code == 1
     (error,) = (each for each in result["findings"] if each["level"] == "error")
     assert (error["part"], error["name"]) == ("corpus", "tokenizer")
@@ -215,10 +215,10 @@ def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytes
     ],
 )
 def test_a_request_without_sense_is_exit_code_two(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(capsys, *arguments) == (2, {})
+    assert run_doctor(capsys, *arguments) == (2, {})
 
 
-def test_the_help_tells_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["doctor", "--help"])
     assert end.value.code == 0
@@ -246,10 +246,10 @@ def test_more_tokens_than_positions_are_an_error(tmp_path: Path) -> None:
 
 def test_random_weights_take_the_vocabulary_of_the_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_corpus(tmp_path / "corpus", [random_sentences(3), random_sentences(3, seed=1)])
-    code, result = command(capsys, "--model", "random:tiny", "--corpus", tmp_path / "corpus")
+    code, result = run_doctor(capsys, "--model", "random:tiny", "--corpus", tmp_path / "corpus")
     assert code == 0
     assert levels([Finding(**each) for each in result["findings"] if each["part"] == "model"]) == {}
     tokenizer = next(each for each in result["findings"] if each["name"] == "tokenizer")
     assert tokenizer["value"]["model"] == LOWER.hash
-    code, result = command(capsys, "--model", "random:tiny")
+    code, result = run_doctor(capsys, "--model", "random:tiny")
     assert (code, result["errors"]) == (1, 1)

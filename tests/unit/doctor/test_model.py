@@ -1,6 +1,5 @@
 """Findings of the doctor about model folders that are broken on purpose, and about the same folder when it is whole."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bert import FEATURES
-from bertwright.model.folder import open_model, save_model, save_weights
+from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import NAMES, System, system_config
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.language_model import LanguageModel, language_architecture
@@ -27,14 +26,11 @@ from bertwright.tasks.frozen_features import FrozenModel
 from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, named, small_config, write_corpus, write_model
+from tests.support.folders import update_json
 
 
 def found_in(folder: Path) -> list[Finding]:
     return check_model(str(folder), tokenizer_folder=None)[1]
-
-
-def edited(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
 def test_a_whole_model_has_nothing_wrong(tmp_path: Path) -> None:
@@ -111,9 +107,9 @@ def test_case_of_rules_and_vocabulary(tokenizer: Tokenizer, said: bool | None, l
 def test_case_that_two_files_contradict_and_case_that_none_tells(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", tokenizer=CASED)
     assert levels(found_in(model)) == {}
-    edited(model / "tokenizer_config.json", do_lower_case=True)
+    update_json(model / "tokenizer_config.json", do_lower_case=True)
     assert levels(found_in(model)) == {"tokenizer": "error"}
-    edited(model / "tokenizer_config.json", do_lower_case=None)
+    update_json(model / "tokenizer_config.json", do_lower_case=None)
     assert levels(found_in(model)) == {"casing": "warning"}
 
 
@@ -124,12 +120,12 @@ def test_a_tokenizer_whose_files_are_broken_is_an_error(tmp_path: Path, written:
     assert levels(found_in(model)) == {"tokenizer": "error"}
 
 
-def set_to(value: float, name: str, place: int | None = None) -> Callable[[dict[str, Tensor]], None]:
+def set_to(value: float, name: str, position: int | None = None) -> Callable[[dict[str, Tensor]], None]:
     def change(weights: dict[str, Tensor]) -> None:
-        if place is None:
+        if position is None:
             weights[name] = torch.full_like(weights[name], value)
         else:
-            weights[name].view(-1)[place] = value
+            weights[name].view(-1)[position] = value
 
     return change
 
@@ -183,7 +179,7 @@ def test_parts_that_were_never_trained_are_named(
     assert named(findings, "weights, trained").value == what
 
 
-def without(prefix: str) -> Callable[[dict[str, Tensor]], None]:
+def without_prefix(prefix: str) -> Callable[[dict[str, Tensor]], None]:
     def change(weights: dict[str, Tensor]) -> None:
         for name in [name for name in weights if name.startswith(prefix)]:
             del weights[name]
@@ -192,7 +188,7 @@ def without(prefix: str) -> Callable[[dict[str, Tensor]], None]:
 
 
 def test_weights_that_are_missing(tmp_path: Path) -> None:
-    half = write_model(tmp_path / "half", change=without("encoder.layers.0.attention.output"))
+    half = write_model(tmp_path / "half", change=without_prefix("encoder.layers.0.attention.output"))
     assert levels(found_in(half)) == {"heads": "error"}
     masked = write_model(tmp_path / "masked", architecture="BertForMaskedLM")
     findings = found_in(masked)
@@ -201,9 +197,9 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
     kind = "BertForSequenceClassification"
     whole = write_model(tmp_path / "whole", architecture=kind, labels=("good", "bad"))
     assert levels(found_in(whole)) == {}
-    poor = write_model(tmp_path / "poor", architecture=kind, labels=("good", "bad"), change=without("pooler."))
+    poor = write_model(tmp_path / "poor", architecture=kind, labels=("good", "bad"), change=without_prefix("pooler."))
     assert levels(found_in(poor)) == {"heads": "error", "pooler": "error"}
-    edited(whole / "config.json", architectures=["BertForSomethingElse"])
+    update_json(whole / "config.json", architectures=["BertForSomethingElse"])
     assert levels(found_in(whole)) == {"heads": "warning"}
 
 
@@ -212,7 +208,7 @@ def test_a_model_on_features_is_one_of_ours(tmp_path: Path) -> None:
     init_weights(model, 0.02, torch.Generator().manual_seed(0))
     weights = {name: tensor + 0.01 if tensor.ndim == 1 else tensor for name, tensor in model.state_dict().items()}
     LOWER.save(tmp_path / "tok")
-    save_weights(
+    save_model(
         tmp_path / "m",
         weights,
         config=small_config(),
@@ -244,9 +240,9 @@ def test_labels_are_read_from_the_folder(tmp_path: Path) -> None:
     kind = "BertForTokenClassification"
     model = write_model(tmp_path / "model", architecture=kind, labels=("a", "b", "c"), num_labels=3)
     assert levels(found_in(model)) == {}
-    edited(model / "config.json", label2id={"a": 0, "b": 2, "c": 1})
+    update_json(model / "config.json", label2id={"a": 0, "b": 2, "c": 1})
     assert levels(found_in(model)) == {"labels": "error"}
-    edited(model / "config.json", id2label={"1": "a", "2": "b", "3": "c"})
+    update_json(model / "config.json", id2label={"1": "a", "2": "b", "3": "c"})
     findings = found_in(model)
     assert levels(findings) == {"opens": "error"}
     assert "id2label" in findings[0].text
@@ -255,14 +251,14 @@ def test_labels_are_read_from_the_folder(tmp_path: Path) -> None:
 def test_lengths_against_positions(tmp_path: Path) -> None:
     kind, both = "BertForSequenceClassification", ("good", "bad")
     fits = write_model(tmp_path / "fits", architecture=kind, labels=both, extra={"max_length": 64}, max_positions=64)
-    edited(fits / "tokenizer_config.json", model_max_length=64)
+    update_json(fits / "tokenizer_config.json", model_max_length=64)
     assert named(found_in(fits), "length").level == "ok"
-    edited(fits / "tokenizer_config.json", model_max_length=512)
+    update_json(fits / "tokenizer_config.json", model_max_length=512)
     assert named(found_in(fits), "length").level == "note"
     long = write_model(tmp_path / "long", architecture=kind, labels=both, extra={"max_length": 128}, max_positions=64)
     assert named(found_in(long), "length").level == "error"
     for noted in ("64x", None, 2, 9999):
-        edited(long / "config.json", bertwright={"max_length": noted})
+        update_json(long / "config.json", bertwright={"max_length": noted})
         assert named(found_in(long), "length").level == "error"
         with pytest.raises(InputError, match=f"notes the max_length {noted!r} of its task"):
             _ = open_model(str(long)).max_length
@@ -337,7 +333,7 @@ def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[A
 
 
 @pytest.mark.parametrize(
-    ("loss", "alone", "unknown", "own", "others"),
+    ("loss", "alone", "unknown", "own_advice", "others"),
     [
         (3.0, 7.0, 0.0, "ok", "ok"),
         (7.0, 7.05, 0.0, "warning", "note"),
@@ -347,9 +343,9 @@ def test_a_model_that_was_never_trained_guesses(tmp_path: Path, learned: tuple[A
         (float("nan"), 7.0, 0.0, "error", "error"),
     ],
 )
-def test_what_a_loss_says(loss: float, alone: float, unknown: float, own: str, others: str) -> None:
+def test_the_finding_for_a_loss(loss: float, alone: float, unknown: float, own_advice: str, others: str) -> None:
     measured = MaskedLoss(loss, alone, unknown_fraction=unknown)
-    assert verdict(measured, vocabulary=30522, own_text=True).level == own
+    assert verdict(measured, vocabulary=30522, own_text=True).level == own_advice
     assert verdict(measured, vocabulary=30522, own_text=False).level == others
 
 

@@ -20,12 +20,11 @@ from bertwright.tasks.spec import get_spec
 from bertwright.tasks.tagging.conll import read_tag_lines
 from bertwright.tasks.tagging.spec import read_tagged
 from bertwright.text.bpe import BPETokenizer
-from bertwright.text.wordpiece import train_tokenizer
 from tests.support.paper_data import write_data
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def paper_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("data"))
 
 
@@ -35,19 +34,19 @@ def subset(data: Path, name: str, limits: Limits, out: Path) -> Subset:
     return make_subset(PAPER_TASKS[name], present[1], limits, out)
 
 
-def test_own_data_come_before_what_stands_in(data: Path, tmp_path: Path) -> None:
-    source, files = find_source(PAPER_TASKS["qnli"], data) or (None, {})
+def test_own_data_come_before_what_stands_in(paper_data: Path, tmp_path: Path) -> None:
+    source, files = find_source(PAPER_TASKS["qnli"], paper_data) or (None, {})
     assert source
     assert (files["train"].name, "SQuAD" in source.note) == ("train.derived.tsv", True)
-    own = write_data(tmp_path)
-    (own / "glue/QNLI/train.tsv").write_text((own / "glue/QNLI/train.derived.tsv").read_text())
-    source, files = find_source(PAPER_TASKS["qnli"], own) or (None, {})
+    data = write_data(tmp_path)
+    (data / "glue/QNLI/train.tsv").write_text((data / "glue/QNLI/train.derived.tsv").read_text())
+    source, files = find_source(PAPER_TASKS["qnli"], data) or (None, {})
     assert source
     assert (files["train"].name, source.note) == ("train.tsv", "")
 
 
-def test_a_task_whose_files_are_not_all_there_has_none(data: Path, tmp_path: Path) -> None:
-    assert find_source(PAPER_TASKS["mrpc"], data) is None
+def test_a_task_whose_files_are_not_all_there_has_none(paper_data: Path, tmp_path: Path) -> None:
+    assert find_source(PAPER_TASKS["mrpc"], paper_data) is None
     half = write_data(tmp_path)
     (half / "glue/MNLI/dev_mismatched.tsv").unlink()
     assert find_source(PAPER_TASKS["mnli"], half) is None
@@ -62,13 +61,14 @@ def test_rows_are_chosen_at_random_and_the_same_ones_each_time() -> None:
     assert np.mean(few) == pytest.approx(500, abs=150)
 
 
-def test_tables_keep_their_layout(data: Path, tmp_path: Path) -> None:
+def test_tables_keep_their_layout(paper_data: Path, tmp_path: Path) -> None:
     for name in ("sst2", "cola", "mnli", "stsb"):
-        made = subset(data, name, (10, 6), tmp_path)
+        made = subset(paper_data, name, (10, 6), tmp_path)
         read = CLASSIFICATION.read(get_task(name), made.folder)
         train, dev = read.train, read.validation
         all_train = CLASSIFICATION.read(
-            get_task(name), data / "glue" / {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B"}[name]
+            get_task(name),
+            paper_data / "glue" / {"sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "stsb": "STS-B"}[name],
         ).train
         assert len(train) == 10
         assert {len(part) for part in dev.values()} == {6}
@@ -76,16 +76,16 @@ def test_tables_keep_their_layout(data: Path, tmp_path: Path) -> None:
         assert made.rows["train"] == (10, 40)
 
 
-def test_choices_questions_and_sentences_keep_theirs(data: Path, tmp_path: Path) -> None:
-    swag = subset(data, "swag", (10, None), tmp_path)
+def test_choices_questions_and_sentences_keep_theirs(paper_data: Path, tmp_path: Path) -> None:
+    swag = subset(paper_data, "swag", (10, None), tmp_path)
     assert len(read_choices(SWAG, swag.folder / "train.csv")) == 10
-    assert (swag.folder / "dev.csv").read_bytes() == (data / "swag/codah-val.csv").read_bytes()
+    assert (swag.folder / "dev.csv").read_bytes() == (paper_data / "swag/codah-val.csv").read_bytes()
     for name, version in (("squad1", "1.1"), ("squad2", "2.0")):
-        made = subset(data, name, (7, 5), tmp_path)
+        made = subset(paper_data, name, (7, 5), tmp_path)
         questions = read_questions(made.folder / "train.json")
         assert (len(questions), questions.version) == (7, version)
         assert len(read_questions(made.folder / "dev.json")) == 5
-    names = subset(data, "ner", (8, 4), tmp_path)
+    names = subset(paper_data, "ner", (8, 4), tmp_path)
     for part, count in (("train", 8), ("dev", 4)):
         sentences = read_tagged(get_spec("ner"), read_tag_lines(names.folder / f"{part}.conll"))
         assert len(sentences) == count
@@ -101,12 +101,12 @@ def test_lines_between_documents_stay(tmp_path: Path) -> None:
     assert (len(sentences), len(set(sentences.documents or ()))) == (5, len(sentences.documents or ()))
 
 
-def test_a_subset_is_made_once_and_anew_of_other_files(data: Path, tmp_path: Path) -> None:
-    first = subset(data, "sst2", (10, 6), tmp_path)
+def test_a_subset_is_made_once_and_anew_of_other_files(paper_data: Path, tmp_path: Path) -> None:
+    first = subset(paper_data, "sst2", (10, 6), tmp_path)
     written = (first.folder / "train.tsv").stat().st_mtime_ns
-    assert subset(data, "sst2", (10, 6), tmp_path) == first
+    assert subset(paper_data, "sst2", (10, 6), tmp_path) == first
     assert (first.folder / "train.tsv").stat().st_mtime_ns == written
-    assert subset(data, "sst2", (11, 6), tmp_path).digest != first.digest
+    assert subset(paper_data, "sst2", (11, 6), tmp_path).digest != first.digest
     other = write_data(tmp_path / "other")
     path = other / "glue/SST-2/train.tsv"
     path.write_text(path.read_text() + "one more\t1\n")
@@ -116,39 +116,30 @@ def test_a_subset_is_made_once_and_anew_of_other_files(data: Path, tmp_path: Pat
 # ---------------------------------------------------------------- corpora
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(folder / "tok")
-    build_corpus([own_text], tokenizer=folder / "tok", out=folder / "corpus", workers=1)
-    return folder / "corpus"
-
-
-def sentences(corpus: Corpus) -> list[bytes]:
+def corpus_sentences(corpus: Corpus) -> list[bytes]:
     count = np.ones(corpus.num_sentences, np.int32)
     shard, start, length = corpus.locate(np.arange(corpus.num_sentences), count)
     return [corpus.views[s][a : a + n].tobytes() for s, a, n in zip(shard, start, length, strict=True)]
 
 
-def test_shuffled_sentences_are_the_same_in_another_order(corpus: Path, tmp_path: Path) -> None:
-    shuffle_sentences(corpus, tmp_path / "a")
-    shuffle_sentences(corpus, tmp_path / "b")
-    shuffle_sentences(corpus, tmp_path / "c", seed=1)
-    before, after = Corpus.open(corpus), Corpus.open(tmp_path / "a")
-    assert sorted(sentences(before)) == sorted(sentences(after))
-    assert sentences(before) != sentences(after)
+def test_shuffled_sentences_are_the_same_in_another_order(own_corpus: Path, tmp_path: Path) -> None:
+    shuffle_sentences(own_corpus, tmp_path / "a")
+    shuffle_sentences(own_corpus, tmp_path / "b")
+    shuffle_sentences(own_corpus, tmp_path / "c", seed=1)
+    before, after = Corpus.open(own_corpus), Corpus.open(tmp_path / "a")
+    assert sorted(corpus_sentences(before)) == sorted(corpus_sentences(after))
+    assert corpus_sentences(before) != corpus_sentences(after)
     assert before.document_first().tolist() == after.document_first().tolist()
     assert before.tokenizer_hash == after.tokenizer_hash
     assert Corpus.open(tmp_path / "b").fingerprint == after.fingerprint != Corpus.open(tmp_path / "c").fingerprint
     with pytest.raises(InputError, match="a: exists already and is not an empty folder"):
-        shuffle_sentences(corpus, tmp_path / "a")
+        shuffle_sentences(own_corpus, tmp_path / "a")
 
 
-def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: Path) -> None:
+def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: Path, own_tokenizer: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(own_text.read_text("utf-8") + "\n\n" + own_text.read_text("utf-8"), "utf-8")
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
-    build_corpus([text], tokenizer=tmp_path / "tok", out=tmp_path / "corpus", workers=1)
+    build_corpus([text], tokenizer=own_tokenizer, out=tmp_path / "corpus", workers=1)
     before = Corpus.open(tmp_path / "corpus")
     shuffle_sentences(tmp_path / "corpus", tmp_path / "shuffled")
     after = Corpus.open(tmp_path / "shuffled")
@@ -156,14 +147,14 @@ def test_documents_equal_to_earlier_ones_are_left_out(tmp_path: Path, own_text: 
     assert len(after.duplicates) == 0
 
 
-def test_corpora_that_are_given_are_taken_as_they_are(corpus: Path, tmp_path: Path) -> None:
+def test_corpora_that_are_given_are_taken_as_they_are(own_corpus: Path, tmp_path: Path) -> None:
     wanted = [("wordpiece", "documents"), ("wordpiece", "sentences"), ("bytepair", "documents")]
-    corpora = make_corpora([str(corpus)], tmp_path / "out", vocab_size=400, kinds=wanted, build=True)
-    assert corpora.folders["wordpiece", "documents"] == corpus
+    corpora = make_corpora([str(own_corpus)], tmp_path / "out", vocab_size=400, kinds=wanted, build=True)
+    assert corpora.folders["wordpiece", "documents"] == own_corpus
     assert corpora.folders["wordpiece", "sentences"].parent == tmp_path / "out"
     assert corpora.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
     with pytest.raises(InputError, match=r"a second WordPiece corpus beside .*; name one of each kind"):
-        make_corpora([str(corpus), str(corpus)], tmp_path, vocab_size=400, kinds=wanted, build=True)
+        make_corpora([str(own_corpus), str(own_corpus)], tmp_path, vocab_size=400, kinds=wanted, build=True)
 
 
 def test_a_byte_pair_corpus_is_made_and_known_again(own_text: Path, tmp_path: Path) -> None:
@@ -171,8 +162,8 @@ def test_a_byte_pair_corpus_is_made_and_known_again(own_text: Path, tmp_path: Pa
     made = make_corpora([str(own_text)], tmp_path / "out", vocab_size=100, kinds=[kind], build=True).folders[kind]
     assert made == tmp_path / "out" / "bytepair-100"
     assert isinstance(Corpus.open(made).tokenizer, BPETokenizer)
-    given = make_corpora([str(made)], tmp_path / "other", vocab_size=100, kinds=[kind], build=True)
-    assert given.folders == {kind: made}
+    corpora = make_corpora([str(made)], tmp_path / "other", vocab_size=100, kinds=[kind], build=True)
+    assert corpora.folders == {kind: made}
     there = make_corpora([], tmp_path / "out", vocab_size=100, kinds=[kind], build=False)
     assert there.folders == {kind: made}
 

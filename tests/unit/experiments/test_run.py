@@ -71,7 +71,7 @@ def test_a_part_that_fails_is_named_with_its_reason(work: ExperimentRun, part: A
         (0.0, 0, "; about 0 s"),  # a model that is only begun takes none
     ],
 )
-def test_what_is_left_is_told_as_far_as_it_is_known(seconds: float, unknown: int, words: str) -> None:
+def test_the_time_left_is_shown_as_far_as_it_is_known(seconds: float, unknown: int, words: str) -> None:
     left = RemainingWork(models=2, all_models=3, jobs=0, all_jobs=4, seconds=seconds, unknown=unknown)
     assert left.text == f"to compute: 2 of 3 pre-trainings and 0 of 4 measurements on tasks{words}"
 

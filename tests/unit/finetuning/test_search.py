@@ -18,7 +18,6 @@ from bertwright.finetuning.search import parse_grid, search
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
-from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.run_lock import locked
 from tests.support.other_weights import put
 
@@ -27,15 +26,14 @@ FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=1
 
 
 @pytest.fixture
-def given(tmp_path: Path, own_text: Path) -> dict[str, Any]:
+def search_arguments(tmp_path: Path, own_tokenizer: Path) -> dict[str, Any]:
     """A tokenizer, a table, and the arguments of a fine-tuning."""
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
     data = tmp_path / "data"
     data.mkdir()
     rows = "".join(f"{'good' if n % 2 else 'bad'} number {n}\t{n % 2}\n" for n in range(24))
     for name in ("train", "dev"):
         (data / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
-    return {"model": "random:tiny", "data": data, "tokenizer": tmp_path / "tok"}
+    return {"model": "random:tiny", "data": data, "tokenizer": own_tokenizer}
 
 
 def test_the_papers_grid_and_own_ones() -> None:
@@ -65,24 +63,26 @@ def test_what_is_no_grid_is_refused(wrong: str, words: str) -> None:
         parse_grid(wrong, FAST)
 
 
-def test_every_combination_runs_and_the_best_is_kept(given: dict[str, Any], tmp_path: Path) -> None:
+def test_every_combination_runs_and_the_best_is_kept(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-5 epochs=1,4", FAST)
-    found = search(FAST, SST2, grid, out=tmp_path / "s", **given)
-    assert len(found["rows"]) == 4
-    means = [row["mean"] for row in found["rows"]]
+    result = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    assert len(result["rows"]) == 4
+    means = [row["mean"] for row in result["rows"]]
     assert means == sorted(means, reverse=True)
-    best = found["rows"][0]["settings"]
+    best = result["rows"][0]["settings"]
     assert best["learning_rate"] == 1e-3
-    alone = finetune(FAST.model_copy(update=best), SST2, out=tmp_path / "alone", **given)
-    assert alone["scores"] == found["rows"][0]["scores"]
-    assert weights(tmp_path / "s" / "model") == weights(tmp_path / "alone" / "model")
-    assert re.search(r"learning rate +epochs +accuracy on dev\n +0\.001 +[14] +[01]\.", found["text"])
-    assert json.loads((tmp_path / "s" / "grid.json").read_text())["result"]["rows"] == found["rows"]
+    alone = finetune(FAST.model_copy(update=best), SST2, out=tmp_path / "alone", **search_arguments)
+    assert alone["scores"] == result["rows"][0]["scores"]
+    assert ExactWeights(tmp_path / "s" / "model") == ExactWeights(tmp_path / "alone" / "model")
+    assert re.search(r"learning rate +epochs +accuracy on dev\n +0\.001 +[14] +[01]\.", result["text"])
+    assert json.loads((tmp_path / "s" / "grid.json").read_text())["result"]["rows"] == result["rows"]
 
 
-def test_a_search_that_stopped_goes_on(given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_that_stopped_goes_on(
+    search_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST)
-    whole = search(FAST, SST2, grid, out=tmp_path / "whole", **given)
+    whole = search(FAST, SST2, grid, out=tmp_path / "whole", **search_arguments)
     out = tmp_path / "s"
     calls: list[Path] = []
 
@@ -94,65 +94,67 @@ def test_a_search_that_stopped_goes_on(given: dict[str, Any], tmp_path: Path, mo
 
     monkeypatch.setattr(module, "tune", stopping)
     with pytest.raises(Stopped, match="stopped with 1 of 3 settings done; continue with the same command and --resume"):
-        search(FAST, SST2, grid, out=out, **given)
+        search(FAST, SST2, grid, out=out, **search_arguments)
     assert not (out / "model").exists()
     with pytest.raises(InputError, match="already has a search; continue it with --resume or choose another --out"):
-        search(FAST, SST2, grid, out=out, **given)
+        search(FAST, SST2, grid, out=out, **search_arguments)
     with pytest.raises(InputError, match="has a search with other grid"):
-        search(FAST, SST2, parse_grid("epochs=1", FAST), out=out, resume=True, **given)
-    found = search(FAST, SST2, grid, out=out, resume=True, **given)
-    assert [row["scores"] for row in found["rows"]] == [row["scores"] for row in whole["rows"]]
+        search(FAST, SST2, parse_grid("epochs=1", FAST), out=out, resume=True, **search_arguments)
+    result = search(FAST, SST2, grid, out=out, resume=True, **search_arguments)
+    assert [row["scores"] for row in result["rows"]] == [row["scores"] for row in whole["rows"]]
     with pytest.raises(InputError, match=r"has a search with other epochs \(1 there, 3 now\)"):
-        search(FAST.model_copy(update={"epochs": 3}), SST2, grid, out=out, resume=True, **given)
+        search(FAST.model_copy(update={"epochs": 3}), SST2, grid, out=out, resume=True, **search_arguments)
     with pytest.raises(InputError, match="--max-length 1000: random:tiny takes at most 512 tokens"):
-        search(FAST.model_copy(update={"max_length": 1000}), SST2, grid, out=tmp_path / "new", **given)
+        search(FAST.model_copy(update={"max_length": 1000}), SST2, grid, out=tmp_path / "new", **search_arguments)
     assert not (tmp_path / "new").exists()  # a mistake before anything began leaves nothing
     with pytest.raises(InputError, match="is not empty and has no search"):
-        search(FAST, SST2, grid, out=given["data"], **given)
+        search(FAST, SST2, grid, out=search_arguments["data"], **search_arguments)
 
 
-def test_the_end_of_a_search_is_looked_at_before_its_beginning(given: dict[str, Any], tmp_path: Path) -> None:
+def test_the_end_of_a_search_is_looked_at_before_its_beginning(
+    search_arguments: dict[str, Any], tmp_path: Path
+) -> None:
     for grid, words in (
         ("learning-rate=1e-3,1e-4 new-layers=0,3", "--new-layers 3 and --frozen-layers 0: random:tiny has 2 layers"),
         ("max-length=16,900", "--max-length 900: random:tiny takes at most 512 tokens"),
     ):
         with pytest.raises(InputError, match=words):
-            search(FAST, SST2, parse_grid(grid, FAST), out=tmp_path / "s", **given)
+            search(FAST, SST2, parse_grid(grid, FAST), out=tmp_path / "s", **search_arguments)
         assert not (tmp_path / "s").exists()
 
 
-def test_values_that_hardly_differ_have_folders_of_their_own(given: dict[str, Any], tmp_path: Path) -> None:
+def test_values_that_hardly_differ_have_folders_of_their_own(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     grid = parse_grid("learning-rate=1e-3,1.0000001e-3", FAST)
-    found = search(FAST, SST2, grid, out=tmp_path / "s", **given)
-    folders = {Path(row["model"]).parent.name for row in found["rows"]}
+    result = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    folders = {Path(row["model"]).parent.name for row in result["rows"]}
     assert folders == {"learning-rate=0.001", "learning-rate=0.0010000001"}
 
 
-def test_what_is_said_of_the_data_is_said_once(
-    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_warning_about_the_data_comes_once(
+    search_arguments: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (given["data"] / "dev.tsv").unlink()
-    search(FAST, SST2, parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST), out=tmp_path / "s", **given)
-    told = capsys.readouterr().err
-    assert told.count("no dev file; a tenth of train.tsv") == 1
-    assert told.count("seed 0: best epoch 1") == 3
+    (search_arguments["data"] / "dev.tsv").unlink()
+    search(FAST, SST2, parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST), out=tmp_path / "s", **search_arguments)
+    stderr = capsys.readouterr().err
+    assert stderr.count("no dev file; a tenth of train.tsv") == 1
+    assert stderr.count("seed 0: best epoch 1") == 3
 
 
 def test_two_processes_do_not_search_in_one_folder(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-4", FAST)
-    search(FAST, SST2, grid, out=tmp_path / "s", **given)
+    search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
     monkeypatch.setattr(locks, "_PAUSE", 0.0)
     with (
         locked(tmp_path / "s"),
         pytest.raises(InputError, match=r"s: another process works on this run \(process \d+ on .+\); wait for it or"),
     ):
-        search(FAST, SST2, grid, out=tmp_path / "s", resume=True, **given)
+        search(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
 
 
 def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the last epoch of the first setting is measured, there is no step left that could hear of it."""
     really = _Best.evaluate
@@ -165,32 +167,34 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(_Best, "evaluate", interrupted)
         with pytest.raises(Stopped, match="stopped with 1 of 2 settings done"):
-            search(FAST, SST2, grid, out=tmp_path / "s", **given)
-        found = search(FAST, SST2, grid, out=tmp_path / "s", resume=True, **given)  # at the very end it is too late
-    assert len(found["rows"]) == 2
+            search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+        result = search(
+            FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments
+        )  # at the very end it is too late
+    assert len(result["rows"]) == 2
 
 
-def test_what_has_finished_is_found_where_it_lies_now(given: dict[str, Any], tmp_path: Path) -> None:
-    """A search is moved after it ended: the same command with resume tells the same, and names the new place."""
+def test_what_has_finished_is_found_where_it_lies_now(search_arguments: dict[str, Any], tmp_path: Path) -> None:
+    """A search is moved after it ended: the same command with resume prints the same, with the new paths."""
     grid = parse_grid("learning-rate=1e-3,1e-5", FAST)
-    first = search(FAST, SST2, grid, out=tmp_path / "s", **given)
+    first = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
     (tmp_path / "s").rename(tmp_path / "moved")
-    again = search(FAST, SST2, grid, out=tmp_path / "moved", resume=True, **given)
+    again = search(FAST, SST2, grid, out=tmp_path / "moved", resume=True, **search_arguments)
     assert json.loads(json.dumps(first).replace(str(tmp_path / "s"), str(tmp_path / "moved"))) == again
-    before = finetune(FAST, SST2, out=tmp_path / "one", **given)
+    before = finetune(FAST, SST2, out=tmp_path / "one", **search_arguments)
     (tmp_path / "one").rename(tmp_path / "other")
-    after = finetune(FAST, SST2, out=tmp_path / "other", resume=True, **given)
+    after = finetune(FAST, SST2, out=tmp_path / "other", resume=True, **search_arguments)
     assert json.loads(json.dumps(before).replace(str(tmp_path / "one"), str(tmp_path / "other"))) == after
 
 
-def test_frozen_layers_stay_and_new_ones_begin_anew(given: dict[str, Any], tmp_path: Path) -> None:
-    finetune(FAST, SST2, out=tmp_path / "first", **given)
-    before = weights(tmp_path / "first" / "model")
-    again = {"model": str(tmp_path / "first"), "data": given["data"]}
+def test_frozen_layers_stay_and_new_ones_begin_anew(search_arguments: dict[str, Any], tmp_path: Path) -> None:
+    finetune(FAST, SST2, out=tmp_path / "first", **search_arguments)
+    before = ExactWeights(tmp_path / "first" / "model")
+    again = {"model": str(tmp_path / "first"), "data": search_arguments["data"]}
     for frozen, new in ((1, 0), (0, 1), (1, 1), (2, 0)):
         settings = FAST.model_copy(update={"frozen_layers": frozen, "new_layers": new, "learning_rate": 1e-6})
         finetune(settings, SST2, out=tmp_path / f"{frozen}{new}", **again)
-        after = weights(tmp_path / f"{frozen}{new}" / "model")
+        after = ExactWeights(tmp_path / f"{frozen}{new}" / "model")
         for name, tensor in after.items():
             change = float((tensor - before[name]).abs().max())
             layer = int(name.split(".")[3]) if ".layer." in name else -1 if "embeddings" in name else None
@@ -204,12 +208,12 @@ def test_frozen_layers_stay_and_new_ones_begin_anew(given: dict[str, Any], tmp_p
         finetune(FAST.model_copy(update={"new_layers": 2, "frozen_layers": 1}), SST2, out=tmp_path / "no", **again)
 
 
-def test_a_frozen_run_that_was_stopped_ends_in_the_same_bytes(given: dict[str, Any], tmp_path: Path) -> None:
+def test_a_frozen_run_that_was_stopped_ends_in_the_same_bytes(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     from bertwright.training import checkpoint
     from bertwright.training.loop import Signals
 
     settings = FAST.model_copy(update={"frozen_layers": 1, "epochs": 2})
-    finetune(settings, SST2, out=tmp_path / "whole", **given)
+    finetune(settings, SST2, out=tmp_path / "whole", **search_arguments)
     saves = []
     really = checkpoint.save_file
 
@@ -221,27 +225,27 @@ def test_a_frozen_run_that_was_stopped_ends_in_the_same_bytes(given: dict[str, A
         patched.setattr(Signals, "received", property(lambda self: True, lambda self, value: None), raising=False)
         patched.setattr(checkpoint, "save_file", interrupting)
         with pytest.raises(Stopped):
-            finetune(settings, SST2, out=tmp_path / "torn", **given)
+            finetune(settings, SST2, out=tmp_path / "torn", **search_arguments)
     assert saves
-    finetune(settings, SST2, out=tmp_path / "torn", resume=True, **given)
-    whole, torn = weights(tmp_path / "whole" / "model"), weights(tmp_path / "torn" / "model")
+    finetune(settings, SST2, out=tmp_path / "torn", resume=True, **search_arguments)
+    whole, torn = ExactWeights(tmp_path / "whole" / "model"), ExactWeights(tmp_path / "torn" / "model")
     assert all(torch.equal(torn[name], tensor) for name, tensor in whole.items())
 
 
-def test_a_model_without_a_pooler_gets_one_and_it_is_said(
-    given: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_model_without_a_pooler_gets_one_and_it_is_reported(
+    search_arguments: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finetune(FAST, SST2, out=tmp_path / "first", **given)
+    finetune(FAST, SST2, out=tmp_path / "first", **search_arguments)
     model = tmp_path / "first" / "model"
     tensors = load_file(model / "model.safetensors")
     put(model, {name: tensor for name, tensor in tensors.items() if "pooler" not in name})
     capsys.readouterr()
-    finetune(FAST, SST2, model=str(tmp_path / "first"), data=given["data"], out=tmp_path / "second")
+    finetune(FAST, SST2, model=str(tmp_path / "first"), data=search_arguments["data"], out=tmp_path / "second")
     assert "has no pooler, which this task needs; a new one is trained" in capsys.readouterr().err
     assert "pooler.dense.weight" in (open_model(str(tmp_path / "second")).weights or {})
 
 
-class weights(dict[str, torch.Tensor]):
+class ExactWeights(dict[str, torch.Tensor]):
     """The tensors of a model folder; two are equal where every bit is."""
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A new BiLSTM between a model and a task's head, and the layers and rates of bodies of several parts."""
+"""A new BiLSTM between a model and a task's head, and the layers and rates of backbones of several parts."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch import nn
 
 from bertwright.errors import InputError, Stopped
@@ -23,9 +22,11 @@ from bertwright.model.system import System, system_config
 from bertwright.serving.predictor import load
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.kinds import kind_of
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.loop import Signals
-from tests.support.task_examples import PLACES, example_data
+from tests.support.folders import weights_in
+from tests.support.task_examples import example_data
+from tests.support.texts import PLACES
 
 SST2 = get_task("sst2")
 FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=40, threads=1, precision="fp32")
@@ -34,14 +35,13 @@ STILL = FAST.model_copy(update={"learning_rate": 1e-12, "bilstm": 16})
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def pretrained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, str]:
     """A BERT, which has a pooler, a GPT-1 and a pair of LSTMs."""
     folder = tmp_path_factory.mktemp("models")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450)
-    words.save(folder / "tok")
+    vocab_size = Tokenizer.load(places_tokenizer).vocab_size
 
     def shape(system: System) -> Any:
-        return system_config(system, "tiny", words.vocab_size, max_positions=64)
+        return system_config(system, "tiny", vocab_size, max_positions=64)
 
     for name, config in (
         ("bert", shape("bert")),
@@ -52,66 +52,62 @@ def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
         if name == "bert":
             model["pooler"] = nn.ModuleDict({"dense": nn.Linear(128, 128)})
         init_weights(model, 0.05, torch.Generator().manual_seed(4))
-        save_model(folder / name, model, config=config, tokenizer=folder / "tok", architecture="BertModel")
+        save_model(folder / name, model, config=config, tokenizer=places_tokenizer, architecture="BertModel")
     return {name: str(folder / name) for name in ("bert", "gpt", "pair")}
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def sst2_data(tmp_path: Path) -> Path:
     return example_data(SST2, tmp_path).data
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
-
-
 def test_it_begins_anew_with_every_seed_and_the_model_below_as_it_was(
-    models: dict[str, str], data: Path, tmp_path: Path
+    pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path
 ) -> None:
-    found = []
+    heads = []
     for seed in (0, 1):
         settings = STILL.model_copy(update={"first_seed": seed})
-        finetune(settings, SST2, model=models["bert"], data=data, out=tmp_path / f"run-{seed}")
-        found.append(weights(tmp_path / f"run-{seed}"))
-    start = open_model(models["bert"]).weights or {}
+        finetune(settings, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / f"run-{seed}")
+        heads.append(weights_in(tmp_path / f"run-{seed}" / "model"))
+    start = open_model(pretrained_models["bert"]).weights or {}
     for name, tensor in start.items():
         if name.startswith("encoder."):
             inside = f"encoder.inner.{name.removeprefix('encoder.')}"
-            torch.testing.assert_close(found[0][inside], tensor, rtol=0, atol=1e-9)
-    assert not any(name.startswith("pooler.") for name in found[0])  # what is on top is read as it is
+            torch.testing.assert_close(heads[0][inside], tensor, rtol=0, atol=1e-9)
+    assert not any(name.startswith("pooler.") for name in heads[0])  # what is on top is read as it is
     for name in ("encoder.lstm.weight_ih_l0", "encoder.lstm.weight_hh_l0_reverse", "classifier.linear.weight"):
-        assert found[0][name].shape == found[1][name].shape
-        assert float((found[0][name] - found[1][name]).abs().max()) > 1e-2
+        assert heads[0][name].shape == heads[1][name].shape
+        assert float((heads[0][name] - heads[1][name]).abs().max()) > 1e-2
     saved = open_model(str(tmp_path / "run-0"))
-    assert saved.config == TopConfig(inner=open_model(models["bert"]).config, width=16)  # type: ignore[arg-type]
+    assert saved.config == TopConfig(inner=open_model(pretrained_models["bert"]).config, width=16)  # type: ignore[arg-type]
 
 
-def test_the_next_task_takes_it_over(models: dict[str, str], data: Path, tmp_path: Path) -> None:
+def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
     """A folder with a BiLSTM on top is a model like any other, and gets no second one."""
     learned = FAST.model_copy(update={"bilstm": 16})
-    finetune(learned, SST2, model=models["bert"], data=data, out=tmp_path / "first")
+    finetune(learned, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / "first")
     still = STILL.model_copy(update={"bilstm": None})
-    finetune(still, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "second")
-    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    finetune(still, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "second")
+    before, after = weights_in(tmp_path / "first" / "model"), weights_in(tmp_path / "second" / "model")
     for name, tensor in before.items():
         if name.startswith("encoder."):
             torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-9)
     with pytest.raises(InputError, match="first already has a BiLSTM on top; name the model below it"):
-        finetune(learned, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
+        finetune(learned, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "third")
     features = FAST.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match=r"--features: .*first already has a BiLSTM on top"):
-        finetune(features, SST2, model=str(tmp_path / "first"), data=data, out=tmp_path / "third")
+        finetune(features, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "third")
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
         load(tmp_path / "first").vectors("a text")
 
 
-def test_rates_layers_and_what_stays(models: dict[str, str], data: Path) -> None:
-    """It learns at the rate of the head; layers are counted in each of two bodies, wherever they stand."""
-    asked = {"bilstm": 16, "head_learning_rate": 1e-2, "layer_decay": 0.5, "new_layers": 1, "frozen_layers": 1}
-    settings = FAST.model_copy(update=asked)
-    saved, words = open_initial_model(models["pair"], None)
+def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_data: Path) -> None:
+    """The BiLSTM learns at the rate of the head; layers are counted in each of two backbones, wherever they stand."""
+    options = {"bilstm": 16, "head_learning_rate": 1e-2, "layer_decay": 0.5, "new_layers": 1, "frozen_layers": 1}
+    settings = FAST.model_copy(update=options)
+    saved, words = open_initial_model(pretrained_models["pair"], None)
     saved = add_bilstm(settings, saved)
-    work = kind_of(SST2).prepare(SST2, data, words, saved.config, settings.max_length)
+    work = kind_of(SST2).prepare(SST2, sst2_data, words, saved.config, settings.max_length)
     scale = train_plan(settings, work, saved.config, 0).scale
     named = {
         "classifier.linear.weight": 10.0,
@@ -133,7 +129,7 @@ def test_rates_layers_and_what_stays(models: dict[str, str], data: Path) -> None
 
 
 def test_a_width_is_that_of_the_model_below() -> None:
-    """What is on top decides no rate, and a pair is as wide as one of its halves."""
+    """The part on top decides no rate, and a pair is as wide as one of its halves."""
     base, tiny = (system_config("bert-left", size, 50) for size in ("base", "tiny"))
     right = system_config("bert-right", "8x512", 50)
     half = system_config("bert-left", "8x512", 50)
@@ -143,12 +139,12 @@ def test_a_width_is_that_of_the_model_below() -> None:
     assert plain.rate(PairConfig(left=half, right=right)) == 3e-4
 
 
-def test_a_search_over_widths_that_goes_on(models: dict[str, str], data: Path, tmp_path: Path) -> None:
-    given: Any = {"model": models["pair"], "data": data, "out": tmp_path / "grid"}
+def test_a_search_over_widths_that_goes_on(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
+    arguments: Any = {"model": pretrained_models["pair"], "data": sst2_data, "out": tmp_path / "grid"}
     grid = parse_grid("bilstm=8,16", FAST)
-    first = search(FAST, SST2, grid, **given)
+    first = search(FAST, SST2, grid, **arguments)
     assert {open_model(row["model"]).config.hidden for row in first["rows"]} == {8, 16}
-    again = search(FAST, SST2, grid, resume=True, **given)
+    again = search(FAST, SST2, grid, resume=True, **arguments)
     assert again["rows"] == first["rows"]
     with pytest.raises(InputError, match="--grid bilstm=7: invalid value '7' of bilstm"):
         parse_grid("bilstm=7", FAST)
@@ -156,35 +152,37 @@ def test_a_search_over_widths_that_goes_on(models: dict[str, str], data: Path, t
 
 @pytest.mark.parametrize(("model", "bilstm", "task"), [("gpt", None, "mrpc"), ("pair", 16, "sst2")])
 def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
-    model: str, bilstm: int | None, task: str, models: dict[str, str], tmp_path: Path
+    model: str, bilstm: int | None, task: str, pretrained_models: dict[str, str], tmp_path: Path
 ) -> None:
     spec = get_task(task)
-    given: Any = {"model": models[model], "data": example_data(spec, tmp_path).data}
+    arguments: Any = {"model": pretrained_models[model], "data": example_data(spec, tmp_path).data}
     settings = FAST.model_copy(update={"epochs": 2, "bilstm": bilstm})
-    finetune(settings, spec, out=tmp_path / "whole", **given)
+    finetune(settings, spec, out=tmp_path / "whole", **arguments)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Signals, "received", property(lambda self: True, lambda self, value: None), raising=False)
         with pytest.raises(Stopped):
-            finetune(settings, spec, out=tmp_path / "torn", **given)
+            finetune(settings, spec, out=tmp_path / "torn", **arguments)
     assert list((tmp_path / "torn" / "seed-0" / "checkpoints").iterdir())
-    finetune(settings, spec, out=tmp_path / "torn", resume=True, **given)
-    finetune(settings.model_copy(update={"activation_checkpointing": True}), spec, out=tmp_path / "again", **given)
-    whole = weights(tmp_path / "whole")
-    for other in map(weights, (tmp_path / "torn", tmp_path / "again")):
+    finetune(settings, spec, out=tmp_path / "torn", resume=True, **arguments)
+    finetune(settings.model_copy(update={"activation_checkpointing": True}), spec, out=tmp_path / "again", **arguments)
+    whole = weights_in(tmp_path / "whole" / "model")
+    for other in (weights_in(tmp_path / name / "model") for name in ("torn", "again")):
         assert other.keys() == whole.keys()
         assert all(torch.equal(other[name], tensor) for name, tensor in whole.items())
 
 
 @pytest.mark.parametrize("model", ["gpt", "pair"])
-def test_estimators_take_other_bodies(model: str, models: dict[str, str], tmp_path: Path) -> None:
+def test_estimators_take_other_backbones(model: str, pretrained_models: dict[str, str], tmp_path: Path) -> None:
     sklearn = pytest.importorskip("bertwright.sklearn")
-    texts, labels = [f"{'near' if row % 2 else 'far'} the {place}" for row, place in enumerate(PLACES)], [0, 1] * 4
-    fitted = sklearn.BertClassifier(models[model], epochs=1, max_length=16, precision="fp32", threads=1)
+    texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
+    fitted = sklearn.BertClassifier(pretrained_models[model], epochs=1, max_length=16, precision="fp32", threads=1)
     fitted.fit(texts, labels)
-    found = fitted.predict_proba(texts)
+    probabilities = fitted.predict_proba(texts)
     fitted.save(tmp_path / "saved")
     again = sklearn.BertClassifier.load(tmp_path / "saved").predict_proba(texts)
-    np.testing.assert_allclose(again, found, atol=1e-6)
+    np.testing.assert_allclose(again, probabilities, atol=1e-6)
     answers = load(tmp_path / "saved", precision="fp32")(texts)
-    np.testing.assert_allclose([[one.probabilities[label] for label in "01"] for one in answers], found, atol=1e-6)
-    assert sklearn.BertVectorizer(models[model]).fit_transform(texts).shape[0] == len(texts)
+    np.testing.assert_allclose(
+        [[one.probabilities[label] for label in "01"] for one in answers], probabilities, atol=1e-6
+    )
+    assert sklearn.BertVectorizer(pretrained_models[model]).fit_transform(texts).shape[0] == len(texts)

@@ -22,6 +22,7 @@ from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import open_model
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.bundle_writer import write_bundle
+from tests.support.folders import update_json
 from tests.support.google_values import CONFIG, HEADS, PIECES, batch, encoder, values, variables
 
 WRITTEN_BY_TENSORFLOW = Path(__file__).parents[2] / "fixtures" / "google"
@@ -52,11 +53,11 @@ def field_name(name: str) -> str:
     return re.sub("kernel$|gamma$", "weight", re.sub("beta$", "bias", name))
 
 
-def weights_of(checkpoint: str) -> Arrays:
+def random_arrays(checkpoint: str) -> Arrays:
     return {name: values(name, shape) for name, shape in (encoder() | HEADS[checkpoint]).items()}
 
 
-def made(folder: Path, arrays: Arrays, **config: Any) -> Path:
+def changed_checkpoint(folder: Path, arrays: Arrays, **config: Any) -> Path:
     """A checkpoint of other variables with the vocabulary and, unless changed, the settings of the fixtures."""
     folder.mkdir()
     shutil.copy(PRETRAINED / "vocab.txt", folder)
@@ -70,7 +71,7 @@ def tensors() -> tuple[Tensor, Tensor, Tensor]:
     return ids, segments, mask.bool()
 
 
-def opened(foreign: ForeignCheckpoint, folder: Path) -> Bert:
+def open_foreign(foreign: ForeignCheckpoint, folder: Path) -> Bert:
     write_checkpoint(foreign, folder)
     return open_architecture(open_model(str(folder)))
 
@@ -82,8 +83,8 @@ def answers() -> Arrays:
         return dict(stored)
 
 
-def close(found: Tensor, expected: npt.NDArray[np.float32]) -> None:
-    torch.testing.assert_close(found, torch.from_numpy(expected), atol=1e-5, rtol=0.0)
+def assert_close_to_array(measured: Tensor, expected: npt.NDArray[np.float32]) -> None:
+    torch.testing.assert_close(measured, torch.from_numpy(expected), atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("checkpoint", ARCHITECTURES)
@@ -92,15 +93,15 @@ def test_every_weight_arrives_bit_by_bit(checkpoint: str) -> None:
     assert foreign.architecture == ARCHITECTURES[checkpoint]
     expected = {
         field_name(name): array.T if name.endswith("kernel") else array
-        for name, array in weights_of(checkpoint).items()
+        for name, array in random_arrays(checkpoint).items()
     }
-    found = BERT_FAMILY.weights_to_foreign(foreign.weights)
-    assert set(found) == set(expected)
+    written = BERT_FAMILY.weights_to_foreign(foreign.weights)
+    assert set(written) == set(expected)
     for name, array in expected.items():
-        assert found[name].dtype == torch.float32
-        assert found[name].shape == array.shape
-        assert found[name].contiguous().numpy().tobytes() == array.tobytes(), name
-    left_out = set(variables(checkpoint)) - set(weights_of(checkpoint))
+        assert written[name].dtype == torch.float32
+        assert written[name].shape == array.shape
+        assert written[name].contiguous().numpy().tobytes() == array.tobytes(), name
+    left_out = set(variables(checkpoint)) - set(random_arrays(checkpoint))
     left_out |= {"global_step"} if checkpoint != "pretrained" else set()
     assert set(foreign.left_out) == left_out
     assert foreign.labels == ()
@@ -115,28 +116,32 @@ def test_every_weight_arrives_bit_by_bit(checkpoint: str) -> None:
 @torch.no_grad()
 def test_states_and_logits_are_those_of_tensorflow(tmp_path: Path, answers: Arrays) -> None:
     """At every real token, within 1e-5 of the forward pass that TensorFlow computed from the same files."""
-    model = opened(read_google(PRETRAINED, cased=False), tmp_path / "m")
+    model = open_foreign(read_google(PRETRAINED, cased=False), tmp_path / "m")
     ids, segments, mask = tensors()
     states = model.encoder(ids, segments, mask, all_hidden=True).hidden
     assert len(states) == len(answers["pretrained/hidden"]) == 3
-    for found, expected in zip(states, answers["pretrained/hidden"], strict=True):
-        close(found[mask], expected[mask.numpy()])
-    close(model.pooler(states[-1][:, 0]), answers["pretrained/pooled"])
+    for state, expected in zip(states, answers["pretrained/hidden"], strict=True):
+        assert_close_to_array(state[mask], expected[mask.numpy()])
+    assert_close_to_array(model.pooler(states[-1][:, 0]), answers["pretrained/pooled"])
     outputs = model(ids, segments, mask)
-    close(outputs["prediction_logits"][mask], answers["pretrained/masked_lm"][mask.numpy()])
-    close(outputs["seq_relationship_logits"], answers["pretrained/logits"])
+    assert_close_to_array(outputs["prediction_logits"][mask], answers["pretrained/masked_lm"][mask.numpy()])
+    assert_close_to_array(outputs["seq_relationship_logits"], answers["pretrained/logits"])
 
 
 @torch.no_grad()
 def test_fine_tuned_logits_are_those_of_tensorflow(tmp_path: Path, answers: Arrays) -> None:
     ids, segments, mask = tensors()
-    classifier = opened(read_google(WRITTEN_BY_TENSORFLOW / "classifier" / "model.ckpt-7", cased=False), tmp_path / "c")
-    close(classifier(ids, segments, mask)["logits"], answers["classifier/logits"])
-    spans = opened(read_google(WRITTEN_BY_TENSORFLOW / "squad" / "model.ckpt-7.index", cased=False), tmp_path / "s")
-    found = spans(ids, segments, mask)
+    classifier = open_foreign(
+        read_google(WRITTEN_BY_TENSORFLOW / "classifier" / "model.ckpt-7", cased=False), tmp_path / "c"
+    )
+    assert_close_to_array(classifier(ids, segments, mask)["logits"], answers["classifier/logits"])
+    spans = open_foreign(
+        read_google(WRITTEN_BY_TENSORFLOW / "squad" / "model.ckpt-7.index", cased=False), tmp_path / "s"
+    )
+    logits = spans(ids, segments, mask)
     real = mask.numpy()
-    close(found["start_logits"][mask], answers["squad/logits"][..., 0][real])
-    close(found["end_logits"][mask], answers["squad/logits"][..., 1][real])
+    assert_close_to_array(logits["start_logits"][mask], answers["squad/logits"][..., 0][real])
+    assert_close_to_array(logits["end_logits"][mask], answers["squad/logits"][..., 1][real])
 
 
 @torch.no_grad()
@@ -152,15 +157,15 @@ def test_transformers_opens_what_is_written(tmp_path: Path, answers: Arrays, che
     pooler = {"bert.pooler.dense.weight", "bert.pooler.dense.bias"}  # there, but no part of that class
     assert set(notes["unexpected_keys"]) == (pooler if checkpoint == "squad" else set())
     ids, segments, mask = tensors()
-    found = theirs.eval()(input_ids=ids, token_type_ids=segments, attention_mask=mask.long())
+    output = theirs.eval()(input_ids=ids, token_type_ids=segments, attention_mask=mask.long())
     if checkpoint == "pretrained":
-        close(found.prediction_logits[mask], answers["pretrained/masked_lm"][mask.numpy()])
-        close(found.seq_relationship_logits, answers["pretrained/logits"])
+        assert_close_to_array(output.prediction_logits[mask], answers["pretrained/masked_lm"][mask.numpy()])
+        assert_close_to_array(output.seq_relationship_logits, answers["pretrained/logits"])
     elif checkpoint == "classifier":
-        close(found.logits, answers["classifier/logits"])
+        assert_close_to_array(output.logits, answers["classifier/logits"])
         assert theirs.config.id2label == {0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}
     else:
-        close(found.start_logits[mask], answers["squad/logits"][..., 0][mask.numpy()])
+        assert_close_to_array(output.start_logits[mask], answers["squad/logits"][..., 0][mask.numpy()])
     pieces = transformers.AutoTokenizer.from_pretrained(tmp_path / "m").tokenize("The old stones, turning")
     assert pieces == ["the", "old", "stone", "##s", ",", "turn", "##ing"]
 
@@ -168,13 +173,13 @@ def test_transformers_opens_what_is_written(tmp_path: Path, answers: Arrays, che
 def test_import_recognises_folders_and_prefixes_and_says_what_it_found(tmp_path: Path) -> None:
     classifier = WRITTEN_BY_TENSORFLOW / "classifier"
     for index, source in enumerate((classifier, classifier / "model.ckpt-7", classifier / "model.ckpt-7.index")):
-        found = import_model(str(source), tmp_path / f"m{index}", cased=False, labels=("no", "yes", "perhaps"))
-        assert (found["found"], found["architecture"]) == (
+        report = import_model(str(source), tmp_path / f"m{index}", cased=False, labels=("no", "yes", "perhaps"))
+        assert (report["found"], report["architecture"]) == (
             "Google's layout, model.ckpt-7",
             "BertForSequenceClassification",
         )
-        assert (found["labels"], len(found["left_out"])) == (["no", "yes", "perhaps"], 83)
-        assert open_model(found["model"]).labels == ("no", "yes", "perhaps")
+        assert (report["labels"], len(report["left_out"])) == (["no", "yes", "perhaps"], 83)
+        assert open_model(report["model"]).labels == ("no", "yes", "perhaps")
     assert is_google_checkpoint(WRITTEN_BY_TENSORFLOW / "first_format" / "bert_model.ckpt")
     assert not is_google_checkpoint(WRITTEN_BY_TENSORFLOW / "answers.npz")
     assert not is_google_checkpoint(WRITTEN_BY_TENSORFLOW)
@@ -186,7 +191,7 @@ def test_casing_is_asked_for_or_read_but_never_guessed(tmp_path: Path) -> None:
     assert not read_google(PRETRAINED, cased=False).tokenizer.cased
     with pytest.raises(InputError, match=r"do not say whether upper case is kept; give --casing cased or --casing"):
         read_google(PRETRAINED, cased=None)
-    folder = made(tmp_path / "g", weights_of("pretrained"))
+    folder = changed_checkpoint(tmp_path / "g", random_arrays("pretrained"))
     said = folder / "tokenizer_config.json"
     for lower in (True, False):
         said.write_text(json.dumps({"do_lower_case": lower}), "utf-8")
@@ -214,24 +219,24 @@ PAIR = {name for name in HEADS["pretrained"] if name.startswith("cls/seq_relatio
     [(set(), "BertModel"), (TRANSFORM, "BertForMaskedLM"), (PAIR, "BertForNextSentencePrediction")],
 )
 def test_heads_decide_the_architecture(tmp_path: Path, heads: set[str], architecture: str) -> None:
-    arrays = {name: array for name, array in weights_of("pretrained").items() if name in encoder() or name in heads}
-    foreign = read_google(made(tmp_path / "g", arrays), cased=False)
+    arrays = {name: array for name, array in random_arrays("pretrained").items() if name in encoder() or name in heads}
+    foreign = read_google(changed_checkpoint(tmp_path / "g", arrays), cased=False)
     assert (foreign.architecture, foreign.left_out) == (architecture, ())
-    assert opened(foreign, tmp_path / "m").architecture == architecture
+    assert open_foreign(foreign, tmp_path / "m").architecture == architecture
 
 
 def test_types_of_other_widths_become_float32(tmp_path: Path) -> None:
-    arrays = weights_of("pretrained")
+    arrays = random_arrays("pretrained")
     half, double = "bert/pooler/dense/kernel", "cls/seq_relationship/output_bias"
     arrays[half], arrays[double] = arrays[half].astype(np.float16), arrays[double].astype(np.float64)
-    weights = read_google(made(tmp_path / "g", arrays), cased=False).weights
+    weights = read_google(changed_checkpoint(tmp_path / "g", arrays), cased=False).weights
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
     assert np.array_equal(weights["pooler.dense.weight"].numpy(), arrays[half].T.astype(np.float32))
     assert np.array_equal(weights["next_sentence.linear.bias"].numpy(), values(double, (2,)))
 
 
 def test_one_checkpoint_of_several_is_named(tmp_path: Path) -> None:
-    folder = made(tmp_path / "g", weights_of("pretrained"))
+    folder = changed_checkpoint(tmp_path / "g", random_arrays("pretrained"))
     for file in (WRITTEN_BY_TENSORFLOW / "classifier").glob("model.ckpt-7.*"):
         shutil.copy(file, folder)
     with pytest.raises(InputError, match=r"g: holds 2 checkpoints, name one: .*g/bert_model\.ckpt, .*g/model\.ckpt-7$"):
@@ -240,7 +245,7 @@ def test_one_checkpoint_of_several_is_named(tmp_path: Path) -> None:
     assert read_google(folder / "bert_model.ckpt.index", cased=False).architecture == "BertForPreTraining"
 
 
-def test_the_first_format_is_told_apart(tmp_path: Path) -> None:
+def test_the_first_format_is_recognised(tmp_path: Path) -> None:
     old = WRITTEN_BY_TENSORFLOW / "first_format"
     for source in (old, old / "bert_model.ckpt"):
         with pytest.raises(InputError, match="a checkpoint of TensorFlow's first format"):
@@ -251,9 +256,8 @@ def test_the_first_format_is_told_apart(tmp_path: Path) -> None:
         read_google(tmp_path / "nowhere", cased=False)
 
 
-def settings(folder: Path, **changes: Any) -> None:
-    path = folder / "bert_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
+def change(folder: Path, **changes: Any) -> None:
+    update_json(folder / "bert_config.json", **changes)
 
 
 def without_setting(folder: Path, name: str) -> None:
@@ -271,27 +275,27 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "settings are a list": (lambda folder: (folder / "bert_config.json").write_text("[1]"), "expected a JSON object"),
     "settings are broken": (lambda folder: (folder / "bert_config.json").write_text("{"), r"json:1: not valid JSON"),
-    "activation": (lambda folder: settings(folder, hidden_act="relu"), "hidden_act is 'relu'; only 'gelu' can be read"),
-    "activation is null": (lambda folder: settings(folder, hidden_act=None), "hidden_act is None; only 'gelu'"),
-    "heads": (lambda folder: settings(folder, num_attention_heads=3), r"json: .*hidden 16 is not a multiple of heads"),
+    "activation": (lambda folder: change(folder, hidden_act="relu"), "hidden_act is 'relu'; only 'gelu' can be read"),
+    "activation is null": (lambda folder: change(folder, hidden_act=None), "hidden_act is None; only 'gelu'"),
+    "heads": (lambda folder: change(folder, num_attention_heads=3), r"json: .*hidden 16 is not a multiple of heads"),
     "setting of another model": (
-        lambda folder: settings(folder, embedding_size=8, num_hidden_groups=1),
+        lambda folder: change(folder, embedding_size=8, num_hidden_groups=1),
         r"bert_config\.json: embedding_size, num_hidden_groups is no setting of Google's BERT",
     ),
     "setting is absent": (lambda folder: without_setting(folder, "type_vocab_size"), r"json: lacks type_vocab_size"),
-    "setting of another type": (lambda folder: settings(folder, vocab_size="many"), r"json: vocab_size: Input"),
+    "setting of another type": (lambda folder: change(folder, vocab_size="many"), r"json: vocab_size: Input"),
     "settings of another type": (
-        lambda folder: settings(folder, hidden_size=-1, hidden_dropout_prob=None),
+        lambda folder: change(folder, hidden_size=-1, hidden_dropout_prob=None),
         r"bert_config\.json: hidden_size: Input should be .*; hidden_dropout_prob: Input should be a valid number$",
     ),
     "width": (
-        lambda folder: settings(folder, hidden_size=32),
+        lambda folder: change(folder, hidden_size=32),
         r"not a complete BertForPreTraining; encoder\.embeddings\.word\.weight is \(60, 16\), not \(60, 32\);",
     ),
-    "inner width": (lambda folder: settings(folder, intermediate_size=16), r"expand\.weight is \(24, 16\), not \(16, "),
-    "positions": (lambda folder: settings(folder, max_position_embeddings=512), r"is \(20, 16\), not \(512, 16\)"),
-    "more layers": (lambda folder: settings(folder, num_hidden_layers=3), r"missing: encoder\.layers\.2\.attention\."),
-    "fewer layers": (lambda folder: settings(folder, num_hidden_layers=1), r"unknown: encoder\.layers\.1\."),
+    "inner width": (lambda folder: change(folder, intermediate_size=16), r"expand\.weight is \(24, 16\), not \(16, "),
+    "positions": (lambda folder: change(folder, max_position_embeddings=512), r"is \(20, 16\), not \(512, 16\)"),
+    "more layers": (lambda folder: change(folder, num_hidden_layers=3), r"missing: encoder\.layers\.2\.attention\."),
+    "fewer layers": (lambda folder: change(folder, num_hidden_layers=1), r"unknown: encoder\.layers\.1\."),
     "more pieces": (
         lambda folder: (folder / "vocab.txt").write_text("\n".join([*PIECES, "one more"]), "utf-8"),
         "the vocabulary has 61 pieces, but there are embeddings for 60",
@@ -356,7 +360,7 @@ BAD_VARIABLES: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
 @pytest.mark.parametrize("case", BAD_VARIABLES)
 def test_bad_variables_are_named(tmp_path: Path, case: str) -> None:
     spoil, message = BAD_VARIABLES[case]
-    folder = made(tmp_path / "g", spoil(weights_of("pretrained")))
+    folder = changed_checkpoint(tmp_path / "g", spoil(random_arrays("pretrained")))
     with pytest.raises(InputError, match=message):
         write_checkpoint(read_google(folder, cased=False), tmp_path / "m")
     assert not (tmp_path / "m").exists()
@@ -381,7 +385,7 @@ def test_damage_in_the_moments_of_an_optimiser_matters_to_nobody(tmp_path: Path)
     assert whole.count(moment) == 1
     data.write_bytes(whole.replace(moment, bytes(12)))
     before, after = (
-        read_google(place, cased=False).weights for place in (WRITTEN_BY_TENSORFLOW / "classifier", folder)
+        read_google(source, cased=False).weights for source in (WRITTEN_BY_TENSORFLOW / "classifier", folder)
     )
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
 

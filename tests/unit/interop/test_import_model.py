@@ -7,8 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -16,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from bertwright import load
 from bertwright.cli import main
@@ -29,7 +28,10 @@ from bertwright.model.bert import ARCHITECTURES, open_architecture
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from tests.support.commands import run_bertwright
+from tests.support.folders import update_json, weights_in
 from tests.support.gpt_files import release
+from tests.support.hub import hub_server
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -55,22 +57,18 @@ def publish(folder: Path, pieces: list[str], kind: str = "BertForPreTraining", *
     return model
 
 
-def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
 def as_pickle(folder: Path) -> None:
-    torch.save(weights_of(folder), folder / "pytorch_model.bin")
+    torch.save(weights_in(folder), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
 def as_old_pickle(folder: Path) -> None:
-    torch.save(weights_of(folder), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    torch.save(weights_in(folder), folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
     (folder / "model.safetensors").unlink()
 
 
 def as_shards(folder: Path, ending: str = "safetensors") -> None:
-    weights, base = weights_of(folder), "model" if ending == "safetensors" else "pytorch_model"
+    weights, base = weights_in(folder), "model" if ending == "safetensors" else "pytorch_model"
     names, places = sorted(weights), {}
     for number in (1, 2, 3):
         file = f"{base}-{number:05}-of-00003.{ending}"
@@ -90,7 +88,7 @@ def as_of_2018(folder: Path) -> None:
     """gamma and beta, the decoder written out, position ids among the weights, no model_type, no architectures."""
     old = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
-        for name, tensor in weights_of(folder).items()
+        for name, tensor in weights_in(folder).items()
     }
     old["cls.predictions.decoder.weight"] = old["bert.embeddings.word_embeddings.weight"]
     old["bert.embeddings.position_ids"] = torch.arange(40)[None]
@@ -102,12 +100,12 @@ def as_of_2018(folder: Path) -> None:
 
 
 def as_wrapped(folder: Path) -> None:
-    torch.save({f"module.{name}": tensor for name, tensor in weights_of(folder).items()}, folder / "pytorch_model.bin")
+    torch.save({f"module.{name}": tensor for name, tensor in weights_in(folder).items()}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
 def as_halves(folder: Path) -> None:
-    halves = {name: tensor.half() for name, tensor in weights_of(folder).items()}
+    halves = {name: tensor.half() for name, tensor in weights_in(folder).items()}
     save_file(halves, folder / "model.safetensors")
 
 
@@ -118,10 +116,10 @@ def test_every_layout_of_weights_gives_the_same_folder(tmp_path: Path, pieces: l
     publish(tmp_path / "m", pieces)
     plain = import_model(str(tmp_path / "m"), tmp_path / "plain")
     assert (plain["architecture"], plain["vocabulary"], plain["cased"]) == ("BertForPreTraining", len(pieces), True)
-    assert plain["parameters"] == sum(tensor.numel() for tensor in weights_of(tmp_path / "m").values())
+    assert plain["parameters"] == sum(tensor.numel() for tensor in weights_in(tmp_path / "m").values())
     stored(tmp_path / "m")
-    found = import_model(str(tmp_path / "m"), tmp_path / "own")
-    assert found["found"] != plain["found"]
+    report = import_model(str(tmp_path / "m"), tmp_path / "own")
+    assert report["found"] != plain["found"]
     assert (tmp_path / "own" / "model.safetensors").read_bytes() == (
         tmp_path / "plain" / "model.safetensors"
     ).read_bytes()
@@ -129,10 +127,10 @@ def test_every_layout_of_weights_gives_the_same_folder(tmp_path: Path, pieces: l
 
 def test_half_precision_becomes_fp32(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces)
-    whole = weights_of(tmp_path / "m")
+    whole = weights_in(tmp_path / "m")
     as_halves(tmp_path / "m")
     import_model(str(tmp_path / "m"), tmp_path / "own")
-    for name, tensor in weights_of(tmp_path / "own").items():
+    for name, tensor in weights_in(tmp_path / "own").items():
         assert tensor.dtype == torch.float32
         assert torch.equal(tensor, whole[name].half().float())
 
@@ -141,15 +139,15 @@ def test_half_precision_becomes_fp32(tmp_path: Path, pieces: list[str]) -> None:
 def test_every_class_goes_to_us_and_back_bit_by_bit(tmp_path: Path, pieces: list[str], kind: str) -> None:
     """theirs → ours → theirs → ours: the same bits, names of labels and casing."""
     labels = {"id2label": {0: "B-x", 1: "I-x", 2: "O"}, "label2id": {"B-x": 0, "I-x": 1, "O": 2}}
-    given = labels if kind in ("BertForTokenClassification", "BertForSequenceClassification") else {}
-    first = publish(tmp_path / "m", pieces, kind, **given)
-    found = import_model(str(tmp_path / "m"), tmp_path / "own")
-    assert found["architecture"] == kind
-    assert found["labels"] == list(given.get("label2id", ()))
+    outputs = labels if kind in ("BertForTokenClassification", "BertForSequenceClassification") else {}
+    first = publish(tmp_path / "m", pieces, kind, **outputs)
+    report = import_model(str(tmp_path / "m"), tmp_path / "own")
+    assert report["architecture"] == kind
+    assert report["labels"] == list(outputs.get("label2id", ()))
     theirs = getattr(transformers, kind).from_pretrained(tmp_path / "own")
     for name, tensor in first.state_dict().items():
         assert torch.equal(theirs.state_dict()[name], tensor), name
-    if given:
+    if outputs:
         assert theirs.config.id2label == labels["id2label"]
     words = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "own"))
     assert words("Größe Apple")["input_ids"][1:-1] == Tokenizer.load(tmp_path / "m").ids(["Größe Apple"])[0]
@@ -195,7 +193,7 @@ def test_a_classifier_answers_after_its_import(tmp_path: Path, pieces: list[str]
     assert plain["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
-def test_a_model_of_spans_is_of_the_squad_that_is_said(
+def test_a_model_of_spans_takes_the_named_squad_task(
     tmp_path: Path, pieces: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Answers, scores and null odds are those of a search through all that transformers' logits allow."""
@@ -214,8 +212,8 @@ def test_a_model_of_spans_is_of_the_squad_that_is_said(
     source = tmp_path / "asked.jsonl"
     source.write_text(json.dumps({"question": question, "context": context}) + "\n", "utf-8")
     for task in (None, "squad1", "squad2"):
-        found = import_model(str(tmp_path / "m"), tmp_path / f"own-{task}", task=task)
-        assert found["task"] == (task or "squad1")
+        report = import_model(str(tmp_path / "m"), tmp_path / f"own-{task}", task=task)
+        assert report["task"] == (task or "squad1")
         assert ("taken for a model of SQuAD 1.1" in capsys.readouterr().err) is (task is None)
         predict_file(str(tmp_path / f"own-{task}"), str(source), str(tmp_path / "answers.jsonl"))
         answer = json.loads((tmp_path / "answers.jsonl").read_text("utf-8"))
@@ -265,7 +263,7 @@ def test_a_problem_that_the_outputs_cannot_answer_is_refused(tmp_path: Path, pie
     ):
         folder = tmp_path / f"{problem}{outputs}"
         publish(folder, pieces, "BertForSequenceClassification", num_labels=outputs)
-        change(folder, problem_type=problem)
+        change_config(folder, problem_type=problem)
         with pytest.raises(InputError, match=words):
             import_model(str(folder), tmp_path / "own")
     assert not (tmp_path / "own").exists()
@@ -279,14 +277,14 @@ def test_a_published_masked_lm_fills_without_a_pooler(tmp_path: Path, pieces: li
     with torch.inference_mode():
         shares = theirs(**row).logits[0, row["input_ids"][0].tolist().index(words.mask_token_id)].softmax(-1)
     model = load(tmp_path / "own", precision="fp32")
-    (found,) = model("The [MASK] waits.").masks
-    assert [piece.piece for piece in found] == words.convert_ids_to_tokens(shares.topk(5).indices.tolist())
-    assert [piece.probability for piece in found] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-6)
+    (mask_result,) = model("The [MASK] waits.").masks
+    assert [piece.piece for piece in mask_result] == words.convert_ids_to_tokens(shares.topk(5).indices.tolist())
+    assert [piece.probability for piece in mask_result] == pytest.approx(shares.topk(5).values.tolist(), abs=1e-6)
     assert main(["fill", "The [MASK] waits.", "--model", str(tmp_path / "own")]) == 0
     assert main(["fill", "The \ud800 [MASK]", "--model", str(tmp_path / "own")]) == 2
 
 
-def test_a_published_model_of_next_sentences_tells_them_without_filling(tmp_path: Path, pieces: list[str]) -> None:
+def test_a_published_model_of_next_sentences_predicts_them_without_filling(tmp_path: Path, pieces: list[str]) -> None:
     theirs = publish(tmp_path / "m", pieces, "BertForNextSentencePrediction")
     import_model(str(tmp_path / "m"), tmp_path / "own")
     pair = ("The miller waits.", "The ferry leaves.")
@@ -322,24 +320,23 @@ class Bomb:
         return Path.touch, (self.target,)
 
 
-def change(folder: Path, **config: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
+def change_config(folder: Path, **config: Any) -> None:
+    update_json(folder / "config.json", **config)
 
 
-def cut(path: Path, share: float = 0.5) -> None:
+def truncate_file(path: Path, share: float = 0.5) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
 
 
-def without(folder: Path, name: str) -> None:
-    weights = weights_of(folder)
+def remove_weight(folder: Path, name: str) -> None:
+    weights = weights_in(folder)
     del weights[name]
     save_file(weights, folder / "model.safetensors")
 
 
 def with_tensor(folder: Path, name: str, tensor: torch.Tensor) -> None:
-    save_file({**weights_of(folder), name: tensor}, folder / "model.safetensors")
+    save_file({**weights_in(folder), name: tensor}, folder / "model.safetensors")
 
 
 def without_shard(folder: Path) -> None:
@@ -362,17 +359,17 @@ def with_swapped_shards(folder: Path) -> None:
 
 
 def with_code(folder: Path) -> None:
-    torch.save({**weights_of(folder), "bomb": Bomb(folder / "exploded")}, folder / "pytorch_model.bin")
+    torch.save({**weights_in(folder), "bomb": Bomb(folder / "exploded")}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
 def cut_pickle(folder: Path) -> None:
     as_pickle(folder)
-    cut(folder / "pytorch_model.bin")
+    truncate_file(folder / "pytorch_model.bin")
 
 
 def whole_object(folder: Path) -> None:
-    torch.save({"state_dict": weights_of(folder), "epoch": 3}, folder / "pytorch_model.bin")
+    torch.save({"state_dict": weights_in(folder), "epoch": 3}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
 
 
@@ -389,7 +386,7 @@ def with_nonsense(folder: Path) -> None:
 WORDS = "bert.embeddings.word_embeddings.weight"
 BAD = {
     "no weights": (lambda m: (m / "model.safetensors").unlink(), "holds no weights: expected model.safetensors"),
-    "truncated safetensors": (lambda m: cut(m / "model.safetensors"), "broken or truncated safetensors file"),
+    "truncated safetensors": (lambda m: truncate_file(m / "model.safetensors"), "broken or truncated safetensors file"),
     "truncated pickle": (cut_pickle, "pytorch_model.bin: broken or truncated"),
     "code in a pickle": (with_code, "holds more than tensors, so it is not opened"),
     "a pickle of more than weights": (whole_object, "expected a state dict of named tensors"),
@@ -399,7 +396,7 @@ BAD = {
     ),
     "a shard elsewhere": (with_an_outside_shard, "which is not in the same folder"),
     "swapped shards": (with_swapped_shards, "which model.safetensors.index.json says it holds"),
-    "a missing tensor": (lambda m: without(m, "bert.pooler.dense.bias"), "missing: pooler.dense.bias"),
+    "a missing tensor": (lambda m: remove_weight(m, "bert.pooler.dense.bias"), "missing: pooler.dense.bias"),
     "a surplus tensor": (
         lambda m: with_tensor(m, "bert.adapter.weight", torch.ones(1)),
         "do not belong to a BERT: bert.adapter",
@@ -412,10 +409,10 @@ BAD = {
         lambda m: with_tensor(m, "cls.predictions.bias", torch.ones(9)),
         r"masked_lm.bias is \(9,\), not",
     ),
-    "fewer layers said": (lambda m: change(m, num_hidden_layers=1), "unknown: encoder.layers.1"),
-    "another architecture": (lambda m: change(m, model_type="roberta"), "model_type is 'roberta'"),
+    "fewer layers said": (lambda m: change_config(m, num_hidden_layers=1), "unknown: encoder.layers.1"),
+    "another architecture": (lambda m: change_config(m, model_type="roberta"), "model_type is 'roberta'"),
     "an untied decoder": (
-        lambda m: with_tensor(m, "cls.predictions.decoder.weight", weights_of(m)[WORDS] + 1),
+        lambda m: with_tensor(m, "cls.predictions.decoder.weight", weights_in(m)[WORDS] + 1),
         "only models that tie the two",
     ),
     "no tokenizer": (lambda m: (m / "tokenizer.json").unlink(), "tokenizer.json: there is no such file"),
@@ -431,18 +428,21 @@ BAD = {
         lambda m: with_tensor(m, "pooler.dense.bias", torch.ones(32)),
         "is stored twice, under two names and with different values",
     ),
-    "no model type": (lambda m: change(m, model_type=None), "model_type is None"),
-    "an odd activation": (lambda m: change(m, hidden_act=[]), r"hidden_act is \[\]; allowed are gelu"),
-    "an odd note": (lambda m: change(m, bertwright=3), "bertwright is 3; it must be an object"),
+    "no model type": (lambda m: change_config(m, model_type=None), "model_type is None"),
+    "an odd activation": (lambda m: change_config(m, hidden_act=[]), r"hidden_act is \[\]; allowed are gelu"),
+    "an odd note": (lambda m: change_config(m, bertwright=3), "bertwright is 3; it must be an object"),
     "an odd class": (
-        lambda m: change(m, architectures="BertModel"),
+        lambda m: change_config(m, architectures="BertModel"),
         "class name in architectures, got 'BertModel'",
     ),
-    "an odd size": (lambda m: change(m, hidden_size="wide"), "hidden_size is 'wide'"),
-    "an enormous size": (lambda m: change(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
-    "a negative padding": (lambda m: change(m, pad_token_id=-1), "pad_token_id is -1"),
-    "odd labels": (lambda m: change(m, id2label={"0": [1]}), "id2label must name the labels 0 to 0, each a text"),
-    "half a character": (lambda m: change(m, id2label={"0": "\ud800"}), "half of a surrogate pair"),
+    "an odd size": (lambda m: change_config(m, hidden_size="wide"), "hidden_size is 'wide'"),
+    "an enormous size": (lambda m: change_config(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
+    "a negative padding": (lambda m: change_config(m, pad_token_id=-1), "pad_token_id is -1"),
+    "odd labels": (
+        lambda m: change_config(m, id2label={"0": [1]}),
+        "id2label must name the labels 0 to 0, each a text",
+    ),
+    "half a character": (lambda m: change_config(m, id2label={"0": "\ud800"}), "half of a surrogate pair"),
     "a deep hole": (lambda m: (m / "config.json").write_text("[" * 100_000), "nested too deeply"),
     "a pointer": (with_pointer, "a Git LFS pointer, not the weights"),
     "no pickle": (with_nonsense, "pytorch_model.bin: "),
@@ -473,7 +473,7 @@ def test_what_is_not_whole_is_refused_and_nothing_written(tmp_path: Path, pieces
 
 def test_a_classifier_of_unknown_kind_is_refused(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=3)
-    change(tmp_path / "m", architectures=None)
+    change_config(tmp_path / "m", architectures=None)
     with pytest.raises(InputError, match="fit BertForSequenceClassification, BertForMultipleChoice, BertForTok"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
 
@@ -497,10 +497,10 @@ def test_another_kind_of_tokenizer_is_refused(tmp_path: Path, pieces: list[str])
 
 def test_labels_that_are_alike_are_refused(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=3)
-    change(tmp_path / "m", id2label={"0": "a", "1": "a", "2": "b"})
+    change_config(tmp_path / "m", id2label={"0": "a", "1": "a", "2": "b"})
     with pytest.raises(InputError, match="its labels are a, a, b; name each differently"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
-    change(tmp_path / "m", id2label={"0": "a", "1": " ", "2": "b"})
+    change_config(tmp_path / "m", id2label={"0": "a", "1": " ", "2": "b"})
     with pytest.raises(InputError, match="one of its labels is empty"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
     assert import_model(str(tmp_path / "m"), tmp_path / "own", labels=["x", "y", "z"])["labels"] == ["x", "y", "z"]
@@ -508,7 +508,7 @@ def test_labels_that_are_alike_are_refused(tmp_path: Path, pieces: list[str]) ->
 
 def test_a_folder_of_ours_keeps_the_labels_of_its_task(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=2)
-    change(tmp_path / "m", id2label={"0": "bad", "1": "good"})
+    change_config(tmp_path / "m", id2label={"0": "bad", "1": "good"})
     import_model(str(tmp_path / "m"), tmp_path / "ours")
     with pytest.raises(InputError, match=r"--label no, yes: .*ours was fine-tuned by bertwright for the labels bad"):
         import_model(str(tmp_path / "ours"), tmp_path / "other", labels=["no", "yes"])
@@ -525,7 +525,7 @@ def test_a_folder_of_ours_keeps_the_labels_of_its_task(tmp_path: Path, pieces: l
     assert not (tmp_path / "none").exists()
 
 
-def test_other_programs_are_told_the_models_positions(tmp_path: Path, pieces: list[str]) -> None:
+def test_other_programs_read_the_models_positions(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces)
     import_model(str(tmp_path / "m"), tmp_path / "own")
     assert json.loads((tmp_path / "own" / "tokenizer_config.json").read_text())["model_max_length"] == 40
@@ -536,10 +536,10 @@ def test_labels_must_fit(tmp_path: Path, pieces: list[str]) -> None:
     for labels in (["a", "b"], ["a", "b", "b"]):
         with pytest.raises(InputError, match="for 3 outputs; give each output a different name"):
             import_model(str(tmp_path / "m"), tmp_path / "own", labels=labels)
-    change(tmp_path / "m", id2label={"0": "a", "2": "c"})
+    change_config(tmp_path / "m", id2label={"0": "a", "2": "c"})
     with pytest.raises(InputError, match="id2label must name the labels 0 to 1"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
-    change(tmp_path / "m", id2label={"0": "a", "1": "c"})
+    change_config(tmp_path / "m", id2label={"0": "a", "1": "c"})
     with pytest.raises(InputError, match="id2label names 2 labels, but there are 3 outputs"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
     publish(tmp_path / "p", pieces)
@@ -566,7 +566,7 @@ def test_two_texts_need_two_segments(tmp_path: Path, pieces: list[str]) -> None:
     assert main(["next-sentence", "a", "b", "--model", str(tmp_path / "own-next")]) == 2
 
 
-def test_a_model_of_a_task_made_elsewhere_is_told_to_be_imported(
+def test_a_model_made_elsewhere_must_be_imported_first(
     tmp_path: Path, pieces: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification")
@@ -610,8 +610,8 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> 
 
 def test_a_gpt_is_recognised(tmp_path: Path) -> None:
     release(tmp_path / "gpt")
-    found = import_model(str(tmp_path / "gpt"), tmp_path / "own")
-    assert (found["architecture"], found["model"]) == ("OpenAIGPTLMHeadModel", str(tmp_path / "own"))
+    report = import_model(str(tmp_path / "gpt"), tmp_path / "own")
+    assert (report["architecture"], report["model"]) == ("OpenAIGPTLMHeadModel", str(tmp_path / "own"))
     again = import_model(str(tmp_path / "own"), tmp_path / "again")
     assert again["found"] == "a GPT-1 in Hugging Face's layout, model.safetensors"
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
@@ -623,15 +623,15 @@ def test_a_gpt_is_recognised(tmp_path: Path) -> None:
 REVISION = "2e" * 20
 
 
-class Hub(BaseHTTPRequestHandler):
-    """The part of the Hub that a download needs; `asked` holds the requests."""
+class ModelHub(BaseHTTPRequestHandler):
+    """The part of the Hub that a download needs; `requested` holds the paths."""
 
     folder: ClassVar[Path]
-    asked: ClassVar[list[str]] = []
+    requested: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.asked.append(path)
+        self.requested.append(path)
         names = [file.name for file in self.folder.iterdir()]
         if path in ("/api/models/own/bert/revision/main", f"/api/models/own/bert/revision/{REVISION}"):
             siblings = [{"rfilename": name} for name in names]
@@ -669,30 +669,20 @@ def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: l
     publish(tmp_path / "m", pieces)
     import_model(str(tmp_path / "m"), tmp_path / "plain")
     (tmp_path / "m" / "tf_model.h5").write_bytes(b"weights of another framework")
-    Hub.folder = tmp_path / "m"
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        here = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")}
-        offline = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "0"}
+    ModelHub.folder = tmp_path / "m"
+    with hub_server(ModelHub, tmp_path / "home") as environment:
 
         def run(source: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                [sys.executable, "-m", "bertwright", "import", source, "--out", str(tmp_path / "own"), "--json"],
-                capture_output=True,
-                text=True,
-                check=False,
-                env=os.environ | here | offline,
-            )
+            return run_bertwright("import", source, "--out", tmp_path / "own", "--json", env=os.environ | environment)
 
         absent = run("hub:own/absent")
         assert absent.returncode == 2, absent.stderr
         assert "hub:own/absent: the Hub has no such model" in absent.stderr
-        found = run("hub:own/bert")
-        assert found.returncode == 0, (found.stderr, Hub.asked)
-        assert not any(name.endswith("tf_model.h5") for name in Hub.asked)
+        completed = run("hub:own/bert")
+        assert completed.returncode == 0, (completed.stderr, ModelHub.requested)
+        assert not any(name.endswith("tf_model.h5") for name in ModelHub.requested)
         shutil.rmtree(tmp_path / "own")
         assert run(f"hub:own/bert@{REVISION}").returncode == 0
-        server.shutdown()
-    assert json.loads(found.stdout)["architecture"] == "BertForPreTraining"
+    assert json.loads(completed.stdout)["architecture"] == "BertForPreTraining"
     for name in ("model.safetensors", "vocab.txt", "config.json"):
         assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()

@@ -30,7 +30,7 @@ from bertwright.model.folder import open_model, save_model
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import padded
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 
 onnx = pytest.importorskip("onnx", reason="in the dev extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="in the dev extra")
@@ -41,14 +41,7 @@ Maker = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    folder = tmp_path_factory.mktemp("tokenizer") / "tok"
-    train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400).save(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Maker:
+def random_model(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Maker:
     """Model folders of random weights, each made once: no bias is 0 and no norm's weight is 1."""
     root = tmp_path_factory.mktemp("models")
 
@@ -56,9 +49,15 @@ def made(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Maker:
         labels = LABELS.get(kind, ()) if labels is None else labels
         folder = root / "-".join([kind, *labels, *map(str, shape.values())])
         if not folder.exists():
-            size = len((tokenizer / "vocab.txt").read_text("utf-8").splitlines())
-            given = {"hidden": 32, "layers": 1, "heads": 4, "intermediate": 48, "max_positions": POSITIONS} | shape
-            config = EncoderConfig.model_validate({"vocab_size": size, **given})
+            size = len((own_tokenizer / "vocab.txt").read_text("utf-8").splitlines())
+            config_values = {
+                "hidden": 32,
+                "layers": 1,
+                "heads": 4,
+                "intermediate": 48,
+                "max_positions": POSITIONS,
+            } | shape
+            config = EncoderConfig.model_validate({"vocab_size": size, **config_values})
             model = Bert(config, kind, num_labels=len(labels) or 2)
             draw = torch.Generator().manual_seed(7)
             init_weights(model, 0.2, draw)
@@ -66,14 +65,14 @@ def made(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Maker:
                 for parameter in model.parameters():
                     if parameter.ndim == 1:
                         parameter.add_(0.1 * torch.randn(parameter.shape, generator=draw))
-            save_model(folder, model, config=config, tokenizer=tokenizer, architecture=kind, labels=labels)
+            save_model(folder, model, config=config, tokenizer=own_tokenizer, architecture=kind, labels=labels)
         return folder
 
     return make
 
 
 SHAPES = {"BertModel": {"layers": 3}, "BertForQuestionAnswering": {"layers": 2, "activation": "gelu_tanh"}}
-"""Of the exports that tests share; the others have one layer."""
+"""Shape of the exports that several tests use; the others have one layer."""
 OTHER = ("BertForMaskedLM", "BertForNextSentencePrediction", "BertForTokenClassification")
 """Exporting takes seconds, and these have no part that another architecture lacks."""
 KINDS = [pytest.param(kind, marks=[pytest.mark.slow] if kind in OTHER else []) for kind in ARCHITECTURES]
@@ -81,14 +80,14 @@ Exports = Callable[[str], tuple[Path, dict[str, Any]]]
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory, made: Maker) -> Exports:
-    """Each architecture exported once, with int8 of whatever agreement: its folder, and what the export said."""
+def exported(tmp_path_factory: pytest.TempPathFactory, random_model: Maker) -> Exports:
+    """Each architecture exported once, with int8 of any agreement: its folder, and the report of the export."""
     root = tmp_path_factory.mktemp("exports")
     results: dict[str, dict[str, Any]] = {}
 
     def get(kind: str) -> tuple[Path, dict[str, Any]]:
         if kind not in results:
-            folder = made(kind, **SHAPES.get(kind, {}))
+            folder = random_model(kind, **SHAPES.get(kind, {}))
             results[kind] = export_onnx(str(folder), root / kind, int8=True, least_agreement=0.0)
         return root / kind, results[kind]
 
@@ -123,10 +122,10 @@ def random_batch(kind: str, rows: int, length: int) -> tuple[Tensor, Tensor, Ten
     return ids * mask, ((torch.arange(length) >= length // 2) & mask).long(), mask
 
 
-def answers(session: Any, ids: Tensor, segments: Tensor, mask: Tensor) -> list[NDArray[np.float32]]:
-    given = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": segments}
-    found: list[NDArray[np.float32]] = session.run(None, {name: values.numpy() for name, values in given.items()})
-    return found
+def session_outputs(session: Any, ids: Tensor, segments: Tensor, mask: Tensor) -> list[NDArray[np.float32]]:
+    feeds = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": segments}
+    outputs: list[NDArray[np.float32]] = session.run(None, {name: values.numpy() for name, values in feeds.items()})
+    return outputs
 
 
 def open_session(path: Path, optimised: Path | None = None) -> Any:
@@ -147,20 +146,20 @@ def test_every_architecture_answers_as_pytorch_at_other_shapes(exported: Exports
     folder, result = exported(kind)
     model = open_architecture(open_model(result["model"]))
     session = open_session(folder / "model.onnx")
-    assert [given.name for given in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
+    assert [entry.name for entry in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
     choices = ["choices"] if kind == "BertForMultipleChoice" else []
-    assert all(given.shape == ["batch", *choices, "tokens"] for given in session.get_inputs())
-    assert tuple(given.name for given in session.get_outputs()) == ARCHITECTURES[kind].outputs
+    assert all(entry.shape == ["batch", *choices, "tokens"] for entry in session.get_inputs())
+    assert tuple(entry.name for entry in session.get_outputs()) == ARCHITECTURES[kind].outputs
     for rows, length in ((1, 1), (1, 17), (7, 4), (3, POSITIONS)):
         ids, segments, mask = random_batch(kind, rows, length)
         with torch.inference_mode():
             wanted = model(ids, segments, mask)
-        for values, found in zip(wanted.values(), answers(session, ids, segments, mask), strict=True):
-            assert found.shape == values.shape
+        for values, output in zip(wanted.values(), session_outputs(session, ids, segments, mask), strict=True):
+            assert output.shape == values.shape
             real = mask.numpy() if values.shape[:2] == mask.shape else slice(None)
-            np.testing.assert_allclose(found[real], values.numpy()[real], atol=1e-5, rtol=0)
+            np.testing.assert_allclose(output[real], values.numpy()[real], atol=1e-5, rtol=0)
     with pytest.raises(Exception, match=r"broadcast|dimension"):  # no wrong answer where there are no positions
-        answers(session, *random_batch(kind, 1, POSITIONS + 1))
+        session_outputs(session, *random_batch(kind, 1, POSITIONS + 1))
 
 
 def test_attention_is_one_node_a_layer_also_after_onnx_runtime_has_optimised(exported: Exports, tmp_path: Path) -> None:
@@ -249,7 +248,7 @@ def test_a_graph_that_is_not_the_model_is_refused(at_hand: Callable[..., str], t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None:
+def test_the_agreement_of_int8_is_the_reported_one(exported: Exports, kind: str) -> None:
     """Counted again from the answers of the file: equal answers, or the mean cosine."""
     folder, result = exported(kind)
     saved = open_model(result["model"])
@@ -258,12 +257,12 @@ def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None
     assert there == len(texts) == 40
     rows, apart = onnx_compare.comparison_rows(model, open_tokenizer(saved), texts)
     session = open_session(folder / "model_quantized.onnx")
-    found: dict[str, list[float]] = collections.defaultdict(list)
+    differences: dict[str, list[float]] = collections.defaultdict(list)
     largest: dict[str, float] = collections.defaultdict(float)
     for batch in onnx_compare.comparison_batches(model, rows, apart):
         with torch.inference_mode():
             wanted = model(batch.ids, batch.segments, batch.mask)
-        others = answers(session, batch.ids.long(), batch.segments.long(), batch.mask)
+        others = session_outputs(session, batch.ids.long(), batch.segments.long(), batch.mask)
         for (name, exact), other in zip(wanted.items(), map(torch.from_numpy, others), strict=True):
             if exact.shape[:2] == batch.mask.shape and name.endswith(("state", "prediction_logits", "logits")):
                 for one, another, mask in zip(exact, other, batch.mask, strict=True):
@@ -271,25 +270,25 @@ def test_agreement_of_int8_is_what_is_said(exported: Exports, kind: str) -> None
                         zip(one[mask], another[mask], strict=True) if one.ndim == 2 else [(one[mask], another[mask])]
                     )
                     for first, second in pairs:
-                        found[name].append(agree(kind, first, second))
+                        differences[name].append(agree(kind, first, second))
                         largest[name] = max(largest[name], float((first - second).abs().max()))
             else:
                 for first, second in zip(exact, other, strict=True):
-                    found[name].append(agree(kind, first, second))
+                    differences[name].append(agree(kind, first, second))
                     largest[name] = max(largest[name], float((first - second).abs().max()))
     for name, said in result["int8"]["outputs"].items():
-        assert said["count"] == len(found[name])
-        assert said["agreement"] == pytest.approx(np.mean(found[name]), abs=1e-6)
+        assert said["count"] == len(differences[name])
+        assert said["agreement"] == pytest.approx(np.mean(differences[name]), abs=1e-6)
         assert said["largest_difference"] == pytest.approx(largest[name], rel=1e-4)
         assert said["largest_difference"] > 1e-3  # weights of 8 bits are not those of 32
         assert said["agreement"] > 0.9
-    assert set(found) == set(ARCHITECTURES[kind].outputs)
+    assert set(differences) == set(ARCHITECTURES[kind].outputs)
 
 
 def test_a_text_of_a_megabyte_is_read_once_or_twice_and_not_joined_with_itself(
-    made: Maker, monkeypatch: pytest.MonkeyPatch
+    random_model: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = open_model(str(made("BertModel")))
+    saved = open_model(str(random_model("BertModel")))
     model, words = open_architecture(saved), open_tokenizer(saved)
     most = saved.config.max_positions
     texts, _ = onnx_compare.comparison_texts(None)
@@ -321,40 +320,40 @@ def agree(kind: str, first: Tensor, second: Tensor) -> float:
     return float(first.argmax() == second.argmax())
 
 
-def test_scores_agree_as_far_as_they_rise_and_fall_together(made: Maker) -> None:
+def test_scores_agree_as_far_as_they_rise_and_fall_together(random_model: Maker) -> None:
     """A model with one output has no answers to be equal: the correlation of its scores."""
     tally = onnx_compare._Tally("correlation")
     scores = np.array([[0.1], [0.9], [0.4]], dtype=np.float32)
     tally.add(scores[:2], 2 * scores[:2] + 1, None)
     tally.add(scores[2:], 2 * scores[2:] + 1, None)
     assert (tally.result().agreement, tally.result().count) == (pytest.approx(1.0), 3)
-    model = open_architecture(open_model(str(made("BertForSequenceClassification", labels=("score",)))))
+    model = open_architecture(open_model(str(random_model("BertForSequenceClassification", labels=("score",)))))
     assert onnx_compare._measure(model.architecture, (8, model.classifier.linear.out_features), False) == "correlation"
 
 
-def test_sets_of_labels_agree_where_every_label_does(made: Maker) -> None:
+def test_sets_of_labels_agree_where_every_label_does(random_model: Maker) -> None:
     """The highest output is the same in all four rows, the labels that apply in two."""
     tally = onnx_compare._Tally(onnx_compare._measure("BertForSequenceClassification", (4, 3), True))
     wanted = np.array([[3, 1, -1], [3, 1, -1], [-1, -2, -3], [3, -1, -1]], dtype=np.float32)
-    found = np.array([[3, 0.5, -1], [3, -0.5, -1], [0.5, -2, -3], [2, -3, -2]], dtype=np.float32)
-    tally.add(wanted, found, None)
+    logits = np.array([[3, 0.5, -1], [3, -0.5, -1], [0.5, -2, -3], [2, -3, -2]], dtype=np.float32)
+    tally.add(wanted, logits, None)
     assert tally.result().agreement == 0.5
     assert tally.result().text == "50.00% of 4 sets of labels equal"
 
 
 @pytest.mark.parametrize("several", [True, False])
 def test_a_multilabel_model_is_known_by_its_task(
-    several: bool, made: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    several: bool, random_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    questions = []
     monkeypatch.setattr(export, "write_graph", lambda *_, **__: onnx_graph.WrittenGraph(attention_nodes=1, files=()))
     monkeypatch.setattr(export, "_session", lambda _: None)
-    monkeypatch.setattr(export, "compare", lambda *_, is_multilabel: asked.append(is_multilabel) or {})
-    saved = open_model(str(made("BertForSequenceClassification")))
+    monkeypatch.setattr(export, "compare", lambda *_, is_multilabel: questions.append(is_multilabel) or {})
+    saved = open_model(str(random_model("BertForSequenceClassification")))
     noted = {"task": {"kind": "multilabel"}} if several else {}
     monkeypatch.setattr(export, "open_model", lambda _: replace(saved, extra=noted))
     export_onnx("model", tmp_path / "out")
-    assert asked == [several]
+    assert questions == [several]
 
 
 def test_large_numbers_may_differ_by_as_much_as_their_last_digits() -> None:
@@ -385,9 +384,13 @@ def test_seven_bits_where_eight_would_overflow(
     monkeypatch.setattr(onnx_int8, "_CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(onnx_int8.platform, "machine", lambda: "x86_64")
     said = {}
-    for case, flags, asked in (("with", "avx512_vnni", False), ("asked", "avx_vnni", True), ("without", "avx2", False)):
+    for case, flags, reduced in (
+        ("with", "avx512_vnni", False),
+        ("asked", "avx_vnni", True),
+        ("without", "avx2", False),
+    ):
         (tmp_path / "cpuinfo").write_text(f"flags : fpu {flags}\n")
-        result = export_onnx(model, tmp_path / case, int8=True, reduce_range=asked, least_agreement=0.0)
+        result = export_onnx(model, tmp_path / case, int8=True, reduce_range=reduced, least_agreement=0.0)
         weights = onnx.load(tmp_path / case / "model_quantized.onnx").graph.initializer
         values = [onnx.numpy_helper.to_array(weight) for weight in weights if weight.data_type == onnx.TensorProto.INT8]
         largest = max(int(np.abs(value.astype(int)).max()) for value in values)
@@ -405,24 +408,28 @@ def test_seven_bits_where_eight_would_overflow(
 
 @pytest.mark.slow
 def test_weights_that_do_not_fit_into_the_file_lie_beside_it(
-    made: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    random_model: Maker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onnx_graph, "MAX_INTERNAL_BYTES", 1000)
-    result = export_onnx(str(made("BertForNextSentencePrediction")), tmp_path / "out", int8=True, least_agreement=0.0)
+    result = export_onnx(
+        str(random_model("BertForNextSentencePrediction")), tmp_path / "out", int8=True, least_agreement=0.0
+    )
     names = ["model.onnx", "model.onnx.data", "model_quantized.onnx", "model_quantized.onnx.data"]
     assert list(result["files"]) == names
     moved = (tmp_path / "out").rename(tmp_path / "elsewhere")
     ids, segments, mask = random_batch("BertForNextSentencePrediction", 3, 9)
-    one, other = (answers(open_session(moved / name), ids, segments, mask)[0] for name in (names[0], names[2]))
+    one, other = (session_outputs(open_session(moved / name), ids, segments, mask)[0] for name in (names[0], names[2]))
     np.testing.assert_allclose(one, other, atol=0.3)
     (moved / names[1]).unlink()
     with pytest.raises(Exception, match=r"model\.onnx\.data"):
         open_session(moved / names[0])
 
 
-def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_exported_is_refused(
+    random_model: Maker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Through the command line: exit code 2, one line, nothing written."""
-    model = made("BertForSequenceClassification")
+    model = random_model("BertForSequenceClassification")
     (tmp_path / "there").mkdir()
     (tmp_path / "empty.txt").write_text("\n \n")
     for name, change in (
@@ -439,7 +446,7 @@ def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys:
         change(folder)
     before = sorted(tmp_path.rglob("*"))
     out = ["--out", str(tmp_path / "new")]
-    for given, message in (
+    for arguments, message in (
         (["--model", str(model), "--out", str(tmp_path / "there")], "there: exists already; name another folder"),
         (["--model", "random:tiny", *out], "random:tiny: random weights have learned nothing; name a model folder"),
         (["--model", str(tmp_path / "absent"), *out], "absent: not a model folder"),
@@ -456,7 +463,7 @@ def test_what_cannot_be_exported_is_refused(made: Maker, tmp_path: Path, capsys:
             "--least-agreement 97.0: allowed are 0 to",
         ),
     ):
-        assert main(["export", "onnx", *given]) == 2
+        assert main(["export", "onnx", *arguments]) == 2
         error = capsys.readouterr().err
         assert message in error, error
         assert sorted(tmp_path.rglob("*")) == before

@@ -18,7 +18,17 @@ from bertwright.errors import InputError
 from bertwright.interop.import_model import import_model
 from bertwright.interop.openai import is_gpt1, read_gpt
 from bertwright.text.bpe import BPETokenizer
-from tests.support.gpt_files import HIDDEN, LAYERS, OWN_TEXT, Code, edited, published, release, same, vocabulary
+from tests.support.gpt_files import (
+    HIDDEN,
+    LAYERS,
+    OWN_TEXT,
+    Code,
+    assert_same_as_transformers,
+    edited,
+    published,
+    release,
+    vocabulary,
+)
 
 OLDER = Path(sys.prefix) / "transformers4"
 CONVERT = """
@@ -62,7 +72,7 @@ def test_the_release_becomes_a_model_folder_of_the_same_numbers(tmp_path: Path) 
         "model": str(tmp_path / "out"),
     }
     assert {name: said[name] for name in said if name != "text"} == expected
-    same(tmp_path / "out", weights)
+    assert_same_as_transformers(tmp_path / "out", weights)
     assert is_gpt1(tmp_path / "out")
     again = import_model(str(tmp_path / "out"), tmp_path / "again")
     assert again["found"] == "a GPT-1 in Hugging Face's layout, model.safetensors"
@@ -126,7 +136,7 @@ def header(text: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
 
 
-def put(value: float) -> Callable[[Any], Any]:
+def value_at_two(value: float) -> Callable[[Any], Any]:
     return lambda row: np.where(np.arange(len(row)) == 2, np.float32(value), row)
 
 
@@ -202,10 +212,10 @@ BROKEN_RELEASE: dict[str, tuple[Callable[[Path], Any], str]] = {
         r"params_5\.npy: not a complete numpy file of plain numbers",
     ),
     "not a number": (
-        shard(0, put(np.nan)),
+        shard(0, value_at_two(np.nan)),
         r"values that are no numbers in encoder\.embeddings\.position\.weight$",
     ),
-    "infinite": (shard(9, put(-np.inf)), r"values that are no numbers in encoder\.layers\.1\."),
+    "infinite": (shard(9, value_at_two(-np.inf)), r"values that are no numbers in encoder\.layers\.1\."),
     "no encoder": (
         lambda f: (f / "encoder_bpe_40000.json").unlink(),
         r"encoder_bpe_40000\.json: there is no such file",

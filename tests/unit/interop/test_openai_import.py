@@ -21,27 +21,37 @@ from bertwright.model.families.gpt import GPT_ARCHITECTURE
 from bertwright.model.folder import open_model
 from bertwright.model.hf_config import describe_model, read_description
 from bertwright.text.bpe import BPETokenizer
-from tests.support.gpt_files import HIDDEN, LAYERS, POSITIONS, Code, edited, published, same, theirs, vocabulary
+from tests.support.gpt_files import (
+    HIDDEN,
+    LAYERS,
+    POSITIONS,
+    Code,
+    assert_same_as_transformers,
+    edited,
+    published,
+    transformers_model,
+    vocabulary,
+)
 
 
 def test_the_form_of_hugging_face_is_read(tmp_path: Path) -> None:
     weights = published(tmp_path / "theirs")
     said = import_model(str(tmp_path / "theirs"), tmp_path / "out")
     assert said["found"] == "a GPT-1 in Hugging Face's layout, model.safetensors"
-    same(tmp_path / "out", weights)
+    assert_same_as_transformers(tmp_path / "out", weights)
 
 
 def test_shards_with_an_index_are_read(tmp_path: Path) -> None:
     weights = published(tmp_path / "theirs")
     (tmp_path / "theirs" / "model.safetensors").unlink()
-    theirs(weights).save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
+    transformers_model(weights).save_pretrained(tmp_path / "theirs", max_shard_size="40KB")
     said = import_model(str(tmp_path / "theirs"), tmp_path / "out")
     assert re.fullmatch(r"a GPT-1 in Hugging Face's layout, [2-9] shards of model\.safetensors", said["found"])
-    same(tmp_path / "out", weights)
+    assert_same_as_transformers(tmp_path / "out", weights)
 
 
 def test_its_old_files_with_constants_among_the_weights_are_read(tmp_path: Path) -> None:
-    """A bare body in pytorch_model.bin, the causal mask and positions stored, and no tokenizer.json."""
+    """A bare backbone in pytorch_model.bin, the causal mask and positions stored, and no tokenizer.json."""
     weights = published(tmp_path / "theirs")
     (tmp_path / "theirs" / "model.safetensors").unlink()
     (tmp_path / "theirs" / "tokenizer.json").unlink()
@@ -51,7 +61,7 @@ def test_its_old_files_with_constants_among_the_weights_are_read(tmp_path: Path)
     said = import_model(str(tmp_path / "theirs"), tmp_path / "out")
     assert said["found"] == "a GPT-1 in Hugging Face's layout, pytorch_model.bin"
     assert said["left_out"] == list(constants)
-    same(tmp_path / "out", weights)
+    assert_same_as_transformers(tmp_path / "out", weights)
 
 
 def weights_with(edit: Callable[[dict[str, Tensor]], Any]) -> Callable[[Path], None]:
@@ -66,7 +76,7 @@ def weights_with(edit: Callable[[dict[str, Tensor]], Any]) -> Callable[[Path], N
 
 
 def pickled(value: Callable[[Path], Any]) -> Callable[[Path], None]:
-    """Write a pytorch_model.bin in place of model.safetensors."""
+    """Write a pytorch_model.bin instead of model.safetensors."""
 
     def change(folder: Path) -> None:
         (folder / "model.safetensors").unlink()
@@ -88,8 +98,8 @@ def encrypted(folder: Path) -> None:
     pickled(lambda _: {"a": torch.zeros(2)})(folder)
     path = folder / "pytorch_model.bin"
     content = bytearray(path.read_bytes())
-    for place in (found.start() for found in re.finditer(b"PK\x01\x02", content)):
-        content[place + 8] |= 1
+    for start in (match.start() for match in re.finditer(b"PK\x01\x02", content)):
+        content[start + 8] |= 1
     path.write_bytes(content)
 
 

@@ -73,9 +73,9 @@ def test_every_value_that_tensorflow_wrote(prefix: Path, checkpoint: str) -> Non
     expected = variables(checkpoint)
     assert set(bundle.entries) == set(expected) | ({"global_step"} if checkpoint != "pretrained" else set())
     for name, shape in expected.items():
-        found = bundle.read(name)
-        assert (found.shape, found.dtype) == (shape, np.float32)
-        assert found.tobytes() == values(name, shape).tobytes(), name
+        value = bundle.read(name)
+        assert (value.shape, value.dtype) == (shape, np.float32)
+        assert value.tobytes() == values(name, shape).tobytes(), name
 
 
 def test_data_files_and_step() -> None:
@@ -89,10 +89,10 @@ def test_data_files_and_step() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_type(kind: str) -> None:
     bundle = open_bundle(ALL_KINDS)
-    found = bundle.read(f"kinds/{kind}")
+    value = bundle.read(f"kinds/{kind}")
     assert bundle.entries[f"kinds/{kind}"].type_name == kind
-    assert found.dtype == np.dtype("float32" if kind == "bfloat16" else kind)
-    assert np.array_equal(found, whole_numbers(kind, 15).reshape(3, 5))
+    assert value.dtype == np.dtype("float32" if kind == "bfloat16" else kind)
+    assert np.array_equal(value, whole_numbers(kind, 15).reshape(3, 5))
 
 
 def test_numbers_without_dimensions_and_dimensions_without_numbers() -> None:
@@ -118,7 +118,7 @@ def test_what_is_not_read_is_refused_when_it_is_asked_for(name: str, message: st
         bundle.read(name)
 
 
-def test_the_first_format_is_told_apart() -> None:
+def test_the_first_format_is_recognised() -> None:
     with pytest.raises(InputError, match=r"bert_model\.ckpt: a checkpoint of TensorFlow's first format"):
         open_bundle(WRITTEN_BY_TENSORFLOW / "first_format" / "bert_model.ckpt")
     with pytest.raises(InputError, match=r"vocab\.txt\.index: there is no such file"):
@@ -149,37 +149,37 @@ def test_any_names_in_any_blocks(
         assert np.array_equal(bundle.read(name), array)
 
 
-def flipped(path: Path, place: int, bit: int) -> None:
+def flipped(path: Path, position: int, bit: int) -> None:
     raw = bytearray(path.read_bytes())
-    raw[place] ^= 1 << bit
+    raw[position] ^= 1 << bit
     path.write_bytes(raw)
 
 
-def contents(bundle: Bundle, readable: list[str]) -> dict[str, bytes]:
+def tensor_bytes(bundle: Bundle, readable: list[str]) -> dict[str, bytes]:
     return {name: bundle.read(name).tobytes() for name in readable}
 
 
 def test_a_flipped_bit_in_the_index_is_found(tmp_path: Path) -> None:
-    """Anywhere in the footer, and at 500 other places: it is found, or what is read stays the same."""
+    """Flipped anywhere in the footer, and at 500 other positions: the error is found, or the same entries are read."""
     prefix = copied(PRETRAINED, tmp_path)
     index = tmp_path / f"{prefix.name}.index"
     whole, entries = index.read_bytes(), dict(open_bundle(prefix).entries)
     draw = random.Random(1)
     footer = len(whole) - 48
-    places = [(place, bit) for place in range(footer, len(whole)) for bit in range(8)]
+    places = [(position, bit) for position in range(footer, len(whole)) for bit in range(8)]
     places += [(draw.randrange(footer), draw.randrange(8)) for _ in range(500)]
     unnoticed = []
-    for place, bit in places:
+    for position, bit in places:
         index.write_bytes(whole)
-        flipped(index, place, bit)
+        flipped(index, position, bit)
         try:
-            found = open_bundle(prefix).entries
+            read_entries = open_bundle(prefix).entries
         except InputError as error:
             message = str(error)
         else:
             message = f"{index}: nothing found"
-            unnoticed.append((place - footer, bit))
-            assert found == entries
+            unnoticed.append((position - footer, bit))
+            assert read_entries == entries
         assert message.startswith(f"{index}: ")
     assert unnoticed == [(5, 7)]  # the last number in the footer, written with a byte more, is the same number
 
@@ -189,13 +189,13 @@ def test_a_flipped_bit_in_a_tensor_is_found_and_the_tensor_named(tmp_path: Path)
     bundle, draw = open_bundle(prefix), random.Random(2)
     for name, entry in bundle.entries.items():
         path = bundle.data_file(entry.shard)
-        place, bit = entry.offset + draw.randrange(entry.size), draw.randrange(8)
-        flipped(path, place, bit)
+        position, bit = entry.offset + draw.randrange(entry.size), draw.randrange(8)
+        flipped(path, position, bit)
         with pytest.raises(InputError, match=rf"{path.name}: {name} \(bytes {entry.offset} to .* the file is damaged"):
             bundle.read(name)
         others = [other for other in bundle.entries if other != name]
-        assert len(contents(bundle, others)) == len(others)
-        flipped(path, place, bit)
+        assert len(tensor_bytes(bundle, others)) == len(others)
+        flipped(path, position, bit)
         assert bundle.read(name).tobytes() == values(name, entry.shape).tobytes()
 
 
@@ -203,20 +203,20 @@ def test_a_flipped_bit_anywhere_in_the_data_is_found_or_changes_nothing(tmp_path
     prefix = copied(ALL_KINDS, tmp_path)
     bundle = open_bundle(prefix)
     readable = [name for name in bundle.entries if not name.startswith(("other/", "parts/"))]
-    before, path = contents(bundle, readable), bundle.data_file(0)
+    before, path = tensor_bytes(bundle, readable), bundle.data_file(0)
     unread = 0
-    for place in range(path.stat().st_size):
-        flipped(path, place, place % 8)
+    for position in range(path.stat().st_size):
+        flipped(path, position, position % 8)
         try:
-            found = contents(bundle, readable)
+            values_read = tensor_bytes(bundle, readable)
         except InputError as error:
             message = str(error)
         else:
             message = "the file is damaged where nothing is read"
             unread += 1
-            assert found == before
+            assert values_read == before
         assert "the file is damaged" in message
-        flipped(path, place, place % 8)
+        flipped(path, position, position % 8)
     assert unread == 2 + 12 + 96  # two truth values, two words, the parts of a table
 
 
@@ -288,22 +288,22 @@ def test_broken_records_are_named(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("entry_bytes", "message"),
     [
         (writer.entry(1, (3,), size=8), r"m: a has 8 bytes, but its shape \(3,\) and type float32 need 12"),
         (writer.entry(1, (2,), size=8), r"m\.data-00000-of-00001: a \(bytes 0 to 8\) has the checksum"),
         (writer.entry(99, (2,), size=8), r"m: a is of type number 99; allowed are"),
     ],
 )
-def test_broken_entries_are_named_when_they_are_read(tmp_path: Path, given: bytes, message: str) -> None:
+def test_broken_entries_are_named_when_they_are_read(tmp_path: Path, entry_bytes: bytes, message: str) -> None:
     writer.write_bundle(tmp_path / "m", {"a": np.zeros(2, np.float32)})
-    writer.write_index(tmp_path / "m.index", [(b"", writer.HEADER), (b"a", given)])
+    writer.write_index(tmp_path / "m.index", [(b"", writer.HEADER), (b"a", entry_bytes)])
     with pytest.raises(InputError, match=message):
         open_bundle(tmp_path / "m").read("a")
 
 
 def stored(data: bytes, compression: int = 0) -> bytes:
-    """A block with its checksum, not compressed, whatever its trailer says."""
+    """A block with its checksum, not compressed, whatever its trailer claims."""
     return data + bytes([compression]) + masked_crc32c(data + bytes([compression])).to_bytes(4, "little")
 
 

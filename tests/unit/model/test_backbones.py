@@ -22,21 +22,21 @@ VOCABULARY, LENGTH = 50, 9
 LENGTHS = (9, 6, 2, 1)
 
 
-def one(system: System) -> Any:
+def tiny_config(system: System) -> Any:
     shape = system_config(system, "tiny", VOCABULARY, initializer_range=0.3, max_positions=32)
     return shape.model_copy(update={"hidden_dropout": 0.1})
 
 
 def pair(kind: str) -> PairConfig:
-    return PairConfig(left=one(f"{kind}-left"), right=one(f"{kind}-right"))  # type: ignore[arg-type]
+    return PairConfig(left=tiny_config(f"{kind}-left"), right=tiny_config(f"{kind}-right"))  # type: ignore[arg-type]
 
 
-BODIES: dict[str, BackboneConfig] = {
-    **{system: one(system) for system in SYSTEMS},
+BACKBONES: dict[str, BackboneConfig] = {
+    **{system: tiny_config(system) for system in SYSTEMS},
     "two transformers": pair("bert"),
     "two lstms": pair("lstm"),
-    "bilstm on bert": TopConfig(inner=one("bert"), width=24),
-    "bilstm on bert-left": TopConfig(inner=one("bert-left"), width=24),
+    "bilstm on bert": TopConfig(inner=tiny_config("bert"), width=24),
+    "bilstm on bert-left": TopConfig(inner=tiny_config("bert-left"), width=24),
     "bilstm on a pair": TopConfig(inner=pair("lstm"), width=24),
 }
 SEES = {
@@ -47,73 +47,73 @@ SEES = {
     "bert-right": (False, True),
     "lstm-right": (False, True),
 }
-"""Whether a state knows the tokens before it, and those behind."""
+"""For each backbone: its states depend on earlier tokens, and on later ones."""
 
 
-def made(config: BackboneConfig) -> Backbone:
-    body = build_backbone(config)
-    init_weights(body, 0.3, torch.Generator().manual_seed(1))
-    return body.eval()
+def random_backbone(config: BackboneConfig) -> Backbone:
+    backbone = build_backbone(config)
+    init_weights(backbone, 0.3, torch.Generator().manual_seed(1))
+    return backbone.eval()
 
 
-def batch() -> tuple[Tensor, Tensor, Tensor]:
+def ragged_batch() -> tuple[Tensor, Tensor, Tensor]:
     ids = torch.randint(1, VOCABULARY, (len(LENGTHS), LENGTH), generator=torch.Generator().manual_seed(2))
     mask = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
     return ids * mask, torch.zeros_like(ids), mask
 
 
-def close(mine: Tensor, other: Tensor) -> None:
+def assert_close_in_fp32(mine: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(mine, other, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", BACKBONES)
 def test_dropout_is_set_in_every_part(name: str) -> None:
-    config = with_dropout(BODIES[name], 0.0)
-    assert config.model_copy(update={}) == config != BODIES[name]
-    body = made(config).train()
+    config = with_dropout(BACKBONES[name], 0.0)
+    assert config.model_copy(update={}) == config != BACKBONES[name]
+    backbone = random_backbone(config).train()
     with torch.no_grad():
-        first, second = (body(*batch()).last for _ in range(2))
+        first, second = (backbone(*ragged_batch()).last for _ in range(2))
     assert torch.equal(first, second)
     assert with_dropout(config, 0.1).hidden_dropout == 0.1
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_asked_places_are_those_of_the_whole(name: str) -> None:
-    body = made(BODIES[name])
-    ids, segments, mask = batch()
+@pytest.mark.parametrize("name", BACKBONES)
+def test_selected_positions_equal_those_of_the_whole(name: str) -> None:
+    backbone = random_backbone(BACKBONES[name])
+    ids, segments, mask = ragged_batch()
     at = torch.tensor([[8, 0, 3], [5, 1, 1], [0, 1, 0], [0, 0, 0]])
     with torch.inference_mode():
-        whole = body(ids, segments, mask).last
-        asked = body(ids, segments, mask, at=at).last
-    assert whole.shape == (len(LENGTHS), LENGTH, body.config.hidden)
-    close(asked, whole.gather(1, at[:, :, None].expand(-1, -1, whole.shape[-1])))
+        whole = backbone(ids, segments, mask).last
+        selected = backbone(ids, segments, mask, at=at).last
+    assert whole.shape == (len(LENGTHS), LENGTH, backbone.config.hidden)
+    assert_close_in_fp32(selected, whole.gather(1, at[:, :, None].expand(-1, -1, whole.shape[-1])))
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", BACKBONES)
 def test_padding_changes_nothing(name: str) -> None:
-    body = made(BODIES[name])
-    ids, segments, mask = batch()
+    backbone = random_backbone(BACKBONES[name])
+    ids, segments, mask = ragged_batch()
     other = ids.masked_fill(~mask, 7)
     with torch.inference_mode():
-        first, second = (body(rows, segments, mask).last for rows in (ids, other))
-        summary = body.summary(ids, segments, mask)
+        first, second = (backbone(rows, segments, mask).last for rows in (ids, other))
+        summary = backbone.summary(ids, segments, mask)
         for row, length in enumerate(LENGTHS):
             alone = [part[row : row + 1, :length] for part in (ids, segments, mask)]
-            close(first[row, :length], second[row, :length])
-            close(first[row, :length], body(*alone).last[0])
-            close(summary[row], body.summary(*alone)[0])
+            assert_close_in_fp32(first[row, :length], second[row, :length])
+            assert_close_in_fp32(first[row, :length], backbone(*alone).last[0])
+            assert_close_in_fp32(summary[row], backbone.summary(*alone)[0])
     assert bool(first.isfinite().all())
 
 
 @pytest.mark.parametrize("name", SEES)
-def test_a_state_knows_what_it_may_and_no_more(name: str) -> None:
+def test_a_state_depends_on_the_tokens_it_may_and_no_others(name: str) -> None:
     """Perturb one token: the states before it change where attention goes both ways or right, and so on."""
-    body = made(BODIES[name])
-    ids, segments, mask = (part[:1] for part in batch())
+    backbone = random_backbone(BACKBONES[name])
+    ids, segments, mask = (part[:1] for part in ragged_batch())
     other = ids.clone()
     other[0, 4] = ids[0, 4] % (VOCABULARY - 1) + 1
     with torch.inference_mode():
-        states = [body(rows, segments, mask, all_hidden=True).hidden for rows in (ids, other)]
+        states = [backbone(rows, segments, mask, all_hidden=True).hidden for rows in (ids, other)]
         changed = (states[0][-1] - states[1][-1]).abs().amax(-1)[0] > 1e-6
     behind, before = SEES[name]
     assert changed[5:].all() == behind
@@ -123,46 +123,46 @@ def test_a_state_knows_what_it_may_and_no_more(name: str) -> None:
     assert changed[4]
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_the_summary_knows_every_token(name: str) -> None:
-    body = made(BODIES[name])
-    ids, segments, mask = (part[:1] for part in batch())
+@pytest.mark.parametrize("name", BACKBONES)
+def test_the_summary_depends_on_every_token(name: str) -> None:
+    backbone = random_backbone(BACKBONES[name])
+    ids, segments, mask = (part[:1] for part in ragged_batch())
     with torch.inference_mode():
-        before = body.summary(ids, segments, mask)
-        for place in range(LENGTH):
+        before = backbone.summary(ids, segments, mask)
+        for position in range(LENGTH):
             other = ids.clone()
-            other[0, place] = ids[0, place] % (VOCABULARY - 1) + 1
-            assert float((body.summary(other, segments, mask) - before).abs().max()) > 1e-6, place
+            other[0, position] = ids[0, position] % (VOCABULARY - 1) + 1
+            assert float((backbone.summary(other, segments, mask) - before).abs().max()) > 1e-6, position
 
 
-@pytest.mark.parametrize("name", [name for name in BODIES if not name.startswith("bilstm")])
+@pytest.mark.parametrize("name", [name for name in BACKBONES if not name.startswith("bilstm")])
 def test_all_states_are_given_and_the_last_is_the_last(name: str) -> None:
-    config = BODIES[name]
-    body = made(config)
+    config = BACKBONES[name]
+    backbone = random_backbone(config)
     with torch.inference_mode():
-        found = body(*batch(), all_hidden=True)
-    assert len(found.hidden) == config.layers + 1
-    assert all(state.shape == found.last.shape for state in found.hidden)
-    assert torch.equal(found.hidden[-1], found.last)
+        states = backbone(*ragged_batch(), all_hidden=True)
+    assert len(states.hidden) == config.layers + 1
+    assert all(state.shape == states.last.shape for state in states.hidden)
+    assert torch.equal(states.hidden[-1], states.last)
 
 
 def test_a_pair_is_its_halves_and_a_right_lstm_a_left_one_of_reversed_rows() -> None:
-    both = made(pair("lstm"))
-    ids, segments, mask = batch()
+    both = random_backbone(pair("lstm"))
+    ids, segments, mask = ragged_batch()
     with torch.inference_mode():
         joined = both(ids, segments, mask).last
         halves = [both.get_submodule(side)(ids, segments, mask).last for side in ("left", "right")]
         assert torch.equal(joined, torch.cat(halves, -1))
-        left = made(one("lstm-left"))
-        right = build_backbone(one("lstm-right")).eval()
+        left = random_backbone(tiny_config("lstm-left"))
+        right = build_backbone(tiny_config("lstm-right")).eval()
         right.load_state_dict(left.state_dict())
         turned = [part[:1].flip(1) for part in (ids, segments, mask)]
-        close(right(ids[:1], segments[:1], mask[:1]).last, left(*turned).last.flip(1))
+        assert_close_in_fp32(right(ids[:1], segments[:1], mask[:1]).last, left(*turned).last.flip(1))
 
 
 def test_what_lies_on_top_has_no_features() -> None:
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
-        made(BODIES["bilstm on bert"])(*batch(), all_hidden=True)
+        random_backbone(BACKBONES["bilstm on bert"])(*ragged_batch(), all_hidden=True)
 
 
 class Headed(nn.Module):
@@ -172,9 +172,9 @@ class Headed(nn.Module):
         self.classifier = nn.ModuleDict({"linear": nn.Linear(config.hidden, 3)})
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", BACKBONES)
 def test_folders_come_back_bit_by_bit(name: str, tmp_path: Path) -> None:
-    config = BODIES[name]
+    config = BACKBONES[name]
     model = Headed(config)
     labels = ("no", "yes", "perhaps")
     where: Any = {"config": config, "tokenizer": tmp_path, "labels": labels, "extra": {"note": 1}}
@@ -193,7 +193,7 @@ def test_folders_come_back_bit_by_bit(name: str, tmp_path: Path) -> None:
 
 def test_no_class_of_transformers_opens_what_it_cannot_compute(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    config = one("bert-left")
+    config = tiny_config("bert-left")
     save_model(tmp_path / "m", Headed(config), config=config, tokenizer=tmp_path, architecture="BertModel")
     with pytest.raises((ValueError, KeyError), match="bertwright-bert"):
         transformers.AutoModel.from_pretrained(tmp_path / "m")
@@ -208,21 +208,21 @@ def test_random_weights_of_every_system() -> None:
         open_model("random:elmo:tiny", tokenizer=Path("tok"), vocab_size=99)
 
 
-def test_where_the_parts_of_a_body_stand() -> None:
-    assert part_prefixes(BODIES["gpt"]) == ("",)
-    assert part_prefixes(BODIES["bilstm on a pair"]) == ("inner.left.", "inner.right.")
-    names = [name for name, _ in build_backbone(BODIES["bilstm on a pair"]).named_parameters()]
-    for place in part_prefixes(BODIES["bilstm on a pair"]):
-        assert f"{place}embeddings.word.weight" in names
-        assert any(name.startswith(f"{place}layers.1.") for name in names)
+def test_the_prefixes_of_the_parts_of_a_backbone() -> None:
+    assert part_prefixes(BACKBONES["gpt"]) == ("",)
+    assert part_prefixes(BACKBONES["bilstm on a pair"]) == ("inner.left.", "inner.right.")
+    names = [name for name, _ in build_backbone(BACKBONES["bilstm on a pair"]).named_parameters()]
+    for part in part_prefixes(BACKBONES["bilstm on a pair"]):
+        assert f"{part}embeddings.word.weight" in names
+        assert any(name.startswith(f"{part}layers.1.") for name in names)
 
 
 def test_pairs_that_are_none() -> None:
     with pytest.raises(ValueError, match="attend to the left and to the right, got left and left"):
-        PairConfig(left=one("lstm-left"), right=one("lstm-left"))
+        PairConfig(left=tiny_config("lstm-left"), right=tiny_config("lstm-left"))
     wider: Any = system_config("lstm-right", "tiny", VOCABULARY + 1)
     with pytest.raises(ValueError, match="vocab_size is 50 in one of the two models and 51 in the other"):
-        PairConfig(left=one("lstm-left"), right=wider)
+        PairConfig(left=tiny_config("lstm-left"), right=wider)
     with pytest.raises(ValueError, match="hidden 8 is not below cells 8"):
         LSTMConfig(vocab_size=9, hidden=8, layers=1, cells=8)
 
@@ -241,7 +241,7 @@ def test_pairs_that_are_none() -> None:
     ],
 )
 def test_a_folder_of_our_own_form_that_is_broken(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    config = one("lstm-left")
+    config = tiny_config("lstm-left")
     save_model(tmp_path / "m", Headed(config), config=config, tokenizer=tmp_path, architecture="BertModel")
     described = json.loads((tmp_path / "m" / "config.json").read_text("utf-8"))
     (tmp_path / "m" / "config.json").write_text(json.dumps(described | change), "utf-8")
@@ -250,7 +250,7 @@ def test_a_folder_of_our_own_form_that_is_broken(change: dict[str, Any], message
 
 
 def test_weights_that_do_not_fit_their_description(tmp_path: Path) -> None:
-    config = one("lstm-left")
+    config = tiny_config("lstm-left")
     save_model(tmp_path / "m", Headed(config), config=config, tokenizer=tmp_path, architecture="BertModel")
     state = Headed(config).state_dict()
     put(tmp_path / "m", {name: part for name, part in state.items() if "layers.1" not in name})
@@ -265,10 +265,10 @@ def test_weights_that_do_not_fit_their_description(tmp_path: Path) -> None:
 
 
 def test_only_a_bert_is_a_bert() -> None:
-    assert encoder_shape(one("bert"), "m") == one("bert")
+    assert encoder_shape(tiny_config("bert"), "m") == tiny_config("bert")
     for name in ("bert-left", "gpt", "lstm-left", "two lstms"):
         with pytest.raises(InputError, match="m: expected a BERT, whose tokens attend to both sides"):
-            encoder_shape(BODIES[name], "m")
+            encoder_shape(BACKBONES[name], "m")
 
 
 def test_a_left_to_right_language_model_is_transformers_decoder(tmp_path: Path) -> None:
@@ -282,9 +282,9 @@ def test_a_left_to_right_language_model_is_transformers_decoder(tmp_path: Path) 
     save_model(tmp_path / "m", model, config=shape, tokenizer=tmp_path, architecture="BertLMHeadModel")
     theirs = transformers.BertModel.from_pretrained(tmp_path / "m", add_pooling_layer=False).eval()
     assert theirs.config.is_decoder
-    ids, segments, mask = batch()
+    ids, segments, mask = ragged_batch()
     with torch.inference_mode():
         mine = model["encoder"].eval()(ids, segments, mask).last
         other = theirs(input_ids=ids, token_type_ids=segments, attention_mask=mask.long()).last_hidden_state
-    close(mine[mask], other[mask])
+    assert_close_in_fp32(mine[mask], other[mask])
     assert open_model(str(tmp_path / "m")).config == shape

@@ -13,7 +13,7 @@ from bertwright.training.loop import autocast
 from tests.support import tiny_run
 
 
-def gradients(model: PretrainingModel, inputs: Inputs, kind: Precision) -> dict[str, torch.Tensor]:
+def gradients_in(model: PretrainingModel, inputs: Inputs, kind: Precision) -> dict[str, torch.Tensor]:
     numerics = Numerics(precision=kind, compiled=False, threads=1, peak_flops=1.0)
     model.train().zero_grad(set_to_none=True)
     with autocast(numerics):
@@ -23,7 +23,7 @@ def gradients(model: PretrainingModel, inputs: Inputs, kind: Precision) -> dict[
 
 
 def assert_alike(model: PretrainingModel, inputs: Inputs) -> None:
-    plain, fast = (gradients(model, inputs, kind) for kind in DTYPES)
+    plain, fast = (gradients_in(model, inputs, kind) for kind in DTYPES)
     assert set(plain) == set(fast)
     for name, gradient in plain.items():
         assert fast[name].dtype == torch.float32
@@ -41,7 +41,7 @@ def test_bf16_gradients_point_where_fp32s_do() -> None:
         segments=(torch.arange(24) > 12).long().expand(8, -1),
         mask=torch.ones(8, 24, dtype=torch.bool),
         at=torch.tensor([[0, 3, 9, 17]]).expand(8, -1),
-        picked=torch.tensor([4 * row + place for row in range(8) for place in (1, 2, 3)]),
+        picked=torch.tensor([4 * row + position for row in range(8) for position in (1, 2, 3)]),
         labels=torch.randint(5, 400, (24,), generator=generator),
         is_random=torch.randint(0, 2, (8,), generator=generator),
     )

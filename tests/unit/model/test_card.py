@@ -1,4 +1,4 @@
-"""What the card of a fine-tuned model says of models that are no BERTs, or that transformers does not read."""
+"""The card of fine-tuned models that are no BERTs, or that transformers does not read."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ RESULT: dict[str, Any] = {
 def test_a_card_says_what_a_model_is_and_who_reads_it(
     config: BackboneConfig, architecture: str, title: str, is_theirs: bool
 ) -> None:
-    told = finetuning_card(
+    card = finetuning_card(
         FinetuneSettings(),
         config,
         task="sst2",
@@ -61,9 +61,9 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
         result=RESULT,
         began=origin("somewhere/run/model", None if config is BERT else "ab" * 32),
     )
-    assert f"\n- began from {'random weights' if config is BERT else WEIGHTS}\n" in told
-    assert f"# {title}, 400 pieces\n" in told
-    assert ("is read by transformers" in told) == is_theirs
-    assert ("is read by bertwright alone" in told) == (not is_theirs)
-    assert told.startswith(f"---\nlibrary_name: {'transformers' if is_theirs else 'bertwright'}\n")
-    assert ("pipeline_tag: text-classification" in told) == ("\n- bert\n" in told) == is_theirs
+    assert f"\n- began from {'random weights' if config is BERT else WEIGHTS}\n" in card
+    assert f"# {title}, 400 pieces\n" in card
+    assert ("is read by transformers" in card) == is_theirs
+    assert ("is read by bertwright alone" in card) == (not is_theirs)
+    assert card.startswith(f"---\nlibrary_name: {'transformers' if is_theirs else 'bertwright'}\n")
+    assert ("pipeline_tag: text-classification" in card) == ("\n- bert\n" in card) == is_theirs

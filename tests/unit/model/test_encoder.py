@@ -1,4 +1,4 @@
-"""The encoder: published parameter counts, what attention may see, the rows asked for, names on disk."""
+"""The encoder: published parameter counts, visible tokens, selected positions, names on disk."""
 
 import os
 from pathlib import Path
@@ -30,12 +30,12 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-def small(**changes: object) -> EncoderConfig:
+def small_encoder_config(**changes: object) -> EncoderConfig:
     shape = {"vocab_size": 50, "hidden": 16, "layers": 2, "heads": 2, "intermediate": 32, "max_positions": 24}
     return EncoderConfig.model_validate({**shape, "initializer_range": 0.2, **changes})
 
 
-def built(config: EncoderConfig, seed: int = 0) -> PretrainingModel:
+def network(config: EncoderConfig, seed: int = 0) -> PretrainingModel:
     model = PretrainingModel(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(seed))
     return model.eval()
@@ -107,7 +107,7 @@ def test_a_size_that_is_no_shape_is_refused(name: str, why: str) -> None:
 
 
 def test_a_later_token_changes_earlier_states_and_padding_changes_nothing() -> None:
-    model = built(small()).encoder
+    model = network(small_encoder_config()).encoder
     ids = torch.randint(5, 50, (1, 9), generator=torch.Generator().manual_seed(1))
     other = ids.clone()
     other[0, 7] = (ids[0, 7] + 1) % 50
@@ -122,7 +122,7 @@ def test_a_later_token_changes_earlier_states_and_padding_changes_nothing() -> N
 
 
 def test_rows_asked_for_equal_the_same_rows_of_the_whole() -> None:
-    model = built(small()).encoder
+    model = network(small_encoder_config()).encoder
     ids = torch.randint(5, 50, (3, 9), generator=torch.Generator().manual_seed(2))
     mask = torch.arange(9)[None] < torch.tensor([[9], [6], [4]])
     segments = (torch.arange(9)[None] > 4).long().expand(3, 9)
@@ -133,7 +133,7 @@ def test_rows_asked_for_equal_the_same_rows_of_the_whole() -> None:
 
 
 def test_attention_in_training_is_the_formula_of_evaluation() -> None:
-    model = built(small(hidden_dropout=0.0, attention_dropout=1e-9)).encoder
+    model = network(small_encoder_config(hidden_dropout=0.0, attention_dropout=1e-9)).encoder
     ids = torch.randint(5, 50, (2, 9), generator=torch.Generator().manual_seed(3))
     mask = torch.arange(9)[None] < torch.tensor([[9], [5]])
     still = model(ids, torch.zeros_like(ids), mask).last
@@ -142,7 +142,7 @@ def test_attention_in_training_is_the_formula_of_evaluation() -> None:
 
 
 def test_all_hidden_states_come_on_request() -> None:
-    model = built(small()).encoder
+    model = network(small_encoder_config()).encoder
     ids = torch.randint(5, 50, (2, 9))
     out = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool), all_hidden=True)
     assert len(out.hidden) == 3
@@ -152,7 +152,7 @@ def test_all_hidden_states_come_on_request() -> None:
 def test_too_many_tokens_are_refused() -> None:
     ids = torch.zeros(1, 25, dtype=torch.int64)
     with pytest.raises(ValueError, match="25 tokens are more than the 24"):
-        built(small()).encoder(ids, ids, ids == 0)
+        network(small_encoder_config()).encoder(ids, ids, ids == 0)
 
 
 def test_dropout_drops_its_share_scales_the_rest_and_follows_the_seed() -> None:
@@ -187,7 +187,7 @@ def test_dropout_gradient_is_the_mask() -> None:
 
 
 def test_initial_weights_are_cut_normals() -> None:
-    model = built(small(vocab_size=5000, initializer_range=0.02))
+    model = network(small_encoder_config(vocab_size=5000, initializer_range=0.02))
     words = model.encoder.embeddings.word.weight
     assert float(words.detach().abs().max()) <= 0.04
     assert (
@@ -197,7 +197,7 @@ def test_initial_weights_are_cut_normals() -> None:
 
 
 def test_names_on_disk_are_those_of_the_field_and_come_back() -> None:
-    model = built(small())
+    model = network(small_encoder_config())
     foreign = BERT_FAMILY.weights_to_foreign(model.state_dict())
     assert "bert.encoder.layer.1.attention.self.key.weight" in foreign
     assert "cls.predictions.bias" in foreign
@@ -214,21 +214,25 @@ def tokenizer_folder(tmp_path: Path, own_text: Path) -> Path:
 
 
 def test_a_model_folder_comes_back_whole(tmp_path: Path, tokenizer_folder: Path) -> None:
-    config = small(activation="gelu_tanh")
-    model = built(config)
+    config = small_encoder_config(activation="gelu_tanh")
+    model = network(config)
     save_model(tmp_path / "m", model, config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining")
     saved = open_model(str(tmp_path / "m"))
     assert saved.config == config
-    other = built(config, seed=9)
+    other = network(config, seed=9)
     load_weights(other, saved)
     assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
 def test_others_may_read_a_model_as_far_as_the_umask_says(tmp_path: Path, tokenizer_folder: Path) -> None:
-    config, before = small(), os.umask(0o027)
+    config, before = small_encoder_config(), os.umask(0o027)
     try:
         save_model(
-            tmp_path / "m", built(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
+            tmp_path / "m",
+            network(config),
+            config=config,
+            tokenizer=tokenizer_folder,
+            architecture="BertForPreTraining",
         )
     finally:
         os.umask(before)
@@ -236,9 +240,9 @@ def test_others_may_read_a_model_as_far_as_the_umask_says(tmp_path: Path, tokeni
 
 
 def test_a_truncated_model_file_is_named(tmp_path: Path, tokenizer_folder: Path) -> None:
-    config = small()
+    config = small_encoder_config()
     save_model(
-        tmp_path / "m", built(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
+        tmp_path / "m", network(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
     )
     path = tmp_path / "m" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
@@ -253,9 +257,9 @@ def test_what_is_no_model_is_refused(source: str) -> None:
 
 
 def test_weights_without_a_place_are_named(tmp_path: Path, tokenizer_folder: Path) -> None:
-    config = small()
+    config = small_encoder_config()
     save_model(
-        tmp_path / "m", built(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
+        tmp_path / "m", network(config), config=config, tokenizer=tokenizer_folder, architecture="BertForPreTraining"
     )
     weights = load_file(tmp_path / "m" / "model.safetensors")
     put(tmp_path / "m", {**weights, "bert.embeddings.position_ids": torch.arange(9)})  # as older versions wrote it

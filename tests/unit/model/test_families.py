@@ -1,66 +1,98 @@
-"""Families of models: what the registry finds, and that another family is one file."""
+"""Families of models: what the registry finds, what a family must have, and that another family is one file."""
 
+import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bertwright.model.families import families
-from bertwright.model.system import NAMES, SYSTEMS
+from bertwright.model.system import MASKED_LM_SYSTEMS, NAMES, SYSTEMS
+from tests.support import sixth_family
 
-ANOTHER = """
-from typing import Literal
-from bertwright.model.config import EncoderConfig
-from bertwright.model.families import Family
-
-class SegmentlessConfig(EncoderConfig):
-    num_segments: Literal[0] = 0
-
-class _Segmentless(Family[SegmentlessConfig]):
-    def build(self, config):
-        from bertwright.model.encoder import Encoder, TokensAndPositions
-        return Encoder(config, embeddings=TokensAndPositions)
-
-    def from_encoder(self, system, shape, size):
-        return SegmentlessConfig.model_validate(shape.model_dump(exclude_defaults=True))
-
-SYSTEMS = {"segmentless": "segmentless BERT"}
-SEGMENTLESS = _Segmentless(name="segmentless", config_class=SegmentlessConfig, systems=SYSTEMS)
-"""
+ANOTHER = Path(sixth_family.__file__)
 PROGRAM = """
-import sys
+import json, sys
 from pathlib import Path
+
 import bertwright.model.families
-folder, tokenizer = Path(sys.argv[1]), Path(sys.argv[2])
-bertwright.model.families.__path__.append(str(folder))
-from bertwright.model.system import NAMES, SYSTEMS, system_config, system_of
-assert NAMES["segmentless"] == "segmentless BERT" and SYSTEMS[-1] == "segmentless"
+
+folder, corpus = Path(sys.argv[1]), sys.argv[2]
+bertwright.model.families.__path__.append(str(folder / "families"))
+from bertwright.cli import main
+from bertwright.model.system import MASKED_LM_SYSTEMS, NAMES, SYSTEMS, system_of
+
+assert NAMES["distil"] == "DistilBERT" and SYSTEMS[3] == "distil" and "distil" in MASKED_LM_SYSTEMS
 assert "torch" not in sys.modules
+
+# pre-training by masked LM, from the command line
+run = folder / "run"
+shape = ["--system", "distil", "--size", "2x128", "--lengths", "32:1", "--second-sentence", "none"]
+fast = ["--learning-rate", "3e-3", "--warmup", "0.1", "--batch-size", "16", "--threads", "1", "--precision", "fp32"]
+measured = ["--held-out", "0.2", "--evaluations", "1", "--log-every", "1", "--bias-correction"]
+trained = main(["pretrain", "--corpus", corpus, "--out", str(run), "--steps", "15", *shape, *fast, *measured])
+assert trained == 0
+lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+losses = [line["mlm"] for line in lines if "mlm" in line]
+assert len(losses) == 15 and losses[-1] < losses[0] - 0.3, losses
+
+# the folder: names of transformers in config.json, and the same weights when it is opened and saved again
 import torch
-from bertwright.model.folder import load_weights, open_model, save_model
-from bertwright.objectives.masked_lm import PretrainingModel
-config = system_config("segmentless", "tiny", 30, max_positions=16)
-model = PretrainingModel(config, second_sentence="none").eval()
-assert not [name for name in model.state_dict() if "segment" in name]
-save_model(folder / "m", model, config=config, tokenizer=tokenizer, architecture="BertForMaskedLM")
-saved = open_model(str(folder / "m"))
-assert saved.config == config and system_of(saved.config) == "segmentless"
-again = PretrainingModel(saved.config, second_sentence="none").eval()
-load_weights(again, saved, fresh=("pooler",))
-ids = torch.arange(1, 11)[None]
-batch = (ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
-assert torch.equal(again.encoder(*batch).last, model.encoder(*batch).last)
-assert open_model("random:segmentless:tiny", tokenizer=tokenizer, vocab_size=30).config.num_segments == 0
+from transformers import AutoModelForMaskedLM
+
+from bertwright.model.folder import open_model, save_model
+from bertwright.objectives.masked_lm import open_pretrained
+
+described = json.loads((run / "model" / "config.json").read_text())
+assert described["architectures"] == ["DistilBertForMaskedLM"] and described["dim"] == 128 and "hidden" not in described
+saved = open_model(str(run))
+assert type(saved.config).__name__ == "DistilConfig" and system_of(saved.config) == "distil"
+ours = open_pretrained(saved)
+save_model(folder / "again", ours, config=saved.config, tokenizer=saved.tokenizer, architecture=saved.architecture)
+again = open_model(str(folder / "again"))
+assert again.config == saved.config
+assert all(torch.equal(again.weights[name], tensor) for name, tensor in saved.weights.items())
+
+# the logits that transformers computes
+ids = torch.arange(5, 25)[None]
+theirs = AutoModelForMaskedLM.from_pretrained(run / "model").eval()
+with torch.inference_mode():
+    states = ours.encoder(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)).last
+    logits = ours.masked_lm(states, ours.encoder.embeddings.word.weight)
+    torch.testing.assert_close(logits, theirs(ids).logits, atol=1e-4, rtol=1e-4)
+
+# a run that begins from the model, and its validation
+onwards = [*shape, *fast, "--init-from", str(run), "--steps", "1"]
+assert main(["pretrain", "--corpus", corpus, "--out", str(folder / "more"), *onwards]) == 0
+assert main(["evaluate", "pretraining", "--model", str(run), "--corpus", corpus, "--rows", "8", "--length", "32"]) == 0
+random = open_model("random:distil:tiny", tokenizer=saved.tokenizer, vocab_size=30)
+assert random.config.num_segments == 0
 """
 
 
 def test_the_families_and_their_systems() -> None:
     assert list(families()) == ["bert", "gpt", "lstm", "pair", "top"]
     assert SYSTEMS == ("bert", "bert-left", "bert-right", "gpt", "lstm-left", "lstm-right") == tuple(NAMES)
+    assert MASKED_LM_SYSTEMS == ("bert",)
 
 
-def test_another_family_is_one_file(tmp_path: Path) -> None:
-    (tmp_path / "segmentless.py").write_text(ANOTHER)
-    (tmp_path / "tokenizer").mkdir()
-    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(tmp_path / "tokenizer")]
+def test_another_family_is_one_file(tmp_path: Path, own_corpus: Path) -> None:
+    """It is pre-trained, stored, opened by transformers, opened again and trained further."""
+    (tmp_path / "families").mkdir()
+    shutil.copy(ANOTHER, tmp_path / "families" / "distil.py")
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(own_corpus)]
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("method", ["build", "output", "from_encoder", "config_from_json", "weights_to_foreign"])
+def test_a_family_that_lacks_a_method_fails_at_import(tmp_path: Path, method: str) -> None:
+    source = ANOTHER.read_text("utf-8")
+    (tmp_path / "lacking.py").write_text(source.replace(f"    def {method}(", "    def another_name("), "utf-8")
+    spec = importlib.util.spec_from_file_location("lacking", tmp_path / "lacking.py")
+    assert spec
+    assert spec.loader
+    with pytest.raises(TypeError, match=f"_Distil.*{method}"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))

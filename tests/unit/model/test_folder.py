@@ -29,7 +29,7 @@ from bertwright.model.folder import WEIGHTS, open_model, weights_digest
 from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
-from bertwright.shipped import place_of
+from bertwright.shipped import folder_of
 from bertwright.sklearn.estimators import BertClassifier
 from bertwright.tasks.classification.spec import get_task
 from tests.support.doctor_patients import levels, named, write_model
@@ -72,15 +72,15 @@ def ship(folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.util.module_from_spec(described)
     described.loader.exec_module(module)
     monkeypatch.setattr(module, "SHIPPED", out.parent)
-    given = ["--title", "A model", "--license", "mit", "--language", "en"]
-    monkeypatch.setattr(sys, "argv", ["ship.py", str(folder), out.name, *given])
+    options = ["--title", "A model", "--license", "mit", "--language", "en"]
+    monkeypatch.setattr(sys, "argv", ["ship.py", str(folder), out.name, *options])
     module.main()
 
 
 def test_whoever_reads_a_model_refuses_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = Path(shutil.copytree(place_of("small-wiki"), tmp_path / "m"))
+    folder = Path(shutil.copytree(folder_of("small-wiki"), tmp_path / "m"))
     flip(folder / WEIGHTS)
     readers: dict[str, Callable[[], Any]] = {
         "load": lambda: bw.load(folder),
@@ -117,8 +117,8 @@ def test_every_writer_notes_the_digest(
     settings: Any = {"phases": (Phase(length=16, share=1.0),), "steps": 2, "batch_size": 4, "threads": 1}
     settings |= {"precision": "fp32", "compile": "off", "snapshots": (0.5,)}
     for system in ("bert", "bert-left", "bert-right"):
-        given = PretrainSettings.model_validate({**settings, "system": system})
-        pretrain(given, corpus=own_corpus, out=tmp_path / system)
+        resolved = PretrainSettings.model_validate({**settings, "system": system})
+        pretrain(resolved, corpus=own_corpus, out=tmp_path / system)
     join(str(tmp_path / "bert-left"), str(tmp_path / "bert-right"), tmp_path / "joined")
     data = tmp_path / "data"
     data.mkdir()
@@ -132,12 +132,12 @@ def test_every_writer_notes_the_digest(
     for _ in range(2):  # the second one takes the place of the first
         learned.save(tmp_path / "estimator")
     import_model(str(tmp_path / "bert" / "model"), tmp_path / "imported")
-    ship(place_of("small-wiki"), tmp_path / "shipped", monkeypatch)
+    ship(folder_of("small-wiki"), tmp_path / "shipped", monkeypatch)
     folders = [path.parent for path in sorted(tmp_path.rglob(WEIGHTS)) if "checkpoints" not in path.parts]
     written = {str(folder.relative_to(tmp_path)) for folder in folders}
     assert {"bert/model", "bert/snapshots/step-000000001", "tuned/model", "tuned/seed-0/model"} <= written
     assert {"searched/model", "estimator", "imported", "joined", "shipped"} <= written
-    for folder in [*folders, place_of("small-wiki")]:
+    for folder in [*folders, folder_of("small-wiki")]:
         assert check_digest(folder / WEIGHTS) == sha256(folder / WEIGHTS), folder
         noted = digest_note(folder / WEIGHTS).read_text()
         assert noted == f"{sha256(folder / WEIGHTS)}  {WEIGHTS}\n"  # as sha256sum writes it
@@ -204,15 +204,15 @@ def test_missing_weights_are_called_so(tmp_path: Path) -> None:
         open_model(str(tmp_path / "m"))
 
 
-def test_the_doctor_tells_whether_weights_are_as_written(tmp_path: Path) -> None:
+def test_the_doctor_reports_weights_that_are_not_as_written(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m") / WEIGHTS
-    _, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
-    assert named(found, "weights, as written").value == sha256(path)
+    _, findings = check_model(str(tmp_path / "m"), tokenizer_folder=None)
+    assert named(findings, "weights, as written").value == sha256(path)
     digest_note(path).rename(tmp_path / "note")
-    _, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
-    assert levels(found) == {"weights, as written": "note"}
+    _, findings = check_model(str(tmp_path / "m"), tokenizer_folder=None)
+    assert levels(findings) == {"weights, as written": "note"}
     (tmp_path / "note").rename(digest_note(path))
     flip(path)
-    opened, found = check_model(str(tmp_path / "m"), tokenizer_folder=None)
-    assert levels(found) == {"weights, as written": "error"}
+    opened, findings = check_model(str(tmp_path / "m"), tokenizer_folder=None)
+    assert levels(findings) == {"weights, as written": "error"}
     assert opened.saved is None

@@ -8,7 +8,7 @@ from bertwright.model.encoder import Encoder, init_weights
 from bertwright.training.loop import checkpoint_activations
 
 
-def encoder(*, activation_checkpointing: bool) -> Encoder:
+def random_encoder(*, activation_checkpointing: bool) -> Encoder:
     made = Encoder(size_config("4x128", 50))
     init_weights(made, 0.1, torch.Generator().manual_seed(0))
     if activation_checkpointing:
@@ -16,7 +16,7 @@ def encoder(*, activation_checkpointing: bool) -> Encoder:
     return made.train()
 
 
-def learned(made: Encoder, at: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def gradients_after(made: Encoder, at: torch.Tensor | None) -> dict[str, torch.Tensor]:
     ids = torch.randint(0, 50, (3, 9), generator=torch.Generator().manual_seed(1))
     torch.manual_seed(2)  # of dropout
     mask = torch.arange(9) < torch.tensor([[9], [4], [1]])
@@ -26,7 +26,7 @@ def learned(made: Encoder, at: torch.Tensor | None) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("at", [None, torch.tensor([[0, 2]]).expand(3, 2)])
 def test_gradients_are_the_same_bits(at: torch.Tensor | None) -> None:
-    plain, anew = (learned(encoder(activation_checkpointing=way), at) for way in (False, True))
+    plain, anew = (gradients_after(random_encoder(activation_checkpointing=way), at) for way in (False, True))
     assert plain.keys() == anew.keys()
     assert all(torch.equal(plain[name], anew[name]) for name in plain)
 
@@ -44,4 +44,6 @@ def test_less_is_kept_for_backward() -> None:
             made(ids, ids, ids == 0)
         return sum(sizes)
 
-    assert kept(encoder(activation_checkpointing=True)) < kept(encoder(activation_checkpointing=False)) / 3
+    assert (
+        kept(random_encoder(activation_checkpointing=True)) < kept(random_encoder(activation_checkpointing=False)) / 3
+    )

@@ -22,13 +22,7 @@ SINGLE = ExampleSettings(second_sentence="none")
 UNCHANGED = MaskingSettings(mask=0.0, same=1.0, random=0.0)
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    documents = oracle.random_documents(0, num_documents=80)
-    return oracle.FakeCorpus(documents, folder=tmp_path_factory.mktemp("corpus"))
-
-
-def assert_same(one: PretrainingBatch, other: PretrainingBatch) -> None:
+def assert_same_batches(one: PretrainingBatch, other: PretrainingBatch) -> None:
     for name in NAMES:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
 
@@ -127,10 +121,10 @@ def test_a_row_is_the_same_in_any_batch_and_any_process(corpus):
     together = examples.batch(4, rows)
     examples.batch(0, np.arange(20))
     again = Examples(corpus, ExampleSettings(), length=64, seed=9)
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         alone = again.batch(4, np.array([row]))
         for name in NAMES:
-            np.testing.assert_array_equal(getattr(together, name)[place], getattr(alone, name)[0])
+            np.testing.assert_array_equal(getattr(together, name)[position], getattr(alone, name)[0])
 
 
 def test_masks_and_truncation_change_from_epoch_to_epoch(corpus):
@@ -161,7 +155,7 @@ def test_the_first_rows_come_in_the_order_of_the_walk(corpus):
     examples = Examples(corpus, ExampleSettings(), length=64, seed=0)
     batches = list(examples.first(25, batch_size=10))
     assert [len(batch.ids) for batch in batches] == [10, 10, 5]
-    assert_same(batches[2], examples.batch(0, np.arange(20, 25)))
+    assert_same_batches(batches[2], examples.batch(0, np.arange(20, 25)))
     everything = examples.first(10**9, batch_size=512)
     assert sum(len(batch.ids) for batch in everything) == examples.num_rows(0)
 
@@ -258,22 +252,15 @@ def test_one_document_is_enough_without_next_sentence_prediction(tmp_path):
 # ---------------------------------------------------------------- plans on disk
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory):
-    """A corpus with enough rows for its plans to be saved."""
-    documents: list[oracle.Document] = [[[5, 6, 7]]] * 66_000
-    return oracle.FakeCorpus(documents, folder=tmp_path_factory.mktemp("large"), num_shards=1)
-
-
 def plan_files(corpus) -> list[Path]:
     return sorted((corpus.folder / "plans").glob("*"))
 
 
-def test_a_plan_is_walked_once_and_read_from_its_file(large, monkeypatch):
-    first = Examples(large, ExampleSettings(), length=64, seed=0).step_batch(3, 10)
-    (path,) = plan_files(large)
-    monkeypatch.setattr("bertwright.objectives.pair_index.plan_pairs", lambda *_, **__: pytest.fail("walked again"))
-    assert_same(first, Examples(large, ExampleSettings(), length=64, seed=0).step_batch(3, 10))
+def test_a_plan_is_walked_once_and_read_from_its_file(large_corpus, monkeypatch):
+    first = Examples(large_corpus, ExampleSettings(), length=64, seed=0).step_batch(3, 10)
+    (path,) = plan_files(large_corpus)
+    monkeypatch.setattr("bertwright.objectives.pair_index.plan_rows", lambda *_, **__: pytest.fail("walked again"))
+    assert_same_batches(first, Examples(large_corpus, ExampleSettings(), length=64, seed=0).step_batch(3, 10))
     monkeypatch.undo()
     for settings, length, seed, part in [
         (ExampleSettings(), 65, 0, "all"),
@@ -281,31 +268,31 @@ def test_a_plan_is_walked_once_and_read_from_its_file(large, monkeypatch):
         (ExampleSettings(short_share=0.2), 64, 0, "all"),
         (SINGLE, 64, 0, "all"),
     ]:
-        before = len(plan_files(large))
-        Examples(large, settings, length=length, seed=seed, part=part).num_rows(0)
-        assert len(plan_files(large)) == before + 1
+        before = len(plan_files(large_corpus))
+        Examples(large_corpus, settings, length=length, seed=seed, part=part).num_rows(0)
+        assert len(plan_files(large_corpus)) == before + 1
     masked = ExampleSettings(masking=MaskingSettings(share=0.3))
-    Examples(large, masked, length=64, seed=0).num_rows(0)  # masks decide nothing about the walk
-    assert len(plan_files(large)) == 5
-    assert path in plan_files(large)
+    Examples(large_corpus, masked, length=64, seed=0).num_rows(0)  # masks decide nothing about the walk
+    assert len(plan_files(large_corpus)) == 5
+    assert path in plan_files(large_corpus)
 
 
-def test_a_broken_plan_is_made_again_with_a_word(large, capsys):
-    expected = Examples(large, ExampleSettings(), length=32, seed=7).step_batch(0, 10)
-    (path,) = [path for path in plan_files(large) if path.name.startswith("pairs-32-")]
+def test_a_broken_plan_is_made_again_with_a_word(large_corpus, capsys):
+    expected = Examples(large_corpus, ExampleSettings(), length=32, seed=7).step_batch(0, 10)
+    (path,) = [path for path in plan_files(large_corpus) if path.name.startswith("pairs-32-")]
     whole = path.read_bytes()
     for content in (whole[:1000], b"", b"nonsense" * 100):
         path.write_bytes(content)
-        assert_same(expected, Examples(large, ExampleSettings(), length=32, seed=7).step_batch(0, 10))
+        assert_same_batches(expected, Examples(large_corpus, ExampleSettings(), length=32, seed=7).step_batch(0, 10))
         assert "it is not used" in capsys.readouterr().err
         assert path.read_bytes() == whole
 
 
-def test_where_plans_cannot_be_written_they_stay_in_memory(tmp_path, large, capsys):
-    expected = Examples(large, ExampleSettings(), length=16, seed=0).step_batch(0, 10)
-    elsewhere = oracle.FakeCorpus(large.documents, folder=tmp_path, num_shards=1)
+def test_where_plans_cannot_be_written_they_stay_in_memory(tmp_path, large_corpus, capsys):
+    expected = Examples(large_corpus, ExampleSettings(), length=16, seed=0).step_batch(0, 10)
+    elsewhere = oracle.FakeCorpus(large_corpus.documents, folder=tmp_path, num_shards=1)
     (tmp_path / "plans").write_text("not a folder")
-    assert_same(expected, Examples(elsewhere, ExampleSettings(), length=16, seed=0).step_batch(0, 10))
+    assert_same_batches(expected, Examples(elsewhere, ExampleSettings(), length=16, seed=0).step_batch(0, 10))
     assert "stays in memory" in capsys.readouterr().err
 
 

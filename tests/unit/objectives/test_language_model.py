@@ -18,17 +18,17 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import SYSTEMS, System, system_config
-from bertwright.objectives.batches import TokenBatch, cut
+from bertwright.objectives.batches import TokenBatch, split_batch
 from bertwright.objectives.language_model import (
     LanguageInputs,
     LanguageModel,
     language_architecture,
     language_flops,
+    language_inputs,
     language_losses,
     language_metrics,
     language_task,
     open_language_model,
-    to_tokens,
 )
 from bertwright.objectives.vocabulary_loss import bits_per_character, characters_of
 
@@ -38,13 +38,13 @@ LANGUAGE: tuple[System, ...] = SYSTEMS[1:]
 
 
 def shape(system: System) -> SingleBackboneConfig:
-    found = system_config(system, "2x128", VOCAB, initializer_range=0.1, max_positions=20)
+    config = system_config(system, "2x128", VOCAB, initializer_range=0.1, max_positions=20)
     small = {"hidden": 32, "hidden_dropout": 0.0}
-    small |= {"cells": 48} if isinstance(found, LSTMConfig) else {"intermediate": 128, "attention_dropout": 0.0}
-    return type(found).model_validate({**found.model_dump(), **small})
+    small |= {"cells": 48} if isinstance(config, LSTMConfig) else {"intermediate": 128, "attention_dropout": 0.0}
+    return type(config).model_validate({**config.model_dump(), **small})
 
 
-def made(system: System, kind: torch.dtype = torch.float64) -> LanguageModel:
+def random_language_model(system: System, kind: torch.dtype = torch.float64) -> LanguageModel:
     model = LanguageModel(shape(system)).to(kind)
     init_weights(model, 0.3, torch.Generator().manual_seed(1))
     if isinstance(model.output.bias, torch.nn.Parameter):
@@ -52,31 +52,31 @@ def made(system: System, kind: torch.dtype = torch.float64) -> LanguageModel:
     return model.eval()
 
 
-def batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
+def token_batch(lengths: tuple[int, ...] = LENGTHS) -> TokenBatch:
     ids = np.random.default_rng(0).integers(5, VOCAB, (len(lengths), LENGTH)).astype(np.int32)
     ids[np.arange(LENGTH) >= np.array(lengths)[:, None]] = 0
     return TokenBatch(ids, np.zeros_like(ids), np.array(lengths, np.int32))
 
 
-def plain_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
-    """The loss of each prediction, row by row, from logits everywhere: the left half of each row's tokens is asked."""
-    found = []
-    words = model.encoder.words()[0].weight
+def plain_language_losses(model: LanguageModel, rows: TokenBatch) -> list[list[float]]:
+    """The loss of each prediction, row by row, from logits at all positions."""
+    losses = []
+    words = model.encoder.word_embeddings()[0].weight
     for ids, length in zip(torch.from_numpy(rows.ids).long(), rows.lengths, strict=True):
         alone = ids[None, :length]
         last = model.encoder(alone, torch.zeros_like(alone), torch.ones_like(alone, dtype=torch.bool)).last[0]
         logits = F.linear(model.output.states(last), words, model.output.bias)
-        asking, asked = (logits[:-1], alone[0, 1:]) if model.config.attends == "left" else (logits[1:], alone[0, :-1])
-        found.append(F.cross_entropy(asking, asked, reduction="none").tolist())
-    return found
+        asking, targets = (logits[:-1], alone[0, 1:]) if model.config.attends == "left" else (logits[1:], alone[0, :-1])
+        losses.append(F.cross_entropy(asking, targets, reduction="none").tolist())
+    return losses
 
 
 @pytest.mark.parametrize("system", LANGUAGE)
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
 def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -> None:
-    model, rows = made(system, kind), batch()
-    tokens = to_tokens(rows, model.config)
-    expected = list(chain.from_iterable(plain_losses(model, rows)))
+    model, rows = random_language_model(system, kind), token_batch()
+    tokens = language_inputs(rows, model.config)
+    expected = list(chain.from_iterable(plain_language_losses(model, rows)))
     (loss, name) = language_losses(model, tokens)["lm"]
     assert name == "predictions"
     assert len(expected) == len(tokens.labels) == sum(length - 1 for length in LENGTHS)
@@ -89,11 +89,12 @@ def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -
 
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_a_token_changes_no_loss_on_the_side_that_does_not_see_it(system: System) -> None:
-    model, rows = made(system), batch((11,))
+    model, rows = random_language_model(system), token_batch((11,))
     ids = rows.ids.copy()
     ids[0, 5] = ids[0, 5] % (VOCAB - 6) + 6
     before, after = (
-        np.array(plain_losses(model, changed)[0]) for changed in (rows, TokenBatch(ids, rows.segments, rows.lengths))
+        np.array(plain_language_losses(model, changed)[0])
+        for changed in (rows, TokenBatch(ids, rows.segments, rows.lengths))
     )
     moved = np.abs(before - after) > 1e-9
     # Prediction n is of token n + 1 from those up to n, or of token n from those behind it.
@@ -107,21 +108,21 @@ def test_a_token_changes_no_loss_on_the_side_that_does_not_see_it(system: System
 
 @pytest.mark.parametrize("kind", ["lstm", "bert"])
 def test_right_is_left_on_reversed_rows(kind: str) -> None:
-    left, right = made(f"{kind}-left"), made(f"{kind}-right")  # type: ignore[arg-type]
+    left, right = random_language_model(f"{kind}-left"), random_language_model(f"{kind}-right")  # type: ignore[arg-type]
     right.load_state_dict(left.state_dict())
-    rows = batch((11,))
+    rows = token_batch((11,))
     if kind == "bert":  # positions are learned from the left: without them it is the same model
         for model in (left, right):
             torch.nn.init.zeros_(model.encoder.embeddings.position.weight)  # type: ignore[union-attr]
     turned = TokenBatch(rows.ids[:, ::-1].copy(), rows.segments, rows.lengths)
-    mine, theirs = plain_losses(left, rows)[0], plain_losses(right, turned)[0]
+    mine, theirs = plain_language_losses(left, rows)[0], plain_language_losses(right, turned)[0]
     assert mine == pytest.approx(theirs[::-1], rel=1e-9)
 
 
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -> None:
-    model, rows = made(system, torch.float32), batch()
-    tokens = to_tokens(rows, model.config)
+    model, rows = random_language_model(system, torch.float32), token_batch()
+    tokens = language_inputs(rows, model.config)
     language_losses(model, tokens)["lm"][0].backward()
     mine = {name: part.grad for name, part in model.named_parameters()}
     model.zero_grad()
@@ -132,8 +133,8 @@ def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -
 
 
 def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
-    model = made("bert-left", torch.float32)
-    tokens = to_tokens(batch((1, 1)), model.config)
+    model = random_language_model("bert-left", torch.float32)
+    tokens = language_inputs(token_batch((1, 1)), model.config)
     loss = language_losses(model, tokens)["lm"][0]
     loss.backward()
     assert float(loss.detach()) == 0.0
@@ -141,13 +142,15 @@ def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
 
 
 def test_flops_by_hand() -> None:
-    model, tokens = made("bert-left"), to_tokens(batch(), shape("bert-left"))
+    model, tokens = random_language_model("bert-left"), language_inputs(token_batch(), shape("bert-left"))
     width, inner = 32, 128
-    body = 4 * (2 * (2 * LENGTH * (4 * width**2 + 2 * width * inner) + 4 * LENGTH**2 * width))
+    backbone = 4 * (2 * (2 * LENGTH * (4 * width**2 + 2 * width * inner) + 4 * LENGTH**2 * width))
     predictions = sum(length - 1 for length in LENGTHS)
-    assert language_flops(model, tokens) == 3.0 * (body + 2 * predictions * width * (VOCAB + width))
-    body = 4 * (2 * (2 * LENGTH * (8 * 48 * width + 48 * width)))
-    assert language_flops(made("lstm-left"), tokens) == 3.0 * (body + 2 * predictions * width * VOCAB)
+    assert language_flops(model, tokens) == 3.0 * (backbone + 2 * predictions * width * (VOCAB + width))
+    backbone = 4 * (2 * (2 * LENGTH * (8 * 48 * width + 48 * width)))
+    assert language_flops(random_language_model("lstm-left"), tokens) == 3.0 * (
+        backbone + 2 * predictions * width * VOCAB
+    )
 
 
 def test_what_sees_both_sides_is_no_language_model() -> None:
@@ -159,30 +162,30 @@ def test_what_sees_both_sides_is_no_language_model() -> None:
 
 
 @pytest.mark.parametrize("system", ["bert-left", "lstm-right"])
-def test_figures_are_means_over_all_predictions(system: System) -> None:
-    model, rows = made(system), batch()
+def test_metrics_are_means_over_all_predictions(system: System) -> None:
+    model, rows = random_language_model(system), token_batch()
     characters = np.arange(VOCAB) % 4  # a quarter of the pieces are no text
-    losses = list(chain.from_iterable(plain_losses(model, rows)))
-    labels = to_tokens(rows, model.config).labels
+    losses = list(chain.from_iterable(plain_language_losses(model, rows)))
+    labels = language_inputs(rows, model.config).labels
     with torch.inference_mode():
-        found = language_metrics(model, cut(rows, 3), characters)
-        right = (model.logits(to_tokens(rows, model.config)).argmax(1) == labels).float().mean()
+        metrics = language_metrics(model, split_batch(rows, 3), characters)
+        right = (model.logits(language_inputs(rows, model.config)).argmax(1) == labels).float().mean()
     text = [loss for loss, label in zip(losses, labels.tolist(), strict=True) if characters[label]]
     assert 0 < len(text) < len(losses)
-    assert found["lm_loss"] == pytest.approx(sum(losses) / len(losses))
-    assert found["lm_perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)))
-    assert found["lm_accuracy"] == pytest.approx(float(right))
-    assert found["bits_per_character"] == pytest.approx(
+    assert metrics["lm_loss"] == pytest.approx(sum(losses) / len(losses))
+    assert metrics["lm_perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)))
+    assert metrics["lm_accuracy"] == pytest.approx(float(right))
+    assert metrics["bits_per_character"] == pytest.approx(
         sum(text) / math.log(2) / float(characters[labels.numpy()].sum())
     )
-    assert (found["rows"], found["predictions"]) == (4.0, len(losses))
+    assert (metrics["rows"], metrics["predictions"]) == (4.0, len(losses))
 
 
 def test_characters_of_pieces() -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "river", "##ing", "#", "é", "the</w>", "qu"]
     tokenizer = SimpleNamespace(pieces=pieces, special_ids=(0, 1, 2, 3, 4), unk_id=1)
-    found = characters_of(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
-    assert found.tolist() == [0, 1, 0, 0, 0, 5, 3, 1, 1, 3, 2]
+    characters = characters_of(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
+    assert characters.tolist() == [0, 1, 0, 0, 0, 5, 3, 1, 1, 3, 2]
     assert bits_per_character(math.log(2) * 12, 4) == pytest.approx(3.0)
 
 
@@ -191,12 +194,12 @@ def test_characters_of_pieces() -> None:
 
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_folders_come_back(system: System, tmp_path: Path) -> None:
-    model = made(system, torch.float32)
+    model = random_language_model(system, torch.float32)
     architecture = language_architecture(model.config)
     save_model(tmp_path / "m", model, config=model.config, tokenizer=tmp_path, architecture=architecture)
     saved = open_model(str(tmp_path / "m"))
     assert saved.architecture == architecture
-    again, tokens = open_language_model(saved), to_tokens(batch(), model.config)
+    again, tokens = open_language_model(saved), language_inputs(token_batch(), model.config)
     with torch.inference_mode():
         assert torch.equal(again.logits(tokens), model.logits(tokens))
 
@@ -204,17 +207,17 @@ def test_folders_come_back(system: System, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("system", "kind"), [("bert-left", "BertLMHeadModel"), ("gpt", "OpenAIGPTLMHeadModel")])
 def test_transformers_computes_the_same_logits(system: System, kind: str, tmp_path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    model = made(system, torch.float32)
+    model = random_language_model(system, torch.float32)
     assert language_architecture(model.config) == kind
     save_model(tmp_path / "m", model, config=model.config, tokenizer=tmp_path, architecture=kind)
     theirs, said = getattr(transformers, kind).from_pretrained(tmp_path / "m", output_loading_info=True)
     assert not said["missing_keys"]
     assert not said["unexpected_keys"]
-    ids = torch.from_numpy(batch().ids).long()
+    ids = torch.from_numpy(token_batch().ids).long()
     mask = torch.arange(LENGTH) < torch.tensor(LENGTHS)[:, None]
     with torch.inference_mode():
         other: Tensor = theirs.eval()(input_ids=ids, attention_mask=mask.long()).logits
-        tokens = to_tokens(batch(), model.config)
+        tokens = language_inputs(token_batch(), model.config)
         mine = model.logits(tokens)
     torch.testing.assert_close(mine, other.flatten(0, 1)[tokens.picked], atol=1e-4, rtol=1e-4)
 
@@ -223,7 +226,7 @@ def test_only_language_models_are_opened_as_such(tmp_path: Path) -> None:
     saved = open_model("random:gpt:tiny", tokenizer=tmp_path, vocab_size=30)
     with pytest.raises(InputError, match="random weights have learned nothing"):
         open_language_model(saved)
-    model = torch.nn.ModuleDict({"encoder": made("bert-left", torch.float32).encoder})
+    model = torch.nn.ModuleDict({"encoder": random_language_model("bert-left", torch.float32).encoder})
     config = shape("bert-left").model_copy(update={"attends": "both"})
     save_model(tmp_path / "m", model, config=config, tokenizer=tmp_path, architecture="BertModel")
     with pytest.raises(InputError, match="expected a language model"):
@@ -232,6 +235,6 @@ def test_only_language_models_are_opened_as_such(tmp_path: Path) -> None:
 
 def test_tokens_of_a_batch_are_those_of_its_pieces() -> None:
     config = shape("lstm-right")
-    whole = to_tokens(batch(), config)
-    parts: list[LanguageInputs] = [to_tokens(part, config) for part in cut(batch(), 3)]
+    whole = language_inputs(token_batch(), config)
+    parts: list[LanguageInputs] = [language_inputs(part, config) for part in split_batch(token_batch(), 3)]
     assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)

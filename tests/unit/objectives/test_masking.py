@@ -1,4 +1,4 @@
-"""Masked LM: which pieces are chosen and what is put in their place."""
+"""Masked LM: which pieces are chosen and which pieces replace them."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,6 @@ from bertwright.objectives.settings import ExampleSettings, MaskingSettings, pre
 from tests.support import example_oracle as oracle
 
 VOCAB = 500
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    documents = oracle.random_documents(0, num_documents=400, longest=25)
-    return oracle.FakeCorpus(documents, folder=tmp_path_factory.mktemp("corpus"), vocab_size=VOCAB)
 
 
 def many_rows(corpus, masking: MaskingSettings, *, num_rows: int, length: int = 128) -> list[PretrainingBatch]:
@@ -30,7 +24,7 @@ def unmasked(batch: PretrainingBatch) -> np.ndarray:
 
 
 def chosen_pieces(batch: PretrainingBatch) -> tuple[np.ndarray, np.ndarray]:
-    """Of every prediction: the piece that is shown and the one that was there."""
+    """Return the piece that is shown and the original piece of every prediction."""
     row, column = np.nonzero(batch.weights)
     return batch.ids[row, batch.positions[row, column]], batch.labels[row, column]
 
@@ -63,14 +57,14 @@ def test_the_count_is_the_paper_s_with_halves_to_the_even_number():
         MaskingSettings(units="span", share=1.0),
     ],
 )
-def test_masks_are_those_of_plain_python(corpus, masking):
-    examples = Examples(corpus, ExampleSettings(masking=masking), length=48, seed=5)
+def test_masks_are_those_of_plain_python(masking_corpus, masking):
+    examples = Examples(masking_corpus, ExampleSettings(masking=masking), length=48, seed=5)
     rows = np.arange(300)
     batch = examples.batch(2, rows)
     plain = unmasked(batch)
     for row in rows:
         before = plain[row, : batch.lengths[row]].tolist()
-        expected = oracle.masked(before, int(row), masking, corpus.tokenizer, 48, 5, 2)
+        expected = oracle.masked(before, int(row), masking, masking_corpus.tokenizer, 48, 5, 2)
         count = len(expected.positions)
         assert batch.ids[row, : batch.lengths[row]].tolist() == expected.ids
         assert batch.positions[row].tolist() == expected.positions + [0] * (examples.max_predictions - count)
@@ -78,18 +72,18 @@ def test_masks_are_those_of_plain_python(corpus, masking):
         assert batch.weights[row].tolist() == [1.0] * count + [0.0] * (examples.max_predictions - count)
 
 
-def test_an_exact_number_of_ordinary_pieces_is_chosen_in_ascending_order(corpus):
+def test_an_exact_number_of_ordinary_pieces_is_chosen_in_ascending_order(masking_corpus):
     counts = predictions_by_length(MaskingSettings(), 128)
-    for batch in many_rows(corpus, MaskingSettings(), num_rows=3000):
+    for batch in many_rows(masking_corpus, MaskingSettings(), num_rows=3000):
         assert (batch.weights.sum(1) == counts[batch.lengths]).all()
         assert (np.diff(batch.positions, axis=1)[batch.weights[:, 1:] > 0] > 0).all()
         assert not np.isin(chosen_pieces(batch)[1], [oracle.CLS, oracle.SEP, oracle.PAD]).any()
 
 
-def test_the_shares_are_those_of_the_paper_over_a_hundred_thousand_rows(corpus):
+def test_the_shares_are_those_of_the_paper_over_a_hundred_thousand_rows(masking_corpus):
     kinds = np.zeros(3)
     chosen = tokens = 0
-    for batch in many_rows(corpus, MaskingSettings(), num_rows=100_000):
+    for batch in many_rows(masking_corpus, MaskingSettings(), num_rows=100_000):
         shown, label = chosen_pieces(batch)
         kinds += [(shown == oracle.MASK).sum(), (shown == label).sum(), label.size]
         chosen += label.size
@@ -101,9 +95,9 @@ def test_the_shares_are_those_of_the_paper_over_a_hundred_thousand_rows(corpus):
     assert chosen / tokens == pytest.approx(0.15, abs=0.001)
 
 
-def test_every_place_is_chosen_equally_often(corpus):
+def test_every_position_is_chosen_equally_often(masking_corpus):
     times, num_full = np.zeros(128), 0
-    for batch in many_rows(corpus, MaskingSettings(), num_rows=20_000):
+    for batch in many_rows(masking_corpus, MaskingSettings(), num_rows=20_000):
         full = (batch.lengths == 128) & (batch.ids[:, 64] != oracle.SEP)
         np.add.at(times, batch.positions[full][batch.weights[full] > 0], 1)
         num_full += full.sum()
@@ -116,37 +110,41 @@ def test_every_place_is_chosen_equally_often(corpus):
     assert abs(middle - expected).max() < 5 * expected**0.5
 
 
-def test_random_entries_are_uniform_over_the_whole_vocabulary(corpus):
+def test_random_entries_are_uniform_over_the_whole_vocabulary(masking_corpus):
     masking = MaskingSettings(mask=0.0, same=0.0, random=1.0)
     counts = np.zeros(VOCAB)
-    for batch in many_rows(corpus, masking, num_rows=20_000):
+    for batch in many_rows(masking_corpus, masking, num_rows=20_000):
         counts += np.bincount(chosen_pieces(batch)[0], minlength=VOCAB)
     expected = counts.sum() / VOCAB
     assert ((counts - expected) ** 2 / expected).sum() < 603  # chi-square, 499 degrees of freedom, p = 0.001
     assert counts[: oracle.MASK + 1].min() > 0  # special pieces too
 
 
-def test_whole_words_are_chosen_whole(corpus):
-    continues = corpus.tokenizer.continuation
+def test_whole_words_are_chosen_whole(masking_corpus):
+    continues = masking_corpus.tokenizer.continuation
     masking = MaskingSettings(units="word")
     full = 0
-    for batch in many_rows(corpus, masking, num_rows=2000):
+    for batch in many_rows(masking_corpus, masking, num_rows=2000):
         plain = unmasked(batch)
         for row in range(len(plain)):
             chosen = set(batch.positions[row][batch.weights[row] > 0].tolist())
-            for place in range(2, int(batch.lengths[row])):
-                is_piece = plain[row, place] not in (oracle.CLS, oracle.SEP)
-                if is_piece and continues[plain[row, place]] and plain[row, place - 1] not in (oracle.CLS, oracle.SEP):
-                    assert (place in chosen) == (place - 1 in chosen)
+            for position in range(2, int(batch.lengths[row])):
+                is_piece = plain[row, position] not in (oracle.CLS, oracle.SEP)
+                if (
+                    is_piece
+                    and continues[plain[row, position]]
+                    and plain[row, position - 1] not in (oracle.CLS, oracle.SEP)
+                ):
+                    assert (position in chosen) == (position - 1 in chosen)
         counts = predictions_by_length(masking, 128)[batch.lengths]
         assert (batch.weights.sum(1) <= counts).all()
         full += (batch.weights.sum(1) == counts).sum()
     assert full > 1900  # a group that does not fit is passed over for a smaller one
 
 
-def test_nothing_is_replaced_where_all_stay_the_same(corpus):
-    plain = many_rows(corpus, MaskingSettings(mask=0.0, same=1.0, random=0.0), num_rows=1000)[0]
-    hidden = many_rows(corpus, MaskingSettings(mask=1.0, same=0.0, random=0.0), num_rows=1000)[0]
+def test_nothing_is_replaced_where_all_stay_the_same(masking_corpus):
+    plain = many_rows(masking_corpus, MaskingSettings(mask=0.0, same=1.0, random=0.0), num_rows=1000)[0]
+    hidden = many_rows(masking_corpus, MaskingSettings(mask=1.0, same=0.0, random=0.0), num_rows=1000)[0]
     assert (plain.ids == unmasked(hidden)).all()
     assert (chosen_pieces(hidden)[0] == oracle.MASK).all()
     assert (plain.positions == hidden.positions).all()

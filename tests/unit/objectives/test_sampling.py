@@ -48,10 +48,10 @@ def test_an_event_happens_as_often_as_it_should(share):
     assert abs(happened - 20_000 * share) <= 3 * (20_000 * share * (1 - share)) ** 0.5
 
 
-def feistel(place: int, num_rows: int, seed: int, epoch: int) -> int:
+def feistel(position: int, num_rows: int, seed: int, epoch: int) -> int:
     half = max(1, -(-(num_rows - 1).bit_length() // 2))
     key = oracle.stream(seed, epoch, 0x0DE5)
-    value = place
+    value = position
     while True:
         left, right = value >> half, value % 2**half
         for number in range(6):
@@ -66,7 +66,7 @@ def test_the_order_is_a_bijection_and_the_one_of_plain_python(num_rows):
     rows = shuffled(np.arange(num_rows), num_rows, seed=5, epoch=2)
     assert sorted(rows) == list(range(num_rows))
     places = range(0, num_rows, max(1, num_rows // 50))
-    assert [rows[place] for place in places] == [feistel(place, num_rows, 5, 2) for place in places]
+    assert [rows[position] for position in places] == [feistel(position, num_rows, 5, 2) for position in places]
 
 
 def test_huge_epochs_need_no_memory():
@@ -74,7 +74,7 @@ def test_huge_epochs_need_no_memory():
     places = np.array([0, 1, num_rows - 1])
     rows = shuffled(places, num_rows, seed=0, epoch=0)
     assert len(set(rows)) == 3
-    assert [int(row) for row in rows] == [feistel(int(place), num_rows, 0, 0) for place in places]
+    assert [int(row) for row in rows] == [feistel(int(position), num_rows, 0, 0) for position in places]
 
 
 def test_the_order_looks_random():

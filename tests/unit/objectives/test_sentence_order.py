@@ -1,4 +1,4 @@
-"""Sentence-order prediction: A and the B that follows it, half of them swapped, and nothing else that tells."""
+"""Sentence-order prediction: A and the B that follows it, half of them swapped, and no other difference."""
 
 from pathlib import Path
 
@@ -9,23 +9,19 @@ import torch
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.masked_lm import masked_lm_metrics
-from bertwright.objectives.sentence_pairs import plan_order
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from tests.support import example_oracle as oracle
 from tests.support import tiny_run
+from tests.support.example_oracle import even_corpus
 
 ORDER = ExampleSettings(second_sentence="order")
 UNCHANGED = MaskingSettings(mask=0.0, same=1.0, random=0.0)
 
 
-def even_corpus(num_documents: int, num_sentences: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    first = np.arange(num_documents + 1, dtype=np.int64) * num_sentences
-    return np.full(first[-1], tokens, np.int32), first
-
-
 def test_swapped_or_not_a_row_is_two_neighbouring_runs_of_one_document():
     lengths, first = even_corpus(3000, 37, 11)
-    plan = plan_order(lengths, first, length=128, seed=0, epoch=0)
+    plan = plan_rows(lengths, first, length=128, seed=0, epoch=0, second_sentence="order")
     swapped = plan["random"] == 1
     earlier = np.where(swapped, plan["b"], plan["a"])
     later = np.where(swapped, plan["a"], plan["b"])
@@ -44,7 +40,7 @@ def test_swapped_or_not_a_row_is_two_neighbouring_runs_of_one_document():
 
 def test_half_of_the_rows_are_swapped_and_sizes_do_not_tell_which():
     lengths, first = even_corpus(30_000, 40, 10)
-    plan = plan_order(lengths, first, length=128, seed=1, epoch=0)
+    plan = plan_rows(lengths, first, length=128, seed=1, epoch=0, second_sentence="order")
     swapped = plan["random"] == 1
     assert plan.size > 100_000
     assert abs(swapped.mean() - 0.5) < 3 * (0.25 / plan.size) ** 0.5
@@ -87,7 +83,7 @@ def test_which_side_is_longer_after_truncation_does_not_tell(tmp_path):
     assert ((batch.segments == 1).sum(1) - 1 == 30).all()
 
 
-def test_documents_of_one_sentence_are_left_out_and_it_is_said(tmp_path, capsys):
+def test_documents_of_one_sentence_are_left_out_and_it_is_reported(tmp_path, capsys):
     documents: list[oracle.Document] = [[[5, 6, 7]], [[8, 9], [10, 11], [12]], [[13]]]
     corpus = oracle.FakeCorpus(documents, folder=tmp_path, num_shards=1)
     examples = Examples(corpus, ExampleSettings(second_sentence="order", masking=UNCHANGED), length=16, seed=0)
@@ -103,7 +99,7 @@ def test_one_document_is_enough(tmp_path):
     assert len(Examples(corpus, ORDER, length=16, seed=0).step_batch(0, 3).ids) == 3
 
 
-def test_without_rows_of_its_own_the_figures_are_those_of_masked_lm(tmp_path: Path) -> None:
+def test_without_rows_of_its_own_the_metrics_are_those_of_masked_lm(tmp_path: Path) -> None:
     """As where a run that is given minutes measures how long an evaluation takes."""
     rows = tiny_run.examples(tmp_path, second_sentence="order")
     with torch.inference_mode():

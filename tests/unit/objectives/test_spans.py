@@ -17,19 +17,13 @@ WHOLE = np.zeros(VOCAB, np.bool_)  # no piece goes on with a word
 GEOMETRIC = np.array([0.2 * 0.8 ** (words - 1) for words in range(1, 11)])
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    documents = oracle.random_documents(0, num_documents=400, longest=25)
-    return oracle.FakeCorpus(documents, folder=tmp_path_factory.mktemp("corpus"), vocab_size=VOCAB)
-
-
 def spans_of(ids: np.ndarray, *, row: int, wanted: int, continuation: np.ndarray = WHOLE) -> list[list[int]]:
-    """The places of each span that is chosen in a row."""
+    """Return the positions of each span that is chosen in a row."""
     heads, sizes, sources = (np.zeros(ids.size, np.int64) for _ in range(3))
     chosen = choose_spans(ids, continuation, SPECIAL, stream_key(row), wanted, heads, sizes, sources)
     spans: dict[int, list[int]] = {}
-    for place in np.flatnonzero(chosen):
-        spans.setdefault(int(sources[place]), []).append(int(place))
+    for position in np.flatnonzero(chosen):
+        spans.setdefault(int(sources[position]), []).append(int(position))
     return list(spans.values())
 
 
@@ -51,9 +45,9 @@ def test_spans_in_rows_have_those_lengths_where_nothing_stops_them_and_begin_any
     for row in range(5000):
         heads, sizes, sources = (np.zeros(ids.size, np.int64) for _ in range(3))
         chosen = choose_spans(ids, WHOLE, SPECIAL, stream_key(row), 1, heads, sizes, sources)
-        (place,) = np.flatnonzero(chosen)
+        (position,) = np.flatnonzero(chosen)
         long = choose_spans(ids, WHOLE, SPECIAL, stream_key(row), 10, heads, sizes, sources)
-        first.append((place, int((sources[long] == place).sum())))
+        first.append((position, int((sources[long] == position).sum())))
     starts, lengths = np.array(first).T
     inner = starts < 3990
     counts = np.bincount(lengths[inner], minlength=11)[1:]
@@ -76,14 +70,14 @@ def test_a_span_is_whole_words_of_one_segment_side_by_side():
             assert span[0] in begins
             after = span[-1] + 1
             assert ids[after] in SPECIAL or after in begins
-            assert 1 <= sum(place in begins for place in span) <= LONGEST_SPAN
+            assert 1 <= sum(position in begins for position in span) <= LONGEST_SPAN
 
 
-def test_the_wanted_number_is_reached_where_words_allow_it_and_never_exceeded(corpus):
+def test_the_wanted_number_is_reached_where_words_allow_it_and_never_exceeded(masking_corpus):
     masking = MaskingSettings(units="span")
     for length in (16, 128):
         counts = predictions_by_length(masking, length)
-        examples = Examples(corpus, ExampleSettings(masking=masking), length=length, seed=0)
+        examples = Examples(masking_corpus, ExampleSettings(masking=masking), length=length, seed=0)
         batch = examples.step_batch(0, 3000)
         made = batch.weights.sum(1)
         assert (made <= counts[batch.lengths]).all()
@@ -94,7 +88,7 @@ def test_the_wanted_number_is_reached_where_words_allow_it_and_never_exceeded(co
 def test_short_rows_and_words_that_do_not_fit():
     assert spans_of(np.array([oracle.CLS, 7, oracle.SEP], np.int32), row=0, wanted=1) == [[1]]
     everything = spans_of(np.full(9, 7, np.int32), row=0, wanted=50)
-    assert sorted(place for span in everything for place in span) == list(range(9))
+    assert sorted(position for span in everything for position in span) == list(range(9))
     three = np.array([7, 3, 3], np.int32)  # one word of three pieces
     joined = np.arange(VOCAB) == 3
     words = np.array([oracle.CLS, *(three + 5), oracle.SEP], np.int32)
@@ -103,8 +97,8 @@ def test_short_rows_and_words_that_do_not_fit():
     assert spans_of(np.array([oracle.CLS, oracle.SEP], np.int32), row=0, wanted=1) == []
 
 
-def test_the_fates_of_spans_have_their_shares_over_a_hundred_thousand_rows(corpus):
-    examples = Examples(corpus, ExampleSettings(masking=MaskingSettings(units="span")), length=128, seed=0)
+def test_the_fates_of_spans_have_their_shares_over_a_hundred_thousand_rows(masking_corpus):
+    examples = Examples(masking_corpus, ExampleSettings(masking=MaskingSettings(units="span")), length=128, seed=0)
     totals, hidden, same = [], [], []
     for step in range(100):
         batch = examples.step_batch(step, 1000)
@@ -117,9 +111,9 @@ def test_the_fates_of_spans_have_their_shares_over_a_hundred_thousand_rows(corpu
     # A random entry is [MASK] once in V, and the piece that was there once in V. A row's pieces share fates, so the
     # standard error is of rows.
     for parts, share in [(hidden, 0.8 + 0.1 / VOCAB), (same, 0.1 + 0.1 / VOCAB)]:
-        found = np.concatenate(parts)
-        error = np.sqrt(((found - share * num) ** 2).sum()) / num.sum()
-        assert abs(found.sum() / num.sum() - share) < 3 * error
+        fates = np.concatenate(parts)
+        error = np.sqrt(((fates - share * num) ** 2).sum()) / num.sum()
+        assert abs(fates.sum() / num.sum() - share) < 3 * error
 
 
 def test_the_pieces_of_a_span_share_one_fate():

@@ -51,10 +51,10 @@ def test_an_epoch_has_every_token_once_and_in_order(tmp_path: Path, length: int)
     rows, text = Spans(data, length=length, seed=0), text_of(data)
     heads = set()
     for epoch in range(6):
-        found = spelled(rows, epoch)
-        assert [piece for row in found for piece in row] == text
-        assert all(len(row) == length for row in found[1:-1])
-        heads.add(len(found[0]))
+        pieces = spelled(rows, epoch)
+        assert [piece for row in pieces for piece in row] == text
+        assert all(len(row) == length for row in pieces[1:-1])
+        heads.add(len(pieces[0]))
     assert length == 1 or len(heads) > 1  # epochs cut in places of their own
 
 
@@ -68,11 +68,11 @@ def test_parts_are_whole_documents_and_together_everything(tmp_path: Path) -> No
     data = corpus(tmp_path)
     data.duplicates = np.array([2, 9], np.int64)
     parts = [Spans(data, length=16, seed=0, part=part, held_out_share=0.3) for part in ("train", "held_out")]  # type: ignore[arg-type]
-    found = [[piece for row in spelled(part, 0) for piece in row] for part in parts]
+    pieces_of_parts = [[piece for row in spelled(part, 0) for piece in row] for part in parts]
     kept = [text_of(data, [number]) for number in range(60) if number not in (2, 9)]
     for text in kept:
-        assert sum(_holds(side, text) for side in found) >= 1
-    assert sum(map(len, found)) == sum(map(len, kept))
+        assert sum(_holds(side, text) for side in pieces_of_parts) >= 1
+    assert sum(map(len, pieces_of_parts)) == sum(map(len, kept))
 
 
 def _holds(text: list[int], part: list[int]) -> bool:
@@ -94,7 +94,7 @@ def test_a_row_is_the_same_in_any_batch_and_in_any_order(tmp_path: Path) -> None
 def test_every_row_comes_once_in_an_epoch_of_steps(tmp_path: Path) -> None:
     rows = Spans(corpus(tmp_path), length=16, seed=0)
     count = rows.num_rows(0)
-    batch = rows.stretch(0, count)
+    batch = rows.rows_between(0, count)
     in_order = rows.batch(0, np.arange(count))
     assert sorted(map(tuple, batch.ids.tolist())) == sorted(map(tuple, in_order.ids.tolist()))
     assert rows.missing_plan_bytes(10**9) == 0
@@ -104,8 +104,8 @@ def test_every_row_comes_once_in_an_epoch_of_steps(tmp_path: Path) -> None:
 def test_spans_are_mixed_as_other_rows_are(tmp_path: Path) -> None:
     parts = [Spans(corpus(tmp_path, num_documents=size), length=16, seed=0) for size in (20, 40)]
     batch = Mixture(parts, [1, 3]).step_batch(0, 8)
-    np.testing.assert_array_equal(batch.ids[:2], parts[0].stretch(0, 2).ids)
-    np.testing.assert_array_equal(batch.ids[2:], parts[1].stretch(0, 6).ids)
+    np.testing.assert_array_equal(batch.ids[:2], parts[0].rows_between(0, 2).ids)
+    np.testing.assert_array_equal(batch.ids[2:], parts[1].rows_between(0, 6).ids)
 
 
 def test_a_part_without_text_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The vocabulary projection against torch's own linear and cross entropy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,16 +21,20 @@ def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return states.requires_grad_(), words.requires_grad_(), bias.requires_grad_(), labels
 
 
-@pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
-def test_loss_and_gradients_equal_torchs(scale: float) -> None:
+def assert_loss_and_gradients_are_torchs(loss_of: Callable[..., Tensor], scale: float) -> None:
     ours, theirs = leaves(scale), leaves(scale)
-    loss = projected_loss(*ours)
+    loss = loss_of(*ours)
     plain = F.cross_entropy(F.linear(theirs[0], theirs[1], theirs[2]), theirs[3], reduction="sum")
     torch.testing.assert_close(loss, plain, atol=0, rtol=2e-6)
     (loss * 0.3).backward()
     (plain * 0.3).backward()
     for mine, other in zip(ours[:3], theirs[:3], strict=True):
         torch.testing.assert_close(mine.grad, other.grad, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
+def test_loss_and_gradients_equal_torchs(scale: float) -> None:
+    assert_loss_and_gradients_are_torchs(projected_loss, scale)
 
 
 @pytest.mark.parametrize("scale", [0.1, 0.5])
@@ -59,9 +64,9 @@ def test_in_bf16_it_is_as_near_to_fp32_as_torchs(scale: float) -> None:
 def test_what_is_known_by_heart_keeps_its_small_loss_and_gradients(sure: float, compute: Any, bf16: bool) -> None:
     def found(ours: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
         states, words, bias, labels = leaves(0.1)
-        own = words.detach()[labels]
+        label_rows = words.detach()[labels]
         with torch.no_grad():
-            states += own * sure / own.square().sum(1, keepdim=True)  # so far above the other logits
+            states += label_rows * sure / label_rows.square().sum(1, keepdim=True)  # so far above the other logits
             bias.zero_()
         if ours:
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
@@ -98,39 +103,32 @@ def test_no_row_is_a_loss_of_zero() -> None:
 @pytest.mark.parametrize("scale", [0.1, 0.5, 20.0])
 def test_blocks_of_rows_have_the_loss_and_gradients_of_all(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "_BLOCK", 10)  # 37 rows: three whole ones and a part
-    ours, theirs = leaves(scale), leaves(scale)
-    loss = running_loss(*ours)
-    plain = F.cross_entropy(F.linear(theirs[0], theirs[1], theirs[2]), theirs[3], reduction="sum")
-    torch.testing.assert_close(loss, plain, atol=0, rtol=2e-6)
-    (loss * 0.3).backward()
-    (plain * 0.3).backward()
-    for mine, other in zip(ours[:3], theirs[:3], strict=True):
-        torch.testing.assert_close(mine.grad, other.grad, atol=2e-5, rtol=1e-4)
+    assert_loss_and_gradients_are_torchs(running_loss, scale)
 
 
 def test_blocks_in_bf16_equal_all_rows_in_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
+    gradients = []
     for block in (10, 1000):
         monkeypatch.setattr(projection, "_BLOCK", block)
-        given = leaves(0.5)
+        tensors = leaves(0.5)
         with torch.autocast("cpu", torch.bfloat16):
-            loss = running_loss(*given)
+            loss = running_loss(*tensors)
         loss.backward()
-        found.append((loss.detach(), *(part.grad for part in given[:3])))
-    torch.testing.assert_close(found[0][0], found[1][0], atol=0, rtol=1e-3)
-    for mine, other in zip(found[0][1:], found[1][1:], strict=True):
+        gradients.append((loss.detach(), *(part.grad for part in tensors[:3])))
+    torch.testing.assert_close(gradients[0][0], gradients[1][0], atol=0, rtol=1e-3)
+    for mine, other in zip(gradients[0][1:], gradients[1][1:], strict=True):
         assert float(F.cosine_similarity(mine.flatten(), other.flatten(), dim=0)) > 0.9999
 
 
 def test_no_more_than_a_block_of_logits_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "_BLOCK", 10)
-    given = leaves()
+    tensors = leaves()
     kept: list[int] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.numel()) or part, lambda part: part):
-        running_loss(*given)
+        running_loss(*tensors)
     assert kept
-    assert max(kept) <= given[1].numel()  # the gradient of the words; all logits would be 37 rows of as many columns
-    assert max(kept) < 37 * len(given[1])
+    assert max(kept) <= tensors[1].numel()  # the gradient of the words; all logits would be 37 rows of as many columns
+    assert max(kept) < 37 * len(tensors[1])
 
 
 def test_rows_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +141,7 @@ def test_rows_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_operation_is_one_that_torch_can_trust() -> None:
-    """Its shapes, its gradients and its place in a compiled graph, as torch's own check tells."""
+    """Torch's own check of its shapes, its gradients and its use in a compiled graph."""
     states, words, bias, labels = leaves(0.1)
     arguments = (states, words, bias, labels, False)
     torch.library.opcheck(projection._loss_and_gradients, arguments, test_utils=("test_schema", "test_faketensor"))

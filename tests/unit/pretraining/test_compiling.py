@@ -21,8 +21,8 @@ def run_of(compile: Any, minutes: float) -> Any:
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[bool, float]:
-    """Seconds of a step, compiled (True) and not compiled (False), in place of measured ones."""
+def step_seconds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[bool, float]:
+    """Seconds of a step, compiled (True) and not compiled (False), instead of measured ones."""
     seconds: dict[bool, float] = {}
     monkeypatch.setattr(compiling, "_longest_phase_seconds", lambda _, numerics: seconds[numerics.compiled])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -30,33 +30,33 @@ def steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[bool, float]:
     return seconds
 
 
-def test_a_short_run_is_not_compiled_and_nothing_is_tried(steps: dict[bool, float]) -> None:
+def test_a_short_run_is_not_compiled_and_nothing_is_tried(step_seconds: dict[bool, float]) -> None:
     assert not choose_compiled(run_of("auto", LONG_RUN_SECONDS / 60 - 1), NUMERICS).compiled
 
 
-def test_off_is_off(steps: dict[bool, float]) -> None:
+def test_off_is_off(step_seconds: dict[bool, float]) -> None:
     assert not choose_compiled(run_of("off", 1e6), NUMERICS).compiled
 
 
 @pytest.mark.parametrize(("compiled", "plain", "chosen"), [(0.5, 1.0, True), (1.0, 1.01, False), (2.0, 1.0, False)])
 def test_a_long_run_takes_what_is_faster_and_says_both(
-    steps: dict[bool, float], capsys: pytest.CaptureFixture[str], compiled: float, plain: float, chosen: bool
+    step_seconds: dict[bool, float], capsys: pytest.CaptureFixture[str], compiled: float, plain: float, chosen: bool
 ) -> None:
-    steps |= {True: compiled, False: plain}
+    step_seconds |= {True: compiled, False: plain}
     assert choose_compiled(run_of("auto", LONG_RUN_SECONDS / 60), NUMERICS).compiled == chosen
     said = capsys.readouterr().err
     assert f"{compiled * 1e3:.0f} ms compiled and {plain * 1e3:.0f} ms not compiled" in said
     assert said.rstrip().endswith("not compiled") != chosen
 
 
-def test_on_is_compiled_however_short(steps: dict[bool, float], capsys: pytest.CaptureFixture[str]) -> None:
-    steps[True] = 1.0
+def test_on_is_compiled_however_short(step_seconds: dict[bool, float], capsys: pytest.CaptureFixture[str]) -> None:
+    step_seconds[True] = 1.0
     assert choose_compiled(run_of("on", 0.1), NUMERICS).compiled
     assert "torch.compile took" in capsys.readouterr().err
 
 
 def test_without_a_compiler_the_step_is_not_compiled(
-    steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    step_seconds: dict[bool, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert not choose_compiled(run_of("on", 0.1), NUMERICS).compiled
@@ -64,7 +64,7 @@ def test_without_a_compiler_the_step_is_not_compiled(
 
 
 def test_a_failing_compiler_does_not_stop_the_run(
-    steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    step_seconds: dict[bool, float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fails(*_: object) -> float:
         raise RuntimeError("C++ compile error\nmore of it")
@@ -83,10 +83,10 @@ def test_a_compiled_run_is_not_resumed_in_silence_where_there_is_no_compiler(mon
     assert resume_compiled(NUMERICS, allow_other=False) == NUMERICS
 
 
-def test_the_expected_time_follows_from_flops(steps: dict[bool, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_expected_time_follows_from_flops(step_seconds: dict[bool, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """At 1e9 FLOP/s and the usual MFU of 0.3, 100 steps of 1.08e10 operations take an hour."""
     monkeypatch.setattr(compiling, "trainable_of", lambda _: SimpleNamespace(flops=lambda rows: rows))
-    steps |= {True: 0.5, False: 1.0}
+    step_seconds |= {True: 0.5, False: 1.0}
     for work, world, compiled in ((1.07e10, 1, False), (1.09e10, 1, True), (1.09e10, 2, False), (2.18e10, 2, True)):
         settings = PretrainSettings(compile="auto", steps=100)
         trained: Any = SimpleNamespace(

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from bertwright.cli import main
-from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import size_config
 from bertwright.objectives import pair_index as plans
-from bertwright.objectives.sentence_pairs import plan_pairs
+from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.pretraining import dry_run, measure, resources, run, setup
 from bertwright.pretraining.dry_run import PhasePlan, plan_pretraining, plan_warnings
 from bertwright.pretraining.measure import Timings, affordable_steps
@@ -29,28 +28,18 @@ from bertwright.pretraining.resources import (
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
 from bertwright.pretraining.systems import trainable_of
-from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.checkpoint import save_checkpoint
 from bertwright.training.hardware import Numerics
 from bertwright.training.optimizer import build_optimizer
 from bertwright.training.settings import OptimizerSettings
+from tests.support.folders import read_jsonl
 
 PHASES = (Phase(length=16, share=0.75), Phase(length=32, share=0.25))
 OPTIONS = ["--lengths", "16:0.75,32:0.25", "--batch-size", "6", "--threads", "1", "--precision", "fp32"]
 TIMINGS = Timings(steps=(0.5, 1.0), evaluation=0.5, checkpoint=0.25)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus of our own text; no test adds to it."""
-    path = tmp_path_factory.mktemp("plan")
-    text = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
-    train_tokenizer([text.read_text("utf-8")], vocab_size=500).save(path / "tok")
-    build_corpus([text], tokenizer=path / "tok", out=path / "corpus", workers=1)
-    return path / "corpus"
-
-
-def settings_of(**changes: Any) -> PretrainSettings:
+def short_settings(**changes: Any) -> PretrainSettings:
     return PretrainSettings.model_validate(
         {"phases": PHASES, "steps": 40, "batch_size": 6, "threads": 1, "precision": "fp32", **changes}
     )
@@ -90,9 +79,11 @@ def test_memory_of_large_by_hand() -> None:
         ("lstm-right", "2x128", 32),
     ],
 )
-def test_activations_are_what_autograd_keeps(folder: Path, system: str, size: str, length: int) -> None:
-    settings = settings_of(system=system, size=size, phases=(Phase(length=length, share=1.0),), micro_tokens=4 * length)
-    data = Corpus.open(folder)
+def test_activations_are_what_autograd_keeps(own_corpus: Path, system: str, size: str, length: int) -> None:
+    settings = short_settings(
+        system=system, size=size, phases=(Phase(length=length, share=1.0),), micro_tokens=4 * length
+    )
+    data = Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     inputs = trained.micro_batches(trained.phase_rows[0], 0)[0]
@@ -107,19 +98,21 @@ def test_activations_are_what_autograd_keeps(folder: Path, system: str, size: st
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         losses = trainable_of(model).step(inputs)
-    found = sum(storage.nbytes() for storage in kept.values())
+    num_bytes = sum(storage.nbytes() for storage in kept.values())
     planned = activation_bytes(settings, model.encoder.config, length=length, precision="fp32")
-    pieces, asked = data.tokenizer.vocab_size, round(0.15 * length) if system == "bert" else length
-    logits = 4 * len(inputs.ids) * asked * pieces  # our own loss keeps them elsewhere, or not at all
+    pieces, predictions = data.tokenizer.vocab_size, round(0.15 * length) if system == "bert" else length
+    logits = 4 * len(inputs.ids) * predictions * pieces  # our own loss keeps them elsewhere, or not at all
     if system != "bert":  # it keeps the gradient of the word embeddings
-        found -= 4 * pieces * (model.encoder.config.hidden + 1)
-    assert planned - logits == pytest.approx(found, rel=0.05)
+        num_bytes -= 4 * pieces * (model.encoder.config.hidden + 1)
+    assert planned - logits == pytest.approx(num_bytes, rel=0.05)
     assert losses
 
 
 @pytest.mark.parametrize("method", ["adamw", "muon"])
-def test_a_checkpoint_is_as_large_as_planned(folder: Path, tmp_path: Path, method: Literal["adamw", "muon"]) -> None:
-    settings, data = settings_of(optimizer=OptimizerSettings(method=method)), Corpus.open(folder)
+def test_a_checkpoint_is_as_large_as_planned(
+    own_corpus: Path, tmp_path: Path, method: Literal["adamw", "muon"]
+) -> None:
+    settings, data = short_settings(optimizer=OptimizerSettings(method=method)), Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     optimizer = build_optimizer(model, settings.optimizer, blocks=trainable_of(model).blocks)
     saved = save_checkpoint(tmp_path, model, optimizer, step=1, notes={})
@@ -135,44 +128,44 @@ def test_disk_at_once() -> None:
     assert Disk(checkpoint=100, checkpoints=3, kept=2, model=140, metrics=7).peak == 347
 
 
-def test_a_plan_by_hand_that_leaves_no_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_by_hand_that_leaves_no_file(own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "_SMALL", 1)  # a run would now write its plans beside this small corpus
     monkeypatch.setattr(dry_run, "measure_timings", lambda *_, **__: TIMINGS)
-    before = files_under(folder)
-    settings = settings_of(held_out_share=0.2, evaluations=4, log_every=10, save_minutes=0.2)
-    found = plan_pretraining(settings, corpus=folder, out=tmp_path / "run")
-    assert files_under(folder) == before
+    before = files_under(own_corpus)
+    settings = short_settings(held_out_share=0.2, evaluations=4, log_every=10, save_minutes=0.2)
+    report = plan_pretraining(settings, corpus=own_corpus, out=tmp_path / "run")
+    assert files_under(own_corpus) == before
     assert not list(tmp_path.iterdir())
-    assert [(p["steps"], p["rows"], p["tokens"]) for p in found["phases"]] == [(30, 180, 2880), (10, 60, 1920)]
-    assert (found["steps"], found["rows"], found["tokens"]) == (40, 240, 4800)
+    assert [(p["steps"], p["rows"], p["tokens"]) for p in report["phases"]] == [(30, 180, 2880), (10, 60, 1920)]
+    assert (report["steps"], report["rows"], report["tokens"]) == (40, 240, 4800)
     # 30 · 0.5 + 10 · 1 s; four evaluations; a checkpoint each 12 s and one at the end
-    assert found["seconds"] == {"training": 25.0, "evaluations": 2.0, "checkpoints": 0.75}
-    assert found["hours"] == pytest.approx(27.75 / 3600)
-    assert found["disk"]["checkpoints"] == 3
-    assert found["disk"]["metrics"] == (4 + 1 + 4) * 230
-    files = -(-180 // found["phases"][0]["corpus_rows"]), -(-60 // found["phases"][1]["corpus_rows"])
-    rows = [files[n] * found["phases"][n]["corpus_rows"] for n in (0, 1)]
-    assert found["disk"]["plans"] == 25 * sum(rows)
-    assert found["memory"]["measured_peak"] > 4 * 4 * found["parameters"]
+    assert report["seconds"] == {"training": 25.0, "evaluations": 2.0, "checkpoints": 0.75}
+    assert report["hours"] == pytest.approx(27.75 / 3600)
+    assert report["disk"]["checkpoints"] == 3
+    assert report["disk"]["metrics"] == (4 + 1 + 4) * 230
+    files = -(-180 // report["phases"][0]["corpus_rows"]), -(-60 // report["phases"][1]["corpus_rows"])
+    rows = [files[n] * report["phases"][n]["corpus_rows"] for n in (0, 1)]
+    assert report["disk"]["plans"] == 25 * sum(rows)
+    assert report["memory"]["measured_peak"] > 4 * 4 * report["parameters"]
 
 
-def test_epochs_count_the_rows_of_the_walk(folder: Path, tmp_path: Path) -> None:
-    found = plan_pretraining(settings_of(), corpus=folder, out=tmp_path / "run")
-    data = Corpus.open(folder)
-    for phase, rows in zip(found["phases"], (180, 60), strict=True):
-        walked = plan_pairs(data.sentence_lengths(), data.document_first(), length=phase["length"], seed=0, epoch=0)
+def test_epochs_count_the_rows_of_the_walk(own_corpus: Path, tmp_path: Path) -> None:
+    report = plan_pretraining(short_settings(), corpus=own_corpus, out=tmp_path / "run")
+    data = Corpus.open(own_corpus)
+    for phase, rows in zip(report["phases"], (180, 60), strict=True):
+        walked = plan_rows(data.sentence_lengths(), data.document_first(), length=phase["length"], seed=0, epoch=0)
         assert phase["corpus_rows"] == len(walked)
         assert phase["epochs"] == pytest.approx(rows / len(walked))
-    assert "\n  total " in found["text"]
+    assert "\n  total " in report["text"]
 
 
 def test_the_run_does_the_planned_steps(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (dry_run, run):
         monkeypatch.setattr(module, "measure_timings", lambda *_, **__: TIMINGS)
-    for name, asked in (("steps", ["--steps", "3"]), ("minutes", ["--minutes", "0.1"])):
-        start = ["pretrain", "--corpus", str(folder), "--out", str(tmp_path / name), *asked, *OPTIONS, "--json"]
+    for name, options in (("steps", ["--steps", "3"]), ("minutes", ["--minutes", "0.1"])):
+        start = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / name), *options, *OPTIONS, "--json"]
         with monkeypatch.context() as several:
             several.setenv("WORLD_SIZE", "2")
             assert main([*start, "--plan"]) == 2
@@ -184,13 +177,16 @@ def test_the_run_does_the_planned_steps(
         said = capsys.readouterr().err
         assert "--evaluations 20: there is no validation data" in said
         assert "--sharding fsdp2: has no effect with one process" in said
-        lines = [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        lines = read_jsonl(tmp_path / name / "metrics.jsonl")
         # 6 s; 20 evaluations and a checkpoint are more than half of them, so half remains: 3 s / (0.75·0.5 + 0.25·1)
         assert planned["steps"] == lines[-1]["step"] == {"steps": 3, "minutes": 5}[name]
 
 
-def test_minutes_pay_for_evaluations_and_checkpoints(folder: Path) -> None:
-    settings, data = settings_of(steps=None, minutes=10.0, evaluations=100, save_minutes=2.0), Corpus.open(folder)
+def test_minutes_pay_for_evaluations_and_checkpoints(own_corpus: Path) -> None:
+    settings, data = (
+        short_settings(steps=None, minutes=10.0, evaluations=100, save_minutes=2.0),
+        Corpus.open(own_corpus),
+    )
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     # 600 s less 100 evaluations of 0.5 s and 6 checkpoints of 0.25 s, by 0.625 s a step
@@ -198,7 +194,7 @@ def test_minutes_pay_for_evaluations_and_checkpoints(folder: Path) -> None:
 
 
 def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object, **__: object) -> None:
         raise AssertionError("a model was made")
@@ -206,7 +202,7 @@ def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
     monkeypatch.setattr(setup, "build_model", never)
     monkeypatch.setattr(resources, "usable_bytes", lambda _: 16 * 2**30)
     silly = ["--size", "large", "--steps", "3", "--lengths", "128", "--micro-tokens", "1000000", "--precision", "fp32"]
-    start = ["pretrain", "--corpus", str(folder), "--out", str(tmp_path / "run"), *silly]
+    start = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *silly]
     for options in ([], ["--plan"], ["--plan", "--json"]):
         assert main([*start, *options]) == 2
         said = capsys.readouterr().err
@@ -219,22 +215,22 @@ def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
 
 
 def test_a_measured_peak_over_the_limit_is_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measure, "usable_bytes", lambda _: 2**20)
     with pytest.raises(InputError, match="1 MiB are available"):
-        plan_pretraining(settings_of(), corpus=folder, out=tmp_path / "run")
+        plan_pretraining(short_settings(), corpus=own_corpus, out=tmp_path / "run")
     with pytest.raises(InputError, match="1 MiB are available"):  # and so is the run itself, before its first step
-        run.pretrain(settings_of(), corpus=folder, out=tmp_path / "run")
+        run.pretrain(short_settings(), corpus=own_corpus, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_disk_that_cannot_suffice_is_refused(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("usage", (), {"free": 3 * 2**20})
     monkeypatch.setattr(resources.shutil, "disk_usage", lambda _: usage)
-    start = ["pretrain", "--corpus", str(folder), "--out", str(tmp_path / "run"), "--steps", "3", *OPTIONS]
+    start = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), "--steps", "3", *OPTIONS]
     for options in ([], ["--plan"]):
         assert main([*start, *options]) == 2
         assert "3 MiB are free there" in capsys.readouterr().err
@@ -242,19 +238,19 @@ def test_disk_that_cannot_suffice_is_refused(
 
 
 def test_a_run_of_steps_needs_the_disk_of_the_checkpoints_that_it_will_write(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Disk] = []
-    monkeypatch.setattr(resources, "refuse_disk", lambda disk, _: asked.append(disk))
+    disks: list[Disk] = []
+    monkeypatch.setattr(resources, "refuse_disk", lambda disk, _: disks.append(disk))
     rate = Numerics(precision="fp32", threads=1, peak_flops=1e9)
-    data = Corpus.open(folder)
+    data = Corpus.open(own_corpus)
     for steps in (40, 10**7):
-        settings = settings_of(steps=steps)
+        settings = short_settings(steps=steps)
         config = encoder_config(settings, data.tokenizer.vocab_size)
         resources.refuse_unfit(
-            settings, config, numerics=rate, out=tmp_path / "run", tokenizer=folder / "tokenizer", processes=1
+            settings, config, numerics=rate, out=tmp_path / "run", tokenizer=own_corpus / "tokenizer", processes=1
         )
-    assert [disk.checkpoints for disk in asked] == [1, settings.keep + 1]
+    assert [disk.checkpoints for disk in disks] == [1, settings.keep + 1]
 
 
 def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePlan:
@@ -277,8 +273,8 @@ def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePl
         ({}, [phase(30, 60, 60, 32), phase(10, 60, 60)], "do not start with short rows"),
     ],
 )
-def test_warnings(folder: Path, changes: dict[str, Any], phases: list[PhasePlan], wanted: str) -> None:
-    settings, data = settings_of(**changes), Corpus.open(folder)
+def test_warnings(own_corpus: Path, changes: dict[str, Any], phases: list[PhasePlan], wanted: str) -> None:
+    settings, data = short_settings(**changes), Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     said = list(plan_warnings(settings, trained, settings.steps or 0, phases))
@@ -288,9 +284,9 @@ def test_warnings(folder: Path, changes: dict[str, Any], phases: list[PhasePlan]
     assert len(left) == int(wanted not in ("tiny learned with 1e-3 to 2e-3", "--start local"))
 
 
-def test_good_settings_give_no_warning_but_that_of_the_small_vocabulary(folder: Path) -> None:
+def test_good_settings_give_no_warning_but_that_of_the_small_vocabulary(own_corpus: Path) -> None:
     good = {"learning_rate": 2e-3, "bias_correction": True, "warmup": 0.05}
-    settings, data = settings_of(optimizer=good, start="local", batch_size=32, steps=9825), Corpus.open(folder)
+    settings, data = short_settings(optimizer=good, start="local", batch_size=32, steps=9825), Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     (said,) = plan_warnings(settings, trained, 9825, [phase(9825, 9825 * 32, 300_000)])

@@ -1,4 +1,4 @@
-"""Recipes: the paper's figures, and the options that override them."""
+"""Recipes: the paper's settings, and the options that override them."""
 
 import json
 import re
@@ -11,23 +11,20 @@ from bertwright.cli import main
 from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import RECIPES, PretrainSettings, resolve_settings
 from bertwright.quickstart import run as quickstart
-
-
-class Caught(Exception):
-    """Holds the settings that a command came to."""
+from tests.support.commands import CaughtSettings
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
+def settings_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Options → the settings with which the command would run."""
 
     def catch(settings: PretrainSettings, **_: object) -> None:
-        raise Caught(settings)
+        raise CaughtSettings(settings)
 
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
 
     def ask(*options: str) -> PretrainSettings:
-        with pytest.raises(Caught) as caught:
+        with pytest.raises(CaughtSettings) as caught:
             main(["pretrain", "--corpus", "c", "--out", "o", *options])
         settings: PretrainSettings = caught.value.args[0]
         return settings
@@ -36,9 +33,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("name", "size"), [("paper-base", "base"), ("paper-large", "large")])
-def test_the_papers_figures(asked: Any, name: str, size: str) -> None:
+def test_the_papers_settings(settings_of: Any, name: str, size: str) -> None:
     """Section A.2 of the paper and, for epsilon, clipping and bias correction, the code it was trained with."""
-    settings = asked("--recipe", name)
+    settings = settings_of("--recipe", name)
     assert settings.size == size
     assert settings.batch_size == 256
     assert settings.steps == 1_000_000
@@ -57,38 +54,44 @@ def test_the_papers_figures(asked: Any, name: str, size: str) -> None:
     assert settings.start == "random"
 
 
-def test_what_is_given_beats_the_recipe(asked: Any) -> None:
-    plain, changed = asked("--recipe", "paper-base"), asked("--recipe", "paper-base", "--batch-size", "32")
+def test_an_option_beats_the_recipe(settings_of: Any) -> None:
+    plain, changed = (
+        settings_of("--recipe", "paper-base"),
+        settings_of("--recipe", "paper-base", "--batch-size", "32"),
+    )
     assert changed == plain.model_copy(update={"batch_size": 32})
-    assert asked("--recipe", "paper-base", "--size", "large") == asked("--recipe", "paper-large")
+    assert settings_of("--recipe", "paper-base", "--size", "large") == settings_of("--recipe", "paper-large")
     # also where what is given is a general default
-    assert asked("--recipe", "two-cores", "--start", "random", "--learning-rate", "1e-4").start == "random"
-    assert asked("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.learning_rate == 1e-4
-    assert asked("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.warmup == 0.05
-    assert asked("--recipe", "two-cores").optimizer.bias_correction
-    assert not asked("--recipe", "two-cores", "--no-bias-correction").optimizer.bias_correction
+    assert settings_of("--recipe", "two-cores", "--start", "random", "--learning-rate", "1e-4").start == "random"
+    assert settings_of("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.learning_rate == 1e-4
+    assert settings_of("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.warmup == 0.05
+    assert settings_of("--recipe", "two-cores").optimizer.bias_correction
+    assert not settings_of("--recipe", "two-cores", "--no-bias-correction").optimizer.bias_correction
 
 
-def test_steps_take_the_place_of_minutes_and_the_other_way_round(asked: Any) -> None:
-    minutes, steps = asked("--recipe", "paper-base", "--minutes", "3"), asked("--recipe", "two-cores", "--steps", "7")
+def test_steps_take_the_place_of_minutes_and_the_other_way_round(settings_of: Any) -> None:
+    minutes, steps = (
+        settings_of("--recipe", "paper-base", "--minutes", "3"),
+        settings_of("--recipe", "two-cores", "--steps", "7"),
+    )
     assert (minutes.steps, minutes.minutes) == (None, 3.0)
     assert (steps.steps, steps.minutes) == (7, None)
 
 
-def test_another_system_brings_its_own_second_sentence_and_activation(asked: Any) -> None:
-    left = asked("--recipe", "paper-gpt", "--system", "bert-left")
+def test_another_system_brings_its_own_second_sentence_and_activation(settings_of: Any) -> None:
+    left = settings_of("--recipe", "paper-gpt", "--system", "bert-left")
     assert (left.activation, left.examples.second_sentence, left.batch_size) == ("gelu", "none", 64)
-    bert = asked("--recipe", "paper-gpt", "--system", "bert")
+    bert = settings_of("--recipe", "paper-gpt", "--system", "bert")
     assert (bert.activation, bert.examples.second_sentence) == ("gelu", "next")
-    gpt = asked("--recipe", "paper-base", "--system", "gpt", "--short-share", "0.1")
+    gpt = settings_of("--recipe", "paper-base", "--system", "gpt", "--short-share", "0.1")
     assert (gpt.activation, gpt.examples.second_sentence, gpt.size) == ("gelu_tanh", "none", "base")
 
 
-def test_a_switch_of_a_recipe_can_be_typed_in_both_directions(asked: Any) -> None:
-    assert asked("--recipe", "two-cores", "--bias-correction") == asked("--recipe", "two-cores")
-    assert not asked("--recipe=two-cores", "--no-bias-correction").optimizer.bias_correction
-    assert not asked("--steps", "3", "--no-bias-correction").optimizer.bias_correction
-    assert asked("--steps", "3", "--bias-correction").optimizer.bias_correction
+def test_a_switch_of_a_recipe_can_be_typed_in_both_directions(settings_of: Any) -> None:
+    assert settings_of("--recipe", "two-cores", "--bias-correction") == settings_of("--recipe", "two-cores")
+    assert not settings_of("--recipe=two-cores", "--no-bias-correction").optimizer.bias_correction
+    assert not settings_of("--steps", "3", "--no-bias-correction").optimizer.bias_correction
+    assert settings_of("--steps", "3", "--bias-correction").optimizer.bias_correction
 
 
 def test_a_recipe_that_there_is_not_lists_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +123,7 @@ def test_every_recipe_is_valid_and_frozen() -> None:
     assert resolve_settings(None, {"steps": 3}) == PretrainSettings(steps=3)
 
 
-def test_two_cores_is_the_measured_run(asked: Any) -> None:
+def test_two_cores_is_the_measured_run(settings_of: Any) -> None:
     """The settings of the first `tiny` of the README, as its run.json has them."""
     measured = json.loads("""{"size": "tiny", "phases": [{"length": 128, "share": 1.0}], "batch_size": 32,
         "micro_tokens": 8192, "steps": null, "minutes": 56.0, "seed": 0, "optimizer": {"learning_rate": 0.002,
@@ -128,19 +131,21 @@ def test_two_cores_is_the_measured_run(asked: Any) -> None:
         "bias_correction": true}, "activation": "gelu", "dropout": 0.1, "initializer_range": 0.05, "start": "local",
         "held_out_share": 0.0, "held_out_rows": 2048, "evaluations": 8, "save_minutes": 3.0, "log_every": 50,
         "precision": "auto", "compile": "auto", "threads": 1}""")
-    here = asked(
+    here = settings_of(
         *("--recipe", "two-cores", "--minutes", "56", "--evaluations", "8", "--save-minutes", "3", "--threads", "1")
     )
-    stored, understood = (found.model_dump(mode="json") for found in (here, PretrainSettings.model_validate(measured)))
+    stored, understood = (
+        settings.model_dump(mode="json") for settings in (here, PretrainSettings.model_validate(measured))
+    )
     assert {name: stored[name] for name in measured} == {name: understood[name] for name in measured}
 
 
-def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(asked: Any) -> None:
-    anew, begun = (asked("--recipe", "two-hours", *more) for more in ((), ("--init-from", "small-wiki")))
+def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(settings_of: Any) -> None:
+    anew, begun = (settings_of("--recipe", "two-hours", *more) for more in ((), ("--init-from", "small-wiki")))
     assert {"size", "initializer_range"} <= anew.model_fields_set
     assert not {"size", "initializer_range", "activation"} & begun.model_fields_set
     assert begun.optimizer == anew.optimizer
-    assert asked("--recipe", "two-hours", "--init-from", "small-wiki", "--size", "2x128").size == "2x128"
+    assert settings_of("--recipe", "two-hours", "--init-from", "small-wiki", "--size", "2x128").size == "2x128"
 
 
 @pytest.mark.parametrize(
@@ -165,10 +170,10 @@ def test_what_no_run_can_have_is_named_with_its_value(
     assert re.search(words, capsys.readouterr().err)
 
 
-def test_what_quickstart_says_to_do_by_hand_is_what_it_does(asked: Any) -> None:
-    own = quickstart._pretraining(2.2, validation_fraction=0.1)
-    told = " ".join(quickstart._by_hand(Path("q"), None, own)).replace("\\", "")
-    command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", told)
+def test_what_quickstart_says_to_do_by_hand_is_what_it_does(settings_of: Any) -> None:
+    settings = quickstart._pretraining(2.2, validation_fraction=0.1)
+    printed = " ".join(quickstart._by_hand(Path("q"), None, settings)).replace("\\", "")
+    command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", printed)
     assert command
     aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned
-    assert asked(*command[1].split()).model_dump(exclude=aside) == own.model_dump(exclude=aside)
+    assert settings_of(*command[1].split()).model_dump(exclude=aside) == settings.model_dump(exclude=aside)

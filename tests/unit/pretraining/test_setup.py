@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.folder import open_model, save_model, save_weights
+from bertwright.model.folder import open_model, save_model
 from bertwright.objectives import pair_index as plans
 from bertwright.objectives.masked_lm import to_inputs
 from bertwright.pretraining.evaluate import ValidationRows, evaluate_pretraining
@@ -29,10 +29,8 @@ from bertwright.training.run_lock import locked
 
 
 @pytest.fixture
-def corpus(tmp_path: Path, own_text: Path) -> Corpus:
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=500).save(tmp_path / "tok")
-    build_corpus([own_text], tokenizer=tmp_path / "tok", out=tmp_path / "corpus", workers=1)
-    return Corpus.open(tmp_path / "corpus")
+def opened_corpus(own_corpus: Path) -> Corpus:
+    return Corpus.open(own_corpus)
 
 
 def prepared(corpus: Corpus, **changes: object) -> Pretraining:
@@ -44,25 +42,25 @@ def prepared(corpus: Corpus, **changes: object) -> Pretraining:
     return Pretraining(settings, model, [(corpus, 1.0)], None)
 
 
-def test_phases_follow_one_another_and_rows_are_cut_by_tokens(corpus: Corpus) -> None:
-    batches = prepared(corpus).batches(40)
+def test_phases_follow_one_another_and_rows_are_cut_by_tokens(opened_corpus: Corpus) -> None:
+    batches = prepared(opened_corpus).batches(40)
     assert [inputs.ids.shape for inputs in batches(0)] == [(4, 16), (2, 16)]
     assert [inputs.ids.shape[1] for inputs in batches(29)] == [16, 16]
     assert [inputs.ids.shape for inputs in batches(30)] == [(2, 32)] * 3
     assert [inputs.ids.shape for inputs in batches(39)] == [(2, 32)] * 3
 
 
-def test_a_phase_continues_after_the_rows_of_earlier_phases_of_its_length(corpus: Corpus) -> None:
+def test_a_phase_continues_after_the_rows_of_earlier_phases_of_its_length(opened_corpus: Corpus) -> None:
     phases = [Phase(length=length, share=share) for length, share in ((16, 0.5), (32, 0.25), (16, 0.25))]
-    torn, whole = prepared(corpus, phases=phases).batches(40), prepared(corpus).batches(40)
+    torn, whole = prepared(opened_corpus, phases=phases).batches(40), prepared(opened_corpus).batches(40)
     for step, same in ((0, 0), (19, 19), (30, 20), (39, 29)):
         for inputs, wanted in zip(torn(step), whole(same), strict=True):
             assert torch.equal(inputs.ids, wanted.ids)
             assert torch.equal(inputs.picked, wanted.picked)
 
 
-def test_a_run_notes_the_processor_that_it_resumes_on(corpus: Corpus, tmp_path: Path) -> None:
-    trained, here = prepared(corpus), resolve_numerics("fp32", threads=1)
+def test_a_run_notes_the_processor_that_it_resumes_on(opened_corpus: Corpus, tmp_path: Path) -> None:
+    trained, here = prepared(opened_corpus), resolve_numerics("fp32", threads=1)
     run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
     resolve_run(trained, run, here, allow_other=False)
     settled = run.record["resolved"]
@@ -70,22 +68,22 @@ def test_a_run_notes_the_processor_that_it_resumes_on(corpus: Corpus, tmp_path: 
     with pytest.raises(InputError, match="started with another, this machine has"):
         resolve_run(trained, run, here, allow_other=False)
     assert run.record["resolved"]["numerics"]["processor"] == "another"
-    found, _ = resolve_run(trained, run, here, allow_other=True)
-    assert found == here
+    resolved, _ = resolve_run(trained, run, here, allow_other=True)
+    assert resolved == here
     assert run.record["resolved"] == {**settled, "numerics": here.model_dump()}
     assert resolve_run(trained, run, here, allow_other=False) == (here, 40)
 
 
-def test_the_cut_changes_no_row(corpus: Corpus) -> None:
-    narrow, wide = prepared(corpus).batches(40), prepared(corpus, micro_tokens=10_000).batches(40)
+def test_the_cut_changes_no_row(opened_corpus: Corpus) -> None:
+    narrow, wide = prepared(opened_corpus).batches(40), prepared(opened_corpus, micro_tokens=10_000).batches(40)
     rows = np.concatenate([inputs.ids.numpy() for inputs in narrow(7)])
     (whole,) = wide(7)
     np.testing.assert_array_equal(rows, whole.ids.numpy())
     assert sum(len(inputs.labels) for inputs in narrow(7)) == len(whole.labels)
 
 
-def test_time_left_counts_longer_rows_as_longer_steps(corpus: Corpus) -> None:
-    run = prepared(corpus)
+def test_time_left_counts_longer_rows_as_longer_steps(opened_corpus: Corpus) -> None:
+    run = prepared(opened_corpus)
     assert run.steps_left(10, 40) == 20 + 10 * 2
     assert run.steps_left(35, 40) == 5
     assert run.steps_left(40, 40) == 0
@@ -109,12 +107,12 @@ def model_for(corpus: Corpus, second_sentence: str, init_from: Path | None = Non
     return build_model(settings, config, open_model(str(init_from)) if init_from else None, corpus).eval()
 
 
-def test_masked_lm_is_evaluated_on_the_same_rows_and_sentence_order_on_its_own(corpus: Corpus) -> None:
-    ordered, following = model_for(corpus, "order"), model_for(corpus, "next")  # the same weights
-    validation = ValidationRows.of([(corpus, 1.0)], "order", rows=60, length=32)
+def test_masked_lm_is_evaluated_on_the_same_rows_and_sentence_order_on_its_own(opened_corpus: Corpus) -> None:
+    ordered, following = model_for(opened_corpus, "order"), model_for(opened_corpus, "next")  # the same weights
+    validation = ValidationRows.of([(opened_corpus, 1.0)], "order", rows=60, length=32)
     with torch.inference_mode():
         figures = validation.metrics(ordered)
-        other = ValidationRows.of([(corpus, 1.0)], "next", rows=60, length=32).metrics(following)
+        other = ValidationRows.of([(opened_corpus, 1.0)], "next", rows=60, length=32).metrics(following)
         assert validation.ordered
         whole = to_inputs(validation.ordered.batch(0, np.arange(60)))
         logits = ordered.logits(whole)[1]
@@ -127,7 +125,7 @@ def test_masked_lm_is_evaluated_on_the_same_rows_and_sentence_order_on_its_own(c
 
 
 @pytest.mark.parametrize("system", ["bert", "bert-left"])
-def test_a_run_without_pairs_has_one_segment(corpus: Corpus, tmp_path: Path, system: str) -> None:
+def test_a_run_without_pairs_has_one_segment(opened_corpus: Corpus, tmp_path: Path, system: str) -> None:
     """The second segment is not trained: tasks with pairs, and validation rows, would read random numbers."""
     settings = PretrainSettings.model_validate(
         {
@@ -142,39 +140,39 @@ def test_a_run_without_pairs_has_one_segment(corpus: Corpus, tmp_path: Path, sys
             "examples": {"second_sentence": "none"},
         }
     )
-    found = pretrain(settings, corpus=corpus.folder, held_out=corpus.folder, out=tmp_path / "run")
+    result = pretrain(settings, corpus=opened_corpus.folder, held_out=opened_corpus.folder, out=tmp_path / "run")
     saved = open_model(str(tmp_path / "run" / "model"))
     assert saved.weights
     first, second = saved.weights["encoder.embeddings.segment.weight"]
     assert torch.equal(first, second)
-    again = evaluate_pretraining(str(tmp_path / "run"), corpus.folder, length=32)
-    assert {name: again[name] for name in found["held_out"]} == pytest.approx(found["held_out"], rel=1e-5)
+    again = evaluate_pretraining(str(tmp_path / "run"), opened_corpus.folder, length=32)
+    assert {name: again[name] for name in result["held_out"]} == pytest.approx(result["held_out"], rel=1e-5)
     table = torch.stack([first, first + 1.0])
     weights = {**saved.weights, "encoder.embeddings.segment.weight": table}
-    save_weights(tmp_path / "other", weights, config=saved.config, tokenizer=saved.tokenizer, architecture="BertModel")
+    save_model(tmp_path / "other", weights, config=saved.config, tokenizer=saved.tokenizer, architecture="BertModel")
     begun = settings.model_copy(update={"optimizer": settings.optimizer.model_copy(update={"learning_rate": 1e-9})})
-    pretrain(begun, corpus=corpus.folder, out=tmp_path / "begun", init_from=str(tmp_path / "other"))
+    pretrain(begun, corpus=opened_corpus.folder, out=tmp_path / "begun", init_from=str(tmp_path / "other"))
     kept = open_model(str(tmp_path / "begun" / "model")).weights
     assert kept
     torch.testing.assert_close(kept["encoder.embeddings.segment.weight"], table)
-    pretrain(settings, corpus=corpus.folder, out=tmp_path / "next", init_from=str(tmp_path / "run"))
+    pretrain(settings, corpus=opened_corpus.folder, out=tmp_path / "next", init_from=str(tmp_path / "run"))
     learned = open_model(str(tmp_path / "next" / "model")).weights
     assert learned
     first, second = learned["encoder.embeddings.segment.weight"]
     assert torch.equal(first, second)
 
 
-def test_the_head_of_another_objective_is_not_taken_over(corpus: Corpus, tmp_path: Path) -> None:
-    trained = model_for(corpus, "next", seed=1)
+def test_the_head_of_another_objective_is_not_taken_over(opened_corpus: Corpus, tmp_path: Path) -> None:
+    trained = model_for(opened_corpus, "next", seed=1)
     save_model(
         tmp_path / "model",
         trained,
         config=trained.encoder.config,
-        tokenizer=corpus.folder / "tokenizer",
+        tokenizer=opened_corpus.folder / "tokenizer",
         architecture="BertForPreTraining",
     )
-    fresh = model_for(corpus, "order").state_dict()
-    kept, changed = (model_for(corpus, kind, tmp_path / "model").state_dict() for kind in ("next", "order"))
+    fresh = model_for(opened_corpus, "order").state_dict()
+    kept, changed = (model_for(opened_corpus, kind, tmp_path / "model").state_dict() for kind in ("next", "order"))
     head = "next_sentence.linear.weight"
     assert all(torch.equal(kept[name], value) for name, value in trained.state_dict().items())
     assert all(torch.equal(changed[name], kept[name]) for name in kept if not name.startswith("next_sentence"))
@@ -186,17 +184,23 @@ def test_the_head_of_another_objective_is_not_taken_over(corpus: Corpus, tmp_pat
 
 
 @pytest.fixture
-def begun(corpus: Corpus, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def begun(opened_corpus: Corpus, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Return a function that pre-trains two steps in a folder below `tmp_path` and returns its run.json."""
 
-    def run(name: str, *, resume: bool = False, allow_other_numerics: bool = False, **given: Any) -> dict[str, Any]:
-        place = {"init_from": given.pop("init_from", None), "held_out": given.pop("held_out", None)}
-        asked = {"phases": [{"length": 16, "share": 1.0}], "steps": 2, "batch_size": 2, "precision": "fp32", **given}
-        settings = PretrainSettings.model_validate({"threads": 1, **asked})
+    def run(name: str, *, resume: bool = False, allow_other_numerics: bool = False, **changes: Any) -> dict[str, Any]:
+        sources = {"init_from": changes.pop("init_from", None), "held_out": changes.pop("held_out", None)}
+        settings_of_run = {
+            "phases": [{"length": 16, "share": 1.0}],
+            "steps": 2,
+            "batch_size": 2,
+            "precision": "fp32",
+            **changes,
+        }
+        settings = PretrainSettings.model_validate({"threads": 1, **settings_of_run})
         more = {"resume": resume, "allow_other_numerics": allow_other_numerics}
-        pretrain(settings, corpus=corpus.folder, out=tmp_path / name, **place, **more)
-        found: dict[str, Any] = json.loads((tmp_path / name / "run.json").read_text())
-        return found
+        pretrain(settings, corpus=opened_corpus.folder, out=tmp_path / name, **sources, **more)
+        record: dict[str, Any] = json.loads((tmp_path / name / "run.json").read_text())
+        return record
 
     return run
 
@@ -238,14 +242,14 @@ def test_a_refused_process_leaves_the_record_of_the_other(begun: Callable[..., d
     with locked(tmp_path / "run"), pytest.raises(InputError, match="another process works on this run"):
         begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
     assert path.read_bytes() == before
-    found = begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
-    assert found["settings"]["micro_tokens"] == 64
+    resumed = begun("run", resume=True, allow_other_numerics=True, micro_tokens=64)
+    assert resumed["settings"]["micro_tokens"] == 64
 
 
 def test_validation_on_a_training_corpus_is_reported(
-    begun: Callable[..., dict[str, Any]], corpus: Corpus, capsys: pytest.CaptureFixture[str]
+    begun: Callable[..., dict[str, Any]], opened_corpus: Corpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun("run", held_out=corpus.folder, evaluations=1)
+    begun("run", held_out=opened_corpus.folder, evaluations=1)
     assert "is used for training too; the validation metrics are of text seen in training" in capsys.readouterr().err
 
 
@@ -260,22 +264,22 @@ def test_padding_is_the_vocabularys_own(tmp_path: Path, own_text: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"clip": math.inf}, {"weight_decay": math.inf}, {"epsilon": math.inf}, {"clip": math.nan}]
+    "options", [{"clip": math.inf}, {"weight_decay": math.inf}, {"epsilon": math.inf}, {"clip": math.nan}]
 )
-def test_figures_of_the_optimiser_are_finite(given: dict[str, float]) -> None:
+def test_figures_of_the_optimiser_are_finite(options: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="finite"):
-        PretrainSettings.model_validate({"steps": 1, "optimizer": given})
+        PretrainSettings.model_validate({"steps": 1, "optimizer": options})
     with pytest.raises(ValueError, match="finite"):
         PretrainSettings(steps=1, initializer_range=math.inf)
 
 
 @pytest.mark.parametrize(("static_masks", "most"), [(0, 3), (5, 5)])
 def test_the_disk_of_plans_is_that_of_those_that_stay(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, static_masks: int, most: int
+    opened_corpus: Corpus, monkeypatch: pytest.MonkeyPatch, static_masks: int, most: int
 ) -> None:
     monkeypatch.setattr(plans, "_SMALL", 1)
     (rows,) = prepared(
-        corpus, phases=[{"length": 16, "share": 1.0}], examples={"static_masks": static_masks}
+        opened_corpus, phases=[{"length": 16, "share": 1.0}], examples={"static_masks": static_masks}
     ).phase_rows
     assert rows.missing_plan_bytes(1) == 0  # the first is made to be counted
     one = rows.missing_plan_bytes(2 * rows.num_rows(0))

@@ -17,7 +17,7 @@ from bertwright.training import loop
 SHARES = (0.25, 0.5, 0.75)
 
 
-def settings_of(**changes: Any) -> PretrainSettings:
+def snapshot_settings(**changes: Any) -> PretrainSettings:
     settled: Any = {"phases": (Phase(length=16, share=1.0),), "steps": 8, "batch_size": 4, "threads": 1}
     return PretrainSettings.model_validate({**settled, "precision": "fp32", "compile": "off", **changes})
 
@@ -32,14 +32,14 @@ def test_the_steps_of_shares() -> None:
 
 
 def test_a_snapshot_is_the_model_of_a_run_that_ended_there(own_corpus: Path, tmp_path: Path) -> None:
-    pretrain(settings_of(snapshots=SHARES), corpus=own_corpus, out=tmp_path / "run")
+    pretrain(snapshot_settings(snapshots=SHARES), corpus=own_corpus, out=tmp_path / "run")
     kept = snapshots(tmp_path / "run")
     assert sorted(kept) == ["step-000000002", "step-000000004", "step-000000006"]
     assert len({*kept.values(), (tmp_path / "run/model/model.safetensors").read_bytes()}) == 4
     opened = open_model(str(snapshot_folder(tmp_path / "run", 4)))
     assert opened.config.layers == 2
     assert opened.architecture == "BertForPreTraining"
-    pretrain(settings_of(), corpus=own_corpus, out=tmp_path / "without")
+    pretrain(snapshot_settings(), corpus=own_corpus, out=tmp_path / "without")
     same = [tmp_path / name / "model/model.safetensors" for name in ("run", "without")]
     assert same[0].read_bytes() == same[1].read_bytes()
 
@@ -49,7 +49,7 @@ def test_a_resumed_run_has_all_snapshots(
     own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: int
 ) -> None:
     """The run stops around a snapshot: with a checkpoint (1), and killed without a newer checkpoint (3, 5)."""
-    settings = settings_of(snapshots=SHARES)
+    settings = snapshot_settings(snapshots=SHARES)
     pretrain(settings, corpus=own_corpus, out=tmp_path / "calm")
     really = loop.Loop.step
 
@@ -76,8 +76,8 @@ def test_a_signal_at_the_end_is_reported(own_corpus: Path, tmp_path: Path, monke
         really(self, done)
 
     monkeypatch.setattr(loop.Loop, "log", interrupted)
-    found = pretrain(settings_of(log_every=100), corpus=own_corpus, out=tmp_path / "run")
-    assert (found["stopped"], found["signalled"]) == (False, True)
+    result = pretrain(snapshot_settings(log_every=100), corpus=own_corpus, out=tmp_path / "run")
+    assert (result["stopped"], result["signalled"]) == (False, True)
 
 
 def test_the_disk_of_a_run_includes_snapshots(own_corpus: Path) -> None:
@@ -87,9 +87,9 @@ def test_the_disk_of_a_run_includes_snapshots(own_corpus: Path) -> None:
     assert more.peak - plain.peak == 3 * plain.model
 
 
-@pytest.mark.parametrize("given", ["1.5", "0", "half", "0.1;0.5", ""])
-def test_what_are_no_shares_is_refused(own_corpus: Path, given: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["pretrain", "--corpus", str(own_corpus), "--out", "never", "--steps", "2", "--snapshots", given]
+@pytest.mark.parametrize("mixture", ["1.5", "0", "half", "0.1;0.5", ""])
+def test_what_are_no_shares_is_refused(own_corpus: Path, mixture: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["pretrain", "--corpus", str(own_corpus), "--out", "never", "--steps", "2", "--snapshots", mixture]
     assert main(command) == 2
     assert "expected fractions of the steps between 0 and 1, such as 0.1,0.5" in capsys.readouterr().err
 
@@ -103,7 +103,7 @@ def test_the_command_takes_them(own_corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("system", ["bert", "lstm-left"])
 def test_a_model_folder_says_the_dropout_of_fine_tuning(own_corpus: Path, tmp_path: Path, system: str) -> None:
-    pretrain(settings_of(dropout=0.0, system=system, snapshots=(0.5,)), corpus=own_corpus, out=tmp_path / "run")
+    pretrain(snapshot_settings(dropout=0.0, system=system, snapshots=(0.5,)), corpus=own_corpus, out=tmp_path / "run")
     for folder in (tmp_path / "run", snapshot_folder(tmp_path / "run", 4)):
         config: Any = open_model(str(folder)).config
         assert config.hidden_dropout == 0.1

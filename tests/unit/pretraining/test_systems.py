@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig
@@ -21,31 +20,22 @@ from bertwright.pretraining.settings import PretrainSettings, resolve_settings
 from bertwright.pretraining.setup import encoder_config, prepare_pretraining
 from bertwright.pretraining.systems import refuse_vocabulary
 from bertwright.text.bpe import train_bpe
-from bertwright.text.wordpiece import train_tokenizer
 
 
-def settings(**given: Any) -> PretrainSettings:
-    return PretrainSettings.model_validate({"steps": 1, **given})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    place = tmp_path_factory.mktemp("systems")
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(place / "tok")
-    build_corpus([own_text], tokenizer=place / "tok", out=place / "corpus", workers=1)
-    return place
+def one_step_settings(**changes: Any) -> PretrainSettings:
+    return PretrainSettings.model_validate({"steps": 1, **changes})
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_settings_come_back_from_a_record(system: System) -> None:
-    asked = settings(system=system)
-    assert asked.examples.second_sentence == ("next" if system == "bert" else "none")
-    assert asked.activation == ("gelu_tanh" if system == "gpt" else "gelu")
-    assert PretrainSettings.model_validate(asked.model_dump(mode="json")) == asked
+    requested_settings = one_step_settings(system=system)
+    assert requested_settings.examples.second_sentence == ("next" if system == "bert" else "none")
+    assert requested_settings.activation == ("gelu_tanh" if system == "gpt" else "gelu")
+    assert PretrainSettings.model_validate(requested_settings.model_dump(mode="json")) == requested_settings
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("changes", "message"),
     [
         ({"examples": {"second_sentence": "next"}}, "no second sentence"),
         ({"examples": {"masking": {"share": 0.3}}}, "nothing is masked"),
@@ -59,42 +49,44 @@ def test_settings_come_back_from_a_record(system: System) -> None:
         ({"system": "elmo"}, "Input should be 'bert', 'bert-left'"),
     ],
 )
-def test_what_does_not_go_together_is_refused(given: dict[str, Any], message: str) -> None:
+def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
-        settings(**{"system": "bert-left", **given})
+        one_step_settings(**{"system": "bert-left", **changes})
 
 
 def test_gpts_paper() -> None:
     """Values of §4.1 of the paper; epsilon, correction and clipping are those of its code for fine-tuning."""
-    found = resolve_settings("paper-gpt", {})
-    assert (found.system, found.size, found.batch_size, found.steps) == ("gpt", "base", 64, 1_000_000)
-    assert [(phase.length, phase.share) for phase in found.phases] == [(512, 1.0)]
-    optimizer = found.optimizer
+    recipe = resolve_settings("paper-gpt", {})
+    assert (recipe.system, recipe.size, recipe.batch_size, recipe.steps) == ("gpt", "base", 64, 1_000_000)
+    assert [(phase.length, phase.share) for phase in recipe.phases] == [(512, 1.0)]
+    optimizer = recipe.optimizer
     assert (optimizer.learning_rate, optimizer.schedule) == (2.5e-4, "cosine")
-    assert int((found.steps or 0) * optimizer.warmup) == 2_000
+    assert int((recipe.steps or 0) * optimizer.warmup) == 2_000
     assert (optimizer.weight_decay, optimizer.epsilon, optimizer.bias_correction) == (0.01, 1e-8, True)
-    shape = encoder_config(found, 40_478)
+    shape = encoder_config(recipe, 40_478)
     assert isinstance(shape, GPTConfig)
     assert count_parameters(meta_model(shape, second_sentence="none")) == 116_534_784
 
 
 def test_shapes_of_a_size() -> None:
-    shapes = {system: encoder_config(settings(system=system, size="mini", dropout=0.2), 99) for system in SYSTEMS}
+    shapes = {
+        system: encoder_config(one_step_settings(system=system, size="mini", dropout=0.2), 99) for system in SYSTEMS
+    }
     assert {type(shape) for shape in shapes.values()} == {EncoderConfig, GPTConfig, LSTMConfig}
     assert all(shape.hidden_dropout == 0.2 for shape in shapes.values())
     assert all(size_name(shape) == "mini" for shape in shapes.values())
     assert size_name(shapes["lstm-left"].model_copy(update={"cells": 999})) == "4x256 of 999 cells"
     assert size_name(shapes["gpt"].model_copy(update={"heads": 2})) == "4x256x2"
-    assert encoder_config(settings(system="gpt", size="4x256x2"), 99) == shapes["gpt"].model_copy(
+    assert encoder_config(one_step_settings(system="gpt", size="4x256x2"), 99) == shapes["gpt"].model_copy(
         update={"heads": 2, "hidden_dropout": 0.1, "attention_dropout": 0.1}
     )
     with pytest.raises(InputError, match="size 4x256x2: an LSTM has no heads"):
-        encoder_config(settings(system="lstm-left", size="4x256x2"), 99)
+        encoder_config(one_step_settings(system="lstm-left", size="4x256x2"), 99)
     assert size_name(PairConfig(left=shapes["lstm-left"], right=shapes["lstm-right"])) == "4x512"
 
 
-def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = Corpus.open(folder / "corpus")
+def test_vocabularies_of_the_wrong_kind(own_corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = Corpus.open(own_corpus)
     refuse_vocabulary("bert-left", data)
     with pytest.raises(InputError, match="is WordPiece, and GPT-1 is defined with byte pairs"):
         refuse_vocabulary("gpt", data)
@@ -105,7 +97,7 @@ def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("system", "asked", "message"),
+    ("system", "changes", "message"),
     [
         (
             "bert-left",
@@ -122,15 +114,16 @@ def test_vocabularies_of_the_wrong_kind(folder: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_an_initial_model_of_another_system_is_refused(
-    folder: Path, tmp_path: Path, system: System, asked: dict[str, Any], message: str
+    own_corpus: Path, tmp_path: Path, system: System, changes: dict[str, Any], message: str
 ) -> None:
-    config = system_config(system, "tiny", 400)
+    config = system_config(system, "tiny", 500)
     model = LanguageModel(config)
-    save_model(tmp_path / "m", model, config=config, tokenizer=folder / "tok", architecture="BertwrightLanguageModel")
+    tokenizer = own_corpus / "tokenizer"
+    save_model(tmp_path / "m", model, config=config, tokenizer=tokenizer, architecture="BertwrightLanguageModel")
     with pytest.raises(InputError, match=message):
         prepare_pretraining(
-            settings(phases=[{"length": 16, "share": 1.0}], **asked),
-            corpus=folder / "corpus",
+            one_step_settings(phases=[{"length": 16, "share": 1.0}], **changes),
+            corpus=own_corpus,
             out=tmp_path / "run",
             held_out=None,
             init_from=str(tmp_path / "m"),
@@ -140,12 +133,12 @@ def test_an_initial_model_of_another_system_is_refused(
 def test_a_composition_is_not_pretrained() -> None:
     pair = PairConfig(left=system_config("lstm-left", "tiny", 9), right=system_config("lstm-right", "tiny", 9))
     with pytest.raises(InputError, match="a composition of models"):
-        encoder_config(settings(), 9, SavedModel("m", pair, {}, Path()))
+        encoder_config(one_step_settings(), 9, SavedModel("m", pair, {}, Path()))
 
 
 def test_memory_of_a_language_model_holds_a_block_of_logits() -> None:
-    asked = settings(system="bert-left", micro_tokens=8192, phases=[{"length": 128, "share": 1.0}])
-    shape = encoder_config(asked, 30_000)
+    run_settings = one_step_settings(system="bert-left", micro_tokens=8192, phases=[{"length": 128, "share": 1.0}])
+    shape = encoder_config(run_settings, 30_000)
     kept = 64 * 128 * (2 * (18 * 128 + 3 * 2 * 128) + (2 + 6) * 128)
-    assert activation_bytes(asked, shape, length=128, precision="fp32") == 4 * (kept + 1024 * 30_000)
-    assert activation_bytes(asked, shape, length=128, precision="bf16") == 2 * kept + 4 * 1024 * 30_000
+    assert activation_bytes(run_settings, shape, length=128, precision="fp32") == 4 * (kept + 1024 * 30_000)
+    assert activation_bytes(run_settings, shape, length=128, precision="bf16") == 2 * kept + 4 * 1024 * 30_000

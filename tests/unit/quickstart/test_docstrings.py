@@ -31,19 +31,19 @@ from bertwright.quickstart.task import MASK, make_task, masker, write_task
 # --- prose -----------------------------------------------------------------------------------------------------------
 
 
-def sentences(text: str) -> list[str]:
+def prose_sentences(text: str) -> list[str]:
     return list(prose("\n" + textwrap.dedent(text)))
 
 
 def test_wrapped_lines_are_joined_and_sentences_parted() -> None:
-    found = sentences("""
+    parts = prose_sentences("""
         Open the gate and let
         the sheep walk out. Close the gate
         when the last one has passed.
 
         A second paragraph says a little more.
     """)
-    assert found == [
+    assert parts == [
         "Open the gate and let the sheep walk out.",
         "Close the gate when the last one has passed.",
         "A second paragraph says a little more.",
@@ -52,7 +52,7 @@ def test_wrapped_lines_are_joined_and_sentences_parted() -> None:
 
 def test_a_dotted_name_is_no_sentence_boundary() -> None:
     text = "The weights come from farm.fields.Barley unless others are given."
-    assert sentences(text) == [text]
+    assert prose_sentences(text) == [text]
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_a_dotted_name_is_no_sentence_boundary() -> None:
 def test_what_is_not_prose_is_dropped_and_its_neighbours_are_kept(block: str) -> None:
     before, after = "The sheep are counted before it gets dark.", "The farmer goes home when that is done."
     closing = "\n\nNotes\n-----\n" if "\n---" in block else "\n\n"
-    assert sentences(f"{before}\n\n{block}{closing}{after}") == [before, after]
+    assert prose_sentences(f"{before}\n\n{block}{closing}{after}") == [before, after]
 
 
 def test_a_literal_block_ends_with_its_indentation() -> None:
-    found = sentences("""
+    parts = prose_sentences("""
         The sheep are counted like this, one by one::
 
             there are some words in this literal block.
@@ -90,17 +90,17 @@ def test_a_literal_block_ends_with_its_indentation() -> None:
 
         Then they may go back to the field.
     """)
-    assert found == ["The sheep are counted like this, one by one:", "Then they may go back to the field."]
+    assert parts == ["The sheep are counted like this, one by one:", "Then they may go back to the field."]
 
 
 def test_admonitions_keep_their_text() -> None:
-    found = sentences("""
+    parts = prose_sentences("""
         .. versionadded:: 1.2
             The second gate was built in this version.
         .. note:: Sheep that sleep are not
             counted by this function.
     """)
-    assert found == [
+    assert parts == [
         "The second gate was built in this version.",
         "Sheep that sleep are not counted by this function.",
     ]
@@ -117,7 +117,7 @@ def test_admonitions_keep_their_text() -> None:
     ],
 )
 def test_parameter_lists_lose_names_and_types_and_keep_sentences(table: str) -> None:
-    assert sentences(table) == ["The field in which the sheep are counted now."]
+    assert prose_sentences(table) == ["The field in which the sheep are counted now."]
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ Cut the grass of the field with a blade. It takes an hour for each of the fields
 
 def test_every_kind_of_documentation_is_found(farm: Path) -> None:
     (library,) = collect({"farm": farm}).libraries
-    found = {module.name: list(module.sentences) for module in library.modules}
-    assert found == {
+    sentences_of = {module.name: list(module.sentences) for module in library.modules}
+    assert sentences_of == {
         "farm": ["The farm has many fields and one gate."],
         "farm.fields": [
             "A field is a place where sheep may walk.",
@@ -295,11 +295,11 @@ def test_corpus_holds_each_sentence_once_and_none_of_the_excluded_modules(tmp_pa
 
 
 def test_this_machine_has_the_standard_library_and_the_core_packages() -> None:
-    found = find_libraries()
-    assert (found["python"] / "json" / "__init__.py").exists()
-    assert (found["numpy"] / "__init__.py").exists()
-    assert (found["torch"] / "_torch_docs.py").exists()
-    (library,) = collect({"pydoc_data": found["python"] / "pydoc_data"}).libraries
+    libraries = find_libraries()
+    assert (libraries["python"] / "json" / "__init__.py").exists()
+    assert (libraries["numpy"] / "__init__.py").exists()
+    assert (libraries["torch"] / "_torch_docs.py").exists()
+    (library,) = collect({"pydoc_data": libraries["python"] / "pydoc_data"}).libraries
     text = [sentence for module in library.modules for sentence in module.sentences]
     assert len(text) > 1500
     assert any(sentence.startswith("Assert statements are a convenient way") for sentence in text)
@@ -316,24 +316,27 @@ def farms(*, modules: int = 40) -> Documentation:
     """Return libraries whose modules have twelve sentences of their own, and one that stands in every module."""
     libraries = []
     for name, walks in (("torch", "runs"), ("sympy", "swims"), ("networkx", "flies")):
-        found: dict[str, list[str]] = {}
+        animals_of: dict[str, list[str]] = {}
         for number in range(modules):
             lines = [
                 f"In {name} number {number} the {animal} {walks} from the {PLACES[number % 8]} at {TIMES[number % 6]} "
                 f"because {name} likes it."
                 for animal in ANIMALS
             ]
-            found[f"{name}.m{number}"] = [*lines, f"Each module of {name} says this one sentence to all who read it."]
-        libraries.append((name, found))
+            animals_of[f"{name}.m{number}"] = [
+                *lines,
+                f"Each module of {name} says this one sentence to all who read it.",
+            ]
+        libraries.append((name, animals_of))
     return documentation(*libraries)
 
 
-def draw(docs: Documentation, *, seed: int = 0) -> library_task.LibraryTask:
+def drawn_task(docs: Documentation, *, seed: int = 0) -> library_task.LibraryTask:
     return make_task(docs, train_sentences=20, test_sentences=30, dev_sentences=10, seed=seed)
 
 
 def test_task_is_balanced_and_masked() -> None:
-    task = draw(farms())
+    task = drawn_task(farms())
     assert task.labels == ("torch", "sympy", "networkx")
     for split, size in ((task.train, 20), (task.dev, 10), (task.test, 30)):
         assert Counter(example.label for example in split) == dict.fromkeys(task.labels, size)
@@ -346,7 +349,7 @@ def test_task_is_balanced_and_masked() -> None:
 
 def test_no_module_is_in_two_splits_and_the_corpus_holds_no_held_out_sentence() -> None:
     docs, mask = farms(), masker()
-    task = draw(docs)
+    task = drawn_task(docs)
     home = {mask(text): module.name for module in docs.modules for text in module.sentences[:-1]}
     modules = {name: {home[each.sentence] for each in getattr(task, name)} for name in ("train", "dev", "test")}
     assert modules["dev"] | modules["test"] == set(task.held_out)
@@ -365,26 +368,26 @@ def test_a_sentence_of_two_places_is_in_no_split() -> None:
     docs = Documentation((torch, replace(sympy, modules=(*sympy.modules, twin)), networkx))
     twice = set(map(masker(), copied))
     for seed in range(5):
-        task = draw(docs, seed=seed)
+        task = drawn_task(docs, seed=seed)
         drawn = {each.sentence for each in (*task.train, *task.dev, *task.test)}
         assert not drawn & twice
         assert not any("says this one sentence" in each for each in drawn)
 
 
 def test_task_is_a_function_of_documentation_and_seed() -> None:
-    assert draw(farms(), seed=3) == draw(farms(), seed=3)
-    assert draw(farms(), seed=3).test != draw(farms(), seed=4).test
+    assert drawn_task(farms(), seed=3) == drawn_task(farms(), seed=3)
+    assert drawn_task(farms(), seed=3).test != drawn_task(farms(), seed=4).test
 
 
 def test_a_library_with_too_little_is_left_out_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     torch, sympy, networkx = farms().libraries
     short = replace(networkx, modules=networkx.modules[:3])
-    task = draw(Documentation((torch, sympy, short)))
+    task = drawn_task(Documentation((torch, sympy, short)))
     assert task.labels == ("torch", "sympy")
     assert "no classes of the task: networkx" in capsys.readouterr().err
     assert not any(name.startswith("networkx") for name in task.held_out)
     with pytest.raises(InputError, match=r"at least two of the libraries.*20 \+ 10 \+ 30 .*got 1"):
-        draw(Documentation((torch, short)))
+        drawn_task(Documentation((torch, short)))
 
 
 @pytest.mark.parametrize(
@@ -404,7 +407,7 @@ def test_names_are_masked(text: str, masked: str) -> None:
 
 
 def test_task_files_are_plain_tables(tmp_path: Path) -> None:
-    task = draw(farms())
+    task = drawn_task(farms())
     write_task(task, tmp_path)
     for name in ("train", "dev", "test"):
         head, *rows = (tmp_path / f"{name}.tsv").read_text("utf-8").splitlines()

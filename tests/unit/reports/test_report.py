@@ -45,7 +45,7 @@ class Checked(HTMLParser):
         self.texts.append(data)
 
 
-def read(path: Path) -> Checked:
+def checked_page(path: Path) -> Checked:
     page = path.read_text("utf-8")
     checked = Checked()
     checked.feed(page)
@@ -58,8 +58,8 @@ def read(path: Path) -> Checked:
     return checked
 
 
-def texts(path: Path) -> str:
-    return " ".join(" ".join(read(path).texts).split())
+def page_text(path: Path) -> str:
+    return " ".join(" ".join(checked_page(path).texts).split())
 
 
 def pretraining(folder: Path, *, held_out: bool = True, **changes: Any) -> RunFolder:
@@ -78,7 +78,7 @@ def pretraining(folder: Path, *, held_out: bool = True, **changes: Any) -> RunFo
 def test_a_page_is_whole_escaped_and_says_the_figures(tmp_path: Path) -> None:
     run = pretraining(tmp_path / "r", seed=7)
     before = (run.folder / "metrics.jsonl").read_bytes()
-    shown = texts(write_report(run.folder, corpus=None))
+    shown = page_text(write_report(run.folder, corpus=None))
     assert EVIL in shown  # as text, because no tag of that name was parsed
     assert "4.500 nats" in shown
     assert "20.0%" in shown
@@ -92,27 +92,27 @@ def test_a_page_is_whole_escaped_and_says_the_figures(tmp_path: Path) -> None:
 
 def test_a_name_that_is_not_utf8_has_a_page_too(tmp_path: Path) -> None:
     run = pretraining(tmp_path / os.fsdecode(b"r\xff"))
-    assert "r\\udcff" in texts(write_report(run.folder, corpus=None))
+    assert "r\\udcff" in page_text(write_report(run.folder, corpus=None))
 
 
-def test_a_run_without_held_out_figures_or_without_any_line(tmp_path: Path) -> None:
+def test_a_run_without_validation_metrics_or_without_any_line(tmp_path: Path) -> None:
     run = pretraining(tmp_path / "r", held_out=False)
-    shown = texts(write_report(run.folder, corpus=None))
+    shown = page_text(write_report(run.folder, corpus=None))
     assert "masked LM loss, training 5.000 nats" not in shown
     assert "5.000 nats masked LM loss, training" in shown
     (run.folder / "metrics.jsonl").unlink()
-    assert "The run has written no metrics yet" in texts(write_report(run.folder, corpus=None))
+    assert "The run has written no metrics yet" in page_text(write_report(run.folder, corpus=None))
 
 
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     one = pretraining(tmp_path / "one")
     other = pretraining(tmp_path / f"other{EVIL.replace('/', '')}", batch_size=64)
     out = tmp_path / "page.html"
-    shown = texts(write_report(one.folder, other.folder, out=out, corpus=None))
+    shown = page_text(write_report(one.folder, other.folder, out=out, corpus=None))
     assert "batch size 256 64" in shown
     assert "warmup" not in shown
     assert "The steps of the two runs are not equally large" in shown
-    assert read(out).tags.count("figure") == 6  # two losses, accuracy, rate, speed, gradient norm
+    assert checked_page(out).tags.count("figure") == 6  # two losses, accuracy, rate, speed, gradient norm
     assert "+0.000" in shown
 
 
@@ -121,11 +121,11 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
     data = {"task": {"name": EVIL}, "train": "d1"}
     run = start_run(tmp_path / "t", kind="finetune", settings=settings, data=data, resume=False)
     for seed, score in ((0, 0.5), (1, 0.7)):
-        own = start_run(run.folder / f"seed-{seed}", kind="finetune-seed", settings={}, data={}, resume=True)
-        own.log({"step": 10, "loss": 0.5, "tokens_per_second": 10.0, "mfu": 0.1})
-        own.log({"step": 10, "held_out": {"f1": score, "collapsed": 0.0}})
-        own.note(finished=True, result={"seed": seed, "epoch": 3, "scores": {"f1": score}, "collapsed": seed == 1})
-    shown = texts(write_report(run.folder, corpus=None))
+        seed_run = start_run(run.folder / f"seed-{seed}", kind="finetune-seed", settings={}, data={}, resume=True)
+        seed_run.log({"step": 10, "loss": 0.5, "tokens_per_second": 10.0, "mfu": 0.1})
+        seed_run.log({"step": 10, "held_out": {"f1": score, "collapsed": 0.0}})
+        seed_run.note(finished=True, result={"seed": seed, "epoch": 3, "scores": {"f1": score}, "collapsed": seed == 1})
+    shown = page_text(write_report(run.folder, corpus=None))
     assert "0.600 ± 0.141" in shown  # sqrt(0.02)
     assert "seed 1 3 0.700 collapsed" in shown
     assert "1 of 2 seeds collapsed" in shown
@@ -135,7 +135,9 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
         write_report(run.folder, pre.folder, corpus=None)
 
 
-def test_what_cannot_be_written_is_said_and_ends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_written_is_reported_and_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = pretraining(tmp_path / "r")
     (run.folder / "report.html").mkdir()
     assert try_report(run.folder) is None

@@ -22,11 +22,11 @@ from bertwright.training.run_lock import LOCK, is_locked, say_finished, session
 SETTINGS = {"size": "tiny", "phases": [{"length": 32, "share": 0.5}, {"length": 128, "share": 0.5}]}
 
 
-def line(step: int, *, seconds: float = 2.0, tokens: float = 1000.0, **terms: Any) -> dict[str, Any]:
+def log_line(step: int, *, seconds: float = 2.0, tokens: float = 1000.0, **terms: Any) -> dict[str, Any]:
     return {"step": step, "mlm": 5.0, "seconds": seconds, "tokens_per_second": tokens, "mfu": 0.5, **terms}
 
 
-def made(folder: Path, steps: int = 100) -> RunFolder:
+def started_run(folder: Path, steps: int = 100) -> RunFolder:
     run = start_run(folder, kind="pretrain", settings=SETTINGS, data={"corpus": "c0"}, resume=True)
     run.note(resolved={"numerics": {}, "steps": steps})
     return run
@@ -38,10 +38,10 @@ def state(folder: Path) -> tuple[str, str]:
 
 
 def test_states_as_sessions_end(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     assert state(run.folder)[0] == "unfinished"
     with session(run):
-        run.log(line(10))
+        run.log(log_line(10))
         assert state(run.folder) == ("running", "")
     assert state(run.folder) == ("stopped", "")
     with pytest.raises(RunFailed), session(run):
@@ -57,13 +57,13 @@ def test_states_as_sessions_end(tmp_path: Path) -> None:
 
 
 def test_a_number_of_skipped_steps_is_no_loss(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
-    run.log(line(10, nsp=0.5, skipped=3))
+    run = started_run(tmp_path / "r")
+    run.log(log_line(10, nsp=0.5, skipped=3))
     assert read_run(run.folder).losses == {"mlm": 5.0, "nsp": 0.5}
 
 
 def test_a_refusal_leaves_the_state_as_it_was(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     with pytest.raises(RunFailed), session(run):
         raise RunFailed("first")
     with pytest.raises(InputError), session(run):
@@ -72,7 +72,7 @@ def test_a_refusal_leaves_the_state_as_it_was(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     with session(run), pytest.raises(InputError, match="another process works on this run"), session(run):
         pytest.fail("two at once")
     assert not is_locked(run.folder)
@@ -96,7 +96,7 @@ def killed(folder: Path) -> None:
 
 
 def test_a_killed_process_is_not_running(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     killed(run.folder)
     assert state(run.folder)[0] == "crashed"
     with session(run):  # who resumes says of the one before that it was killed
@@ -105,16 +105,16 @@ def test_a_killed_process_is_not_running(tmp_path: Path) -> None:
 
 
 def test_what_only_the_other_machine_can_tell_is_not_guessed(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     run.note(sessions=[{"started": "2025-01-02T03:04:05Z", "host": "elsewhere", "pid": 1, "locked": True}])
     assert state(run.folder)[0] == "unfinished"
     assert "elsewhere" in state(run.folder)[1]
 
 
 def test_speed_weighs_lines_by_their_time_and_phases_by_their_rows(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
-    run.log(line(20, seconds=10.0, tokens=1000.0))
-    run.log(line(40, seconds=30.0, tokens=2000.0))
+    run = started_run(tmp_path / "r")
+    run.log(log_line(20, seconds=10.0, tokens=1000.0))
+    run.log(log_line(40, seconds=30.0, tokens=2000.0))
     speed = read_run(run.folder).speed
     assert speed
     assert speed.tokens_per_second == pytest.approx((10 * 1000 + 30 * 2000) / 40)
@@ -125,9 +125,9 @@ def test_speed_weighs_lines_by_their_time_and_phases_by_their_rows(tmp_path: Pat
 
 
 def test_lines_without_times_weigh_by_their_tokens(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     for step, tokens in ((50, 1000.0), (100, 4000.0)):
-        run.log({name: value for name, value in line(step, tokens=tokens).items() if name != "seconds"})
+        run.log({name: value for name, value in log_line(step, tokens=tokens).items() if name != "seconds"})
     speed = read_run(run.folder).speed
     assert speed
     assert speed.seconds is None
@@ -136,8 +136,8 @@ def test_lines_without_times_weigh_by_their_tokens(tmp_path: Path) -> None:
 
 
 def test_a_torn_last_line_is_left_out_and_a_broken_one_named(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
-    run.log(line(10))
+    run = started_run(tmp_path / "r")
+    run.log(log_line(10))
     with (run.folder / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 20, "ml')
     assert read_run(run.folder).steps_done == 10
@@ -164,8 +164,8 @@ def test_a_torn_last_line_is_left_out_and_a_broken_one_named(tmp_path: Path) -> 
     ],
 )
 def test_broken_runs_are_listed_beside_the_others(tmp_path: Path, write: Callable[[Path], Any]) -> None:
-    run = made(tmp_path / "b" / "good")
-    run.log(line(10))
+    run = started_run(tmp_path / "b" / "good")
+    run.log(log_line(10))
     run.log({"step": 10, "held_out": {"mlm_loss": 4.5, "rows": 3}})
     run.note(finished=True, result={})
     (tmp_path / "a").mkdir()
@@ -181,7 +181,7 @@ def test_broken_runs_are_listed_beside_the_others(tmp_path: Path, write: Callabl
 
 
 def test_a_broken_run_is_a_failure_of_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = made(tmp_path / "good")
+    run = started_run(tmp_path / "good")
     run.note(finished=True, result={})
     for more in ([], ["--json"]):
         assert main(["runs", str(tmp_path), *more]) == 0
@@ -201,11 +201,11 @@ def test_seeds_belong_to_their_run(tmp_path: Path) -> None:
     settings = {"seeds": 3, "first_seed": 1}
     run = start_run(tmp_path / "t", kind="finetune", settings=settings, data={"task": {"name": "x"}}, resume=False)
     for seed, score in ((1, 0.5), (2, 0.75)):
-        own = start_run(
+        seed_run = start_run(
             run.folder / f"seed-{seed}", kind="finetune-seed", settings={"seed": seed}, data={}, resume=True
         )
-        own.note(resolved={"steps": 20}, finished=True, result={"seed": seed, "epoch": 1, "scores": {"f1": score}})
-        own.log(line(20, loss=0.5))
+        seed_run.note(resolved={"steps": 20}, finished=True, result={"seed": seed, "epoch": 1, "scores": {"f1": score}})
+        seed_run.log(log_line(20, loss=0.5))
     with session(run):
         (row,) = list_runs(tmp_path)
         assert (row["state"], row["steps"], row["planned"]) == ("running", 40, 60)
@@ -216,7 +216,7 @@ def test_seeds_belong_to_their_run(tmp_path: Path) -> None:
 
 
 def test_what_a_process_killed_at_the_very_end_left_goes_with_the_next_look(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     with session(run):
         run.note(finished=True)
     left = run.folder / ".run.json.bw-a1b2c3d_.tmp"
@@ -229,19 +229,19 @@ def test_what_a_process_killed_at_the_very_end_left_goes_with_the_next_look(tmp_
 
 
 def test_only_what_a_killed_process_left_goes(tmp_path: Path) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     moved, replaced = (run.checkpoints / f".step-00000000{step}.bw-a1b2c3d_.old" for step in (1, 2))
     (run.checkpoints / "step-000000002").mkdir(parents=True)
     inside = run.folder / "tuned"
     others = (inside / ".model.bw-a1b2c3d_.tmp", run.folder / ".notes.old", run.folder / ".mine.tmp")
-    made(inside)
+    started_run(inside)
     (inside / LOCK).touch()  # somebody may be working there
-    for place in (moved, replaced, run.folder / ".model.bw-a1b2c3d_.tmp", *others):
-        place.mkdir()
-        (place / "file").touch()
+    for temporary in (moved, replaced, run.folder / ".model.bw-a1b2c3d_.tmp", *others):
+        temporary.mkdir()
+        (temporary / "file").touch()
     with session(run):
         run.note(finished=True)
-    assert all((place / "file").exists() for place in others)
+    assert all((temporary / "file").exists() for temporary in others)
     assert not (run.folder / ".model.bw-a1b2c3d_.tmp").exists()
     assert (run.checkpoints / "step-000000001" / "file").exists()  # killed before its successor had its name
     assert [path.name for path in (run.checkpoints / "step-000000002").iterdir()] == []
@@ -262,10 +262,10 @@ def test_only_what_a_killed_process_left_goes(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_record_is_refused_with_the_place(tmp_path: Path, part: str, value: Any) -> None:
-    run = made(tmp_path / "r")
+    run = started_run(tmp_path / "r")
     run.note(**{part: value})
     with pytest.raises(InputError, match=r"run\.json: \w+ is .*; expected .*: the file is damaged"):
-        made(tmp_path / "r")
+        started_run(tmp_path / "r")
 
 
 def test_what_a_run_goes_on_with_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,17 +18,7 @@ from bertwright.serving.app import create_app
 from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
-from tests.support.served import TEXTS, broken, write_models
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
-    return write_models(tmp_path_factory.mktemp("models"), own_text.read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def models(folders: dict[str, str]) -> dict[str, Predictor]:
-    return {name: load(place, precision="fp32") for name, place in folders.items()}
+from tests.support.served import TEXTS, broken
 
 
 class Asking:
@@ -52,9 +42,9 @@ class Asking:
     async def _one(
         self, client: httpx.AsyncClient, method: str, path: str, body: Any = None, headers: Any = None
     ) -> httpx.Response:
-        given = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
+        body_argument = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
         headers = {"content-type": "application/json", **(headers or {})}
-        return await client.request(method, path, headers=headers, **given)
+        return await client.request(method, path, headers=headers, **body_argument)
 
 
 @pytest.fixture
@@ -68,9 +58,9 @@ def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask
         ("POST", "/v1/predict", {"model": "pair", "inputs": [[a, b]]}) for a, b in zip(TEXTS, TEXTS[::-1], strict=True)
     ]
     for together in (False, True):
-        found = [response.json() for response in ask(*requests, together=together)]
+        answers = [response.json() for response in ask(*requests, together=together)]
         expected = models["sst"](TEXTS) * 5 + models["pair"](TEXTS, TEXTS[::-1])
-        for got, one in zip(found, expected, strict=True):
+        for got, one in zip(answers, expected, strict=True):
             assert got["results"][0]["label"] == one.label
             assert got["results"][0]["probabilities"] == pytest.approx(one.probabilities, abs=1e-5)
 
@@ -138,10 +128,12 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
         ("/v1/fill", {"inputs": ["[MASK] " * 60] * 250, "top_k": 100}, 422, "at most 20,000 pieces in all"),
         ("/v1/predict", {"inputs": ["[MASK] " * 60] * 100}, 422, "at most 20,000 pieces in all"),
         ("/v1/predict", {"inputs": [0] * 400_000}, 422, "inputs.0"),
-        ("/v1/predict", {f"name{place}": 0 for place in range(60_000)}, 422, "an object of 60,000 names"),
+        ("/v1/predict", {f"name{number}": 0 for number in range(60_000)}, 422, "an object of 60,000 names"),
     ],
 )
-def test_a_bad_request_is_told_what_is_wrong(ask: Asking, path: str, body: Any, status: int, words: str) -> None:
+def test_the_error_of_a_bad_request_names_what_is_wrong(
+    ask: Asking, path: str, body: Any, status: int, words: str
+) -> None:
     (response,) = ask(("POST", path, body))
     assert response.status_code == status, response.text
     assert words in response.json()["error"]["message"]
@@ -195,7 +187,7 @@ def test_where_others_may_ask_any_name_is_answered(models: dict[str, Predictor])
         assert response.status_code == 200
 
 
-def test_a_token_is_asked_for(models: dict[str, Predictor]) -> None:
+def test_a_token_is_required(models: dict[str, Predictor]) -> None:
     ask = Asking(models, token="so secret")
     body = {"inputs": ["a [MASK]"]}
     responses = ask(
@@ -222,8 +214,8 @@ def test_the_word_before_the_token_may_be_in_either_case(
     models: dict[str, Predictor], status: int, sent: list[str]
 ) -> None:
     requests = [("GET", "/v1/models", None, {"authorization": value}) for value in sent]
-    found = [response.status_code for response in Asking(models, token="so secret")(*requests)]
-    assert dict(zip(sent, found, strict=True)) == dict.fromkeys(sent, status)
+    statuses = [response.status_code for response in Asking(models, token="so secret")(*requests)]
+    assert dict(zip(sent, statuses, strict=True)) == dict.fromkeys(sent, status)
 
 
 @pytest.mark.parametrize(
@@ -244,14 +236,14 @@ def test_a_token_that_no_request_can_hold_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(commands, "_serve", lambda *given, **how: None)
-    given = ["serve", "--model", "small-wiki"]
+    monkeypatch.setattr(commands, "_serve", lambda *_, **__: None)
+    arguments = ["serve", "--model", "small-wiki"]
     if of_the_environment:
         monkeypatch.setenv("BERTWRIGHT_TOKEN", token)
-    assert main([*given, *([] if of_the_environment else [f"--token={token}"])]) == 2
-    told = capsys.readouterr().err
-    assert f"--token (or BERTWRIGHT_TOKEN): {words}" in told
-    assert "secret" not in told
+    assert main([*arguments, *([] if of_the_environment else [f"--token={token}"])]) == 2
+    stderr = capsys.readouterr().err
+    assert f"--token (or BERTWRIGHT_TOKEN): {words}" in stderr
+    assert "secret" not in stderr
 
 
 def test_a_token_of_any_printable_characters_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +255,7 @@ def test_a_token_of_any_printable_characters_is_taken(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("given", "shown"),
+    ("name_bytes", "shown"),
     [
         (b"\xff=small-wiki", r"argument '\xff=small-wiki'"),
         (b"a\xe9b=nowhere", r"argument 'a\xe9b=nowhere'"),
@@ -275,7 +267,7 @@ def test_a_token_of_any_printable_characters_is_taken(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("command", ["serve", "demo"])
 def test_a_model_whose_name_is_not_utf_8_is_refused(
     command: str,
-    given: bytes,
+    name_bytes: bytes,
     shown: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -284,8 +276,8 @@ def test_a_model_whose_name_is_not_utf_8_is_refused(
     folder = tmp_path / os.fsdecode(b"here\xff")
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(commands, "_serve", lambda *given, **how: None)
-    assert main([command, "--model", os.fsdecode(given)]) == 2
+    monkeypatch.setattr(commands, "_serve", lambda *_, **__: None)
+    assert main([command, "--model", os.fsdecode(name_bytes)]) == 2
     assert f"{shown}: expected UTF-8 text, got other bytes" in capsys.readouterr().err
 
 
@@ -322,22 +314,22 @@ def test_a_model_that_fails_is_no_other_requests_trouble(
 ) -> None:
     ask = Asking({"sst": models["sst"], "nan": load(broken(folders["sst"], tmp_path / "nan"))})
     requests = [("POST", "/v1/predict", {"model": name, "inputs": ["rain"]}) for name in ("sst", "nan", "sst")]
-    found = ask(*requests, together=True)
-    assert [response.status_code for response in found] == [200, 503, 200]
-    assert "not all finite" in found[1].json()["error"]["message"]
+    responses = ask(*requests, together=True)
+    assert [response.status_code for response in responses] == [200, 503, 200]
+    assert "not all finite" in responses[1].json()["error"]["message"]
 
 
 def test_equal_questions_are_answered_together(ask: Asking) -> None:
     for body in ({"text": "rain", "second": "the tower"}, {"text": "rain"}):
-        found = ask(*[("POST", "/v1/inside", body)] * 5, together=True)
-        assert [response.status_code for response in found] == [200] * 5
-        assert len({response.text for response in found}) == 1
+        responses = ask(*[("POST", "/v1/inside", body)] * 5, together=True)
+        assert [response.status_code for response in responses] == [200] * 5
+        assert len({response.text for response in responses}) == 1
 
 
 def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Asking) -> None:
     layers = (1, 9, 2, 1)
-    found = ask(*[("POST", "/v1/inside", {"text": "rain", "layer": layer}) for layer in layers], together=True)
-    assert [response.status_code for response in found] == [200, 422, 200, 200]
+    responses = ask(*[("POST", "/v1/inside", {"text": "rain", "layer": layer}) for layer in layers], together=True)
+    assert [response.status_code for response in responses] == [200, 422, 200, 200]
 
 
 @pytest.mark.parametrize(
@@ -374,9 +366,9 @@ def test_a_text_is_tokenised_once_and_batched_once(
 def test_too_much_at_once_is_refused_and_the_rest_answered(models: dict[str, Predictor]) -> None:
     ask = Asking(models, max_waiting_tokens=20)
     body = {"model": "sst", "inputs": TEXTS}
-    found = ask(*[("POST", "/v1/predict", body)] * 30, together=True)
-    codes = {response.status_code for response in found}
+    responses = ask(*[("POST", "/v1/predict", body)] * 30, together=True)
+    codes = {response.status_code for response in responses}
     assert codes == {200, 503}
-    refused = next(response for response in found if response.status_code == 503)
+    refused = next(response for response in responses if response.status_code == 503)
     assert int(refused.headers["retry-after"]) >= 1
     assert "try again in" in refused.json()["error"]["message"]

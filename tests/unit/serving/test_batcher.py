@@ -38,10 +38,10 @@ class Held:
                 tasks[give_up].cancel()
                 await asyncio.sleep(0.01)
             self._go.set()
-            found = await asyncio.gather(*tasks, return_exceptions=True)
+            results = await asyncio.gather(*tasks, return_exceptions=True)
             await self.batcher.stop()
             assert self.batcher.waiting_tokens == 0
-            return found
+            return results
 
         return asyncio.run(run())
 
@@ -91,9 +91,9 @@ def test_rows_that_were_given_up_make_room_in_the_queue() -> None:
 
 def test_what_was_given_up_is_not_computed() -> None:
     held = Held(batch_tokens=10)
-    found = held([("a", [7]), ("a", [8]), ("a", [9])], give_up=1)
-    assert isinstance(found[1], asyncio.CancelledError)
-    assert (found[0], found[2]) == ([70], [90])
+    results = held([("a", [7]), ("a", [8]), ("a", [9])], give_up=1)
+    assert isinstance(results[1], asyncio.CancelledError)
+    assert (results[0], results[2]) == ([70], [90])
     assert held.batches == [[7], [9]]
 
 
@@ -101,12 +101,12 @@ def test_wrong_answers_of_a_model_end_no_service() -> None:
     async def run() -> list[Any]:
         batcher = Held().batcher
         batcher.start()
-        found = []
+        results = []
         for name, compute in (("short", lambda items: items[:0]), ("right", list)):
             call = batcher.outputs(Computation(name, compute), [1], [1])
-            found += await asyncio.gather(call, return_exceptions=True)
+            results += await asyncio.gather(call, return_exceptions=True)
         await batcher.stop()
-        return found
+        return results
 
     wrong, sound = asyncio.run(run())
     assert isinstance(wrong, RunFailed)

@@ -1,4 +1,4 @@
-"""What a connection does when its client ends its sending, goes away, or sends what two readers read in two ways."""
+"""Connections whose client ends its sending, goes away, or sends bytes that two readers read in two ways."""
 
 import asyncio
 import re
@@ -182,10 +182,10 @@ def test_a_client_that_is_gone_is_noticed(ends_its_sending_first: bool) -> None:
 )
 @pytest.mark.parametrize(("before", "in_pieces"), [(b"", False), (b"", True), (GET, False)])
 def test_a_header_line_that_goes_on_in_the_next_is_refused(lines: bytes, before: bytes, in_pieces: bool) -> None:
-    asked = []
+    calls = []
 
     async def counted(scope: Any, receive: Any, send: Any) -> None:
-        asked.append(scope["headers"])
+        calls.append(scope["headers"])
         await echo(scope, receive, send)
 
     async def refused() -> bytes:
@@ -204,7 +204,7 @@ def test_a_header_line_that_goes_on_in_the_next_is_refused(lines: bytes, before:
 
     answers = asyncio.run(refused()).split(b"HTTP/1.1 ")[1:]
     assert [answer[:3] for answer in answers] == [b"200"] * bool(before) + [b"400"]
-    assert len(asked) == bool(before)
+    assert len(calls) == bool(before)
     assert b"connection: close" in answers[-1].lower()
 
 

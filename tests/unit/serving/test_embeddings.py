@@ -32,7 +32,7 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def published(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> tuple[Path, Any]:
+def published_bert(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> tuple[Path, Any]:
     """Random weights and a tokenizer, saved by transformers."""
     folder = tmp_path_factory.mktemp("published") / "m"
     pieces = train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400).pieces
@@ -51,38 +51,38 @@ def published(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> tuple
     return folder, model
 
 
-def expected(folder: Path, model: Any, text: str) -> tuple[np.ndarray[Any, Any], list[str], list[list[int]]]:
+def hidden_states_of(folder: Path, model: Any, text: str) -> tuple[np.ndarray[Any, Any], list[str], list[list[int]]]:
     words = transformers.AutoTokenizer.from_pretrained(str(folder))
-    given = words(text, return_tensors="pt", return_offsets_mapping=True, truncation=True, max_length=50)
-    offsets = given.pop("offset_mapping")[0].tolist()
+    encoded = words(text, return_tensors="pt", return_offsets_mapping=True, truncation=True, max_length=50)
+    offsets = encoded.pop("offset_mapping")[0].tolist()
     with torch.inference_mode():
-        states = model(**given, output_hidden_states=True).hidden_states
-    return torch.cat(states).numpy(), words.convert_ids_to_tokens(given["input_ids"][0]), offsets
+        states = model(**encoded, output_hidden_states=True).hidden_states
+    return torch.cat(states).numpy(), words.convert_ids_to_tokens(encoded["input_ids"][0]), offsets
 
 
-def test_the_command_gives_the_hidden_states_of_transformers(published: tuple[Path, Any], tmp_path: Path) -> None:
-    folder, model = published
+def test_the_command_gives_the_hidden_states_of_transformers(published_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, model = published_bert
     command = [sys.executable, "-m", "bertwright", "features", "--model", str(folder), "--json"]
     command += ["--input", str(folder / "texts.txt"), "--layers", "all", "--pool", "none"]
     done = subprocess.run([*command, "--output", str(tmp_path / "out.npz")], check=True, capture_output=True, text=True)
-    found = json.loads(done.stdout)
-    assert (found["texts"], found["truncated"], found["layers"]) == (4, 1, [0, 1, 2, 3])
+    printed = json.loads(done.stdout)
+    assert (printed["texts"], printed["truncated"], printed["layers"]) == (4, 1, [0, 1, 2, 3])
     with np.load(tmp_path / "out.npz", allow_pickle=False) as archive:
         assert set(archive) == {
             "layers",
             *(f"{kind}_{n}" for kind in ("hidden", "tokens", "offsets") for n in range(4)),
         }
-        assert found["tokens"] == sum(len(archive[f"tokens_{number}"]) for number in range(4))
+        assert printed["tokens"] == sum(len(archive[f"tokens_{number}"]) for number in range(4))
         for number, text in enumerate(TEXTS):
-            states, tokens, offsets = expected(folder, model, text)
+            states, tokens, offsets = hidden_states_of(folder, model, text)
             assert archive[f"tokens_{number}"].tolist() == tokens
             assert archive[f"offsets_{number}"].tolist() == offsets
             assert archive[f"hidden_{number}"].shape == states.shape
             np.testing.assert_allclose(archive[f"hidden_{number}"], states, atol=1e-5, rtol=1e-5)
 
 
-def test_layers_and_pools(published: tuple[Path, Any], tmp_path: Path) -> None:
-    folder, model = published
+def test_layers_and_pools(published_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, model = published_bert
     for pool, reduce in (
         ("cls", lambda states: states[:, 0]),
         ("mean", lambda states: states.mean(1)),
@@ -94,7 +94,7 @@ def test_layers_and_pools(published: tuple[Path, Any], tmp_path: Path) -> None:
             assert archive["layers"].tolist() == [3, 0]
             assert archive["vectors"].shape == (4, 2, 32)
             for number, text in enumerate(TEXTS):
-                states = expected(folder, model, text)[0][[3, 0]]
+                states = hidden_states_of(folder, model, text)[0][[3, 0]]
                 np.testing.assert_allclose(archive["vectors"][number], reduce(states), atol=1e-5, rtol=1e-5)
 
 
@@ -135,12 +135,12 @@ def test_the_first_token_of_a_model_that_looks_to_the_left_is_refused(own_text: 
 
 
 def test_the_same_bytes_whatever_is_computed_together(
-    published: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    published_bert: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bertwright.serving import embeddings as prediction
     from bertwright.tasks import inference
 
-    folder, _ = published
+    folder, _ = published_bert
     source = tmp_path / "many.txt"
     source.write_text("".join(f"{text[:n]}\n" for n in range(1, 40) for text in TEXTS[::2]))
     write_features(str(folder), str(source), tmp_path / "a.npz", layers="last")
@@ -169,8 +169,8 @@ def test_the_same_bytes_whatever_is_computed_together(
                 assert np.array_equal(whole[name], parts[name])
 
 
-def test_bad_input_is_named_and_nothing_written(published: tuple[Path, Any], tmp_path: Path) -> None:
-    folder, _ = published
+def test_bad_input_is_named_and_nothing_written(published_bert: tuple[Path, Any], tmp_path: Path) -> None:
+    folder, _ = published_bert
     empty, latin = tmp_path / "empty.txt", tmp_path / "latin.txt"
     empty.touch()
     latin.write_bytes(b"fine\nM\xfcnchen\n")
@@ -178,7 +178,7 @@ def test_bad_input_is_named_and_nothing_written(published: tuple[Path, Any], tmp
     with pytest.raises(InputError, match=r"latin\.txt: expected another file than that of --input"):
         write_features(str(folder), str(latin), latin)
     assert latin.read_bytes().startswith(b"fine")
-    for source, given, words in (
+    for source, arguments, words in (
         (str(tmp_path / "absent"), {}, "absent: no such file; expected a file with one text per line"),
         (str(empty), {}, r"empty\.txt: expected lines of text, found none"),
         (str(latin), {}, r"latin.txt:2: not UTF-8 text \(byte 1 of the line\)"),
@@ -191,15 +191,15 @@ def test_bad_input_is_named_and_nothing_written(published: tuple[Path, Any], tmp
         (str(folder / "texts.txt"), {"max_length": 0}, "max_length 0: expected 3 to 50"),
     ):
         with pytest.raises(InputError, match=words):
-            write_features(str(folder), source, out, **given)
+            write_features(str(folder), source, out, **arguments)
         assert list(tmp_path.glob("*.npz*")) == []
     with pytest.raises(InputError, match="expected a model folder or a run"):
         write_features("random:tiny", str(latin), out)
 
 
-@pytest.mark.parametrize(("given", "wanted"), [("all", [0, 1, 2]), ("last", [2]), ("0", [0]), ("-1,-3", [2, 0])])
-def test_layers_are_numbered_from_the_embeddings(given: str, wanted: list[int]) -> None:
-    assert parse_layers(given, 2) == wanted
+@pytest.mark.parametrize(("layers", "wanted"), [("all", [0, 1, 2]), ("last", [2]), ("0", [0]), ("-1,-3", [2, 0])])
+def test_layers_are_numbered_from_the_embeddings(layers: str, wanted: list[int]) -> None:
+    assert parse_layers(layers, 2) == wanted
     for wrong in ("3", "-4", "first", "", "1,"):
         with pytest.raises(InputError, match="--layers"):
             parse_layers(wrong, 2)

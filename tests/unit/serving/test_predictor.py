@@ -1,4 +1,4 @@
-"""A model in use from Python: every form of input, and what is told where one is wrong."""
+"""A loaded model in Python: every form of input, and the errors of wrong ones."""
 
 import math
 import threading
@@ -26,22 +26,12 @@ from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.data import Question, Questions
 from bertwright.tasks.question_answering.spec import SQUAD1
 from bertwright.tasks.question_answering.windows import encode_windows
-from tests.support.served import TEXTS, broken, write_models
+from tests.support.served import TEXTS, broken
 
 needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this processor has no VNNI")
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
-    return write_models(tmp_path_factory.mktemp("models"), own_text.read_text("utf-8"))
-
-
-@pytest.fixture(scope="module")
-def models(folders: dict[str, str]) -> dict[str, Predictor]:
-    return {name: load(place, precision="fp32") for name, place in folders.items()}
-
-
-def same(first: Any, second: Any) -> bool:
+def same_answer(first: Any, second: Any) -> bool:
     return first.label == second.label and all(
         math.isclose(share, second.probabilities[name], abs_tol=1e-5) for name, share in first.probabilities.items()
     )
@@ -51,8 +41,10 @@ def test_importing_the_package_imports_no_tensors() -> None:
     import subprocess
     import sys
 
-    told = "import sys, bertwright; print(sorted({'torch', 'numpy', 'pydantic'} & set(sys.modules)), dir(bertwright))"
-    out = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True).stdout
+    program = (
+        "import sys, bertwright; print(sorted({'torch', 'numpy', 'pydantic'} & set(sys.modules)), dir(bertwright))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.startswith("[] ['Predictor', '__version__', 'load']"), out
     with pytest.raises(AttributeError, match="has no attribute 'lod'"):
         _ = bertwright.lod
@@ -64,7 +56,7 @@ def test_every_form_of_input_gives_the_same(models: dict[str, Predictor]) -> Non
     assert all(isinstance(result, Label) for result in one)
     assert sum(one[0].probabilities.values()) == pytest.approx(1)
     assert list(one[0].probabilities) == ["no", "yes", "who knows"]
-    for given in (
+    for inputs in (
         TEXTS,
         tuple(TEXTS),
         pd.Series(TEXTS),
@@ -73,12 +65,12 @@ def test_every_form_of_input_gives_the_same(models: dict[str, Predictor]) -> Non
         np.array(TEXTS),
         np.array(TEXTS, dtype=object),
     ):
-        found = model(given)
-        assert isinstance(found, list)
-        assert all(map(same, found, one))
-    found = model(text for text in TEXTS)
-    assert isinstance(found, Iterator)
-    assert all(map(same, found, one))
+        results = model(inputs)
+        assert isinstance(results, list)
+        assert all(map(same_answer, results, one))
+    results = model(text for text in TEXTS)
+    assert isinstance(results, Iterator)
+    assert all(map(same_answer, results, one))
     assert model([]) == []
     assert list(model(iter(()))) == []
     assert model.labels == ("no", "yes", "who knows")
@@ -93,28 +85,28 @@ def test_an_iterator_is_read_only_as_far_as_it_is_answered(models: dict[str, Pre
             read.append(number)
             yield f"number {number}"
 
-    found = models["sst"](texts())
+    results = models["sst"](texts())
     assert not read
-    next(found)
+    next(results)
     assert len(read) < 1100
-    assert sum(1 for _ in found) == 2999
+    assert sum(1 for _ in results) == 2999
 
 
 def test_long_lists_keep_their_order(models: dict[str, Predictor]) -> None:
     texts = [" ".join(["the"] * (1 + number % 17)) for number in range(2500)]
-    found = models["sst"](texts)
-    assert len(found) == 2500
-    assert all(same(found[number], found[number + 17]) for number in range(0, 2400, 31))
+    results = models["sst"](texts)
+    assert len(results) == 2500
+    assert all(same_answer(results[number], results[number + 17]) for number in range(0, 2400, 31))
 
 
 def test_pairs(models: dict[str, Predictor]) -> None:
     model, second = models["pair"], TEXTS[::-1]
     both = model(list(zip(TEXTS, second, strict=True)))
-    assert all(map(same, model(TEXTS, second), both))
-    assert all(map(same, model(pd.Series(TEXTS), pa.array(second)), both))
-    assert all(map(same, model(iter(TEXTS), iter(second)), both))
-    assert same(model((TEXTS[0], second[0])), both[0])
-    assert same(model(TEXTS[0], second[0]), both[0])
+    assert all(map(same_answer, model(TEXTS, second), both))
+    assert all(map(same_answer, model(pd.Series(TEXTS), pa.array(second)), both))
+    assert all(map(same_answer, model(iter(TEXTS), iter(second)), both))
+    assert same_answer(model((TEXTS[0], second[0])), both[0])
+    assert same_answer(model(TEXTS[0], second[0]), both[0])
     with pytest.raises(InputError, match="columns of 4 and 3 values"):
         model(TEXTS, second[:3])
     with pytest.raises(InputError, match="ended before the other"):
@@ -133,20 +125,20 @@ def test_tables(models: dict[str, Predictor]) -> None:
     table = pa.table(columns)
     (batch,) = table.to_batches()
     pairs = models["pair"](TEXTS, TEXTS[::-1])
-    for given in (pd.DataFrame(columns, index=[7, 7, 3, 0]), table, batch, OtherTable(columns)):
-        found = models["pair"](given)
-        assert len(found) == 4
-        assert all(map(same, found, pairs))
+    for table_input in (pd.DataFrame(columns, index=[7, 7, 3, 0]), table, batch, OtherTable(columns)):
+        results = models["pair"](table_input)
+        assert len(results) == 4
+        assert all(map(same_answer, results, pairs))
     one = models["sst"](TEXTS)
-    assert all(map(same, models["sst"](pd.DataFrame({"text": TEXTS, "more": TEXTS[::-1]})), one))
+    assert all(map(same_answer, models["sst"](pd.DataFrame({"text": TEXTS, "more": TEXTS[::-1]})), one))
     assert models["pair"](table.slice(0, 0)) == []
 
 
 def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: Path) -> None:
     saved = open_model(folders["sst"])
-    config, asked = saved.config, SQUAD1.model_copy(update={"question": 16, "stride": 16})
+    config, squad = saved.config, SQUAD1.model_copy(update={"question": 16, "stride": 16})
     modules = {
-        "BertForQuestionAnswering": (asked, Bert(config, "BertForQuestionAnswering")),
+        "BertForQuestionAnswering": (squad, Bert(config, "BertForQuestionAnswering")),
         "BertForMultipleChoice": (SWAG, Classifier(config, 1)),
     }
     for name, (task, module) in modules.items():
@@ -155,15 +147,15 @@ def test_tables_of_questions_and_of_choices(folders: dict[str, str], tmp_path: P
             tmp_path / name, module, architecture=name, config=config, tokenizer=saved.tokenizer, labels=(), extra=extra
         )
     questions, choices = (load(tmp_path / name, precision="fp32") for name in modules)
-    found = questions(pa.table({"context": TEXTS, "id": [1, 2, 3, 4], "question": ["who"] * 4}))
-    assert [one.text for one in found] == [one.text for one in questions(["who"] * 4, TEXTS)]
-    assert not any(one.truncated for one in found)
+    results = questions(pa.table({"context": TEXTS, "id": [1, 2, 3, 4], "question": ["who"] * 4}))
+    assert [one.text for one in results] == [one.text for one in questions(["who"] * 4, TEXTS)]
+    assert not any(one.truncated for one in results)
     with pytest.warns(UserWarning, match="1 of 2 inputs exceed the 16 pieces of a question"):
-        told = questions(["who", "harbour " * 20], TEXTS[:2])
-    assert [one.truncated for one in told] == [False, True]
+        from_lists = questions(["who", "harbour " * 20], TEXTS[:2])
+    assert [one.truncated for one in from_lists] == [False, True]
     for question, passage in (("who", "rain"), ("who", "harbour " * 200), ("harbour " * 40, "rain " * 90)):
         windows = encode_windows(
-            questions.tokenizer, Questions((Question("0", question, passage),), "1.1", ""), asked, max_length=64
+            questions.tokenizer, Questions((Question("0", question, passage),), "1.1", ""), squad, max_length=64
         )
         rows = questions.pipeline.encode([(question, passage)]).rows
         assert [row.ids.tolist() for row in rows] == [windows.row(index).tolist() for index in range(len(windows))]
@@ -208,9 +200,9 @@ def test_vectors(models: dict[str, Predictor]) -> None:
     model = models["lm"]
     assert model.vectors([]).shape == (0, 64)
     assert not np.allclose(model.vectors("rain", pool="cls"), model.vectors("rain"))
-    (found,) = features_of(frozen_encoder(open_model(model.source)), model.tokenizer, ["rain"], layers=[0, 2])
+    (features,) = features_of(frozen_encoder(open_model(model.source)), model.tokenizer, ["rain"], layers=[0, 2])
     assert all(
-        pooled(found.states, pool).base is None for pool in ("cls", "mean", "max")
+        pooled(features.states, pool).base is None for pool in ("cls", "mean", "max")
     )  # else it keeps all tokens' states
     assert np.allclose(model.vectors("rain", layer=2), model.vectors("rain"))
     others: list[Any] = [3, 1.0, "last"]
@@ -222,7 +214,7 @@ def test_vectors(models: dict[str, Predictor]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "words"),
+    ("name", "inputs", "words"),
     [
         ("sst", 3, r"int 3: .*sst takes a text; or a list"),
         ("sst", None, "NoneType None"),
@@ -247,22 +239,22 @@ def test_vectors(models: dict[str, Predictor]) -> None:
         ("lm", "[MASK] " + "harbour " * 80, r"the text has \d+ tokens; this model takes at most 64"),
     ],
 )
-def test_bad_input_is_named(models: dict[str, Predictor], name: str, given: Any, words: str) -> None:
+def test_bad_input_is_named(models: dict[str, Predictor], name: str, inputs: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        models[name](given)
+        models[name](inputs)
 
 
-def test_a_model_without_the_head_says_so(models: dict[str, Predictor]) -> None:
+def test_a_model_without_the_head_is_refused(models: dict[str, Predictor]) -> None:
     with pytest.raises(InputError, match="is a model for classification without the head that fills"):
         models["sst"].fill("a [MASK]")
     with pytest.raises(InputError, match="has no next-sentence head"):
         models["sst"].next_sentence("a", "b")
 
 
-def test_what_is_cut_is_told(models: dict[str, Predictor]) -> None:
+def test_what_is_cut_is_reported(models: dict[str, Predictor]) -> None:
     with pytest.warns(UserWarning, match=r"1 of 2 inputs exceed the 64 tokens"):
-        found = models["sst"](["harbour " * 80, "rain"])
-    assert [one.truncated for one in found] == [True, False]
+        results = models["sst"](["harbour " * 80, "rain"])
+    assert [one.truncated for one in results] == [True, False]
 
 
 def test_a_folder_that_is_no_model_is_refused(folders: dict[str, str], tmp_path: Path) -> None:
@@ -287,10 +279,10 @@ def test_numbers_that_are_none_are_no_answer(folders: dict[str, str], tmp_path: 
 
 
 def test_threads_share_a_model(models: dict[str, Predictor]) -> None:
-    expected, found, model = models["sst"](TEXTS), {}, models["sst"]
+    expected, results, model = models["sst"](TEXTS), {}, models["sst"]
 
     def ask(number: int) -> None:
-        found[number] = [model(TEXTS) for _ in range(5)]
+        results[number] = [model(TEXTS) for _ in range(5)]
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -298,8 +290,8 @@ def test_threads_share_a_model(models: dict[str, Predictor]) -> None:
     for thread in threads:
         thread.join()
     assert all(
-        same(one, other)
-        for turns in found.values()
+        same_answer(one, other)
+        for turns in results.values()
         for turn in turns
         for one, other in zip(turn, expected, strict=True)
     )

@@ -32,9 +32,6 @@ from bertwright.errors import InputError, MissingExtra
 from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import save_model
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.sklearn.estimators import BertClassifier, BertRegressor, BertVectorizer
 from bertwright.sklearn.inputs import EstimatorError, Texts
 from bertwright.sklearn.tagger import BertTagger
@@ -42,9 +39,10 @@ from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.tasks.tagging.spec import Tagged
 from bertwright.text.wordpiece import train_tokenizer
 from tests.support.eight_sentences import PEOPLE, TOWNS, sentence
+from tests.support.encoders import write_encoder
+from tests.support.texts import PLACES
 
-PLACES = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge")
-X = [f"we met in the {place}" for place in PLACES]
+X = [f"we met in the {noun}" for noun in PLACES]
 Y = np.array(["dry", "wet"] * 4)
 NUMBERS = np.array([3.0, -1.0] * 4)
 FAST: dict[str, Any] = {"epochs": 30, "batch_size": 4, "learning_rate": 3e-3, "max_length": 24, "precision": "fp32"}
@@ -53,44 +51,28 @@ TAGGED = [sentence(row) for row in range(8)]
 WORDS, TAGS = [words for words, _ in TAGGED], [tags for _, tags in TAGGED]
 
 
-def made(folder: Path, text: str, *, hidden: int, layers: int) -> None:
-    words = train_tokenizer([text, *PLACES * 3, *PEOPLE, *TOWNS], vocab_size=500)
-    words.save(folder / f"tok{hidden}")
-    config = EncoderConfig(
-        vocab_size=words.vocab_size,
-        hidden=hidden,
-        layers=layers,
-        heads=4,
-        intermediate=2 * hidden,
-        max_positions=64,
-        hidden_dropout=0.1 if hidden < 16 else 0.0,
-        attention_dropout=0.1 if hidden < 16 else 0.0,
-    )
-    torch.manual_seed(4)
-    model = PretrainingModel(config, second_sentence="none")
-    name = "model" if hidden > 16 else "small"
-    save_model(folder / name, model, config=config, tokenizer=folder / f"tok{hidden}", architecture="BertForMaskedLM")
-
-
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+def encoder_folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     """A folder with two small random encoders, `model` and `small`."""
     folder = tmp_path_factory.mktemp("encoders")
-    made(folder, own_text.read_text("utf-8"), hidden=48, layers=2)
-    made(folder, own_text.read_text("utf-8"), hidden=8, layers=1)
+    texts = [own_text.read_text("utf-8"), *PLACES * 3, *PEOPLE, *TOWNS]
+    train_tokenizer(texts, vocab_size=500).save(folder / "tok")
+    write_encoder(folder / "model", folder / "tok")
+    small: dict[str, Any] = {"hidden": 8, "layers": 1, "intermediate": 16}
+    write_encoder(folder / "small", folder / "tok", **small, hidden_dropout=0.1, attention_dropout=0.1)
     return folder
 
 
 @pytest.fixture(autouse=True)
-def beside_the_models(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def beside_the_models(encoder_folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Estimators are made before any folder is: they name their model relative to where the test runs."""
-    monkeypatch.chdir(models)
+    monkeypatch.chdir(encoder_folders)
 
 
 @pytest.fixture(scope="module")
-def fitted(models: Path) -> BertClassifier:
+def fitted(encoder_folders: Path) -> BertClassifier:
     """A classifier that learned the eight sentences."""
-    return BertClassifier(str(models / "model"), **FAST).fit(X, Y)
+    return BertClassifier(str(encoder_folders / "model"), **FAST).fit(X, Y)
 
 
 # scikit-learn's checks hand out rows of numbers. An estimator of texts that says so is asked nothing but whether it can
@@ -142,7 +124,7 @@ EXPECTED: dict[type, dict[str, str]] = {
 }
 
 
-def expected(estimator: Any) -> dict[str, str]:
+def expected_failures(estimator: Any) -> dict[str, str]:
     return EXPECTED.get(type(estimator), {})
 
 
@@ -153,7 +135,7 @@ with warnings.catch_warnings():  # of texts there is little to check: see above
             *(Classifier("small", **ONCE), Regressor("small", **ONCE), Vectorizer("small", max_length=16)),
             *(BertClassifier("small"), BertRegressor("small"), BertTagger("small"), BertVectorizer("small")),
         ],
-        expected_failed_checks=expected,
+        expected_failed_checks=expected_failures,
         xfail_strict=True,
     )
 
@@ -267,11 +249,11 @@ def test_a_model_opened_in_another_thread_changes_no_fit(
     seed = torch.manual_seed
 
     def seeded(number: int) -> torch.Generator:
-        found = seed(number)
+        fitted = seed(number)
         if answers.ident is None:
             answers.start()
             answers.join(2.0)  # it waits for this very fit
-        return found
+        return fitted
 
     monkeypatch.setattr(torch, "manual_seed", seeded)
     assert np.array_equal(quick.fit(X, Y).predict_proba(X), alone)
@@ -300,14 +282,14 @@ def test_weights_decide_what_is_learned() -> None:
 def test_classes_may_weigh() -> None:
     texts, y = ["here"] * 8, np.array([0] * 6 + [1] * 2)
     settings = FAST | {"max_length": 12, "batch_size": 8, "epochs": 20}
-    found = {
+    probabilities_by = {
         name: BertClassifier("model", class_weight=weight, **settings).fit(texts, y).predict_proba(["here"])[0, 1]
         for name, weight in {"none": None, "balanced": "balanced", "third": {1: 3.0}, "same": {0: 1, 1: 1.0}}.items()
     }
-    assert found["none"] == pytest.approx(0.25, abs=0.1)
-    assert found["balanced"] == pytest.approx(0.5, abs=0.1)
-    assert found["third"] == pytest.approx(found["balanced"], abs=0.02)
-    assert found["same"] == found["none"]
+    assert probabilities_by["none"] == pytest.approx(0.25, abs=0.1)
+    assert probabilities_by["balanced"] == pytest.approx(0.5, abs=0.1)
+    assert probabilities_by["third"] == pytest.approx(probabilities_by["balanced"], abs=0.02)
+    assert probabilities_by["same"] == probabilities_by["none"]
 
 
 @pytest.mark.parametrize("weight", ["balanced", {10: 2.0, 9: 1.0}])
@@ -317,7 +299,7 @@ def test_the_weights_of_classes_are_kept(weight: Any, tmp_path: Path) -> None:
     assert BertClassifier.load(tmp_path / "m").class_weight == weight
 
 
-def test_a_command_in_a_message_stays_one(models: Path) -> None:
+def test_a_command_in_a_message_stays_one(encoder_folders: Path) -> None:
     with pytest.raises(EstimatorError, match="run: bertwright finetune TASK --model"):
         BertClassifier.load("model")
 
@@ -329,7 +311,7 @@ def test_numbers_are_learned() -> None:
 
 
 def test_large_and_small_numbers_are_answered_in_every_precision(tmp_path: Path) -> None:
-    """Of years and of shares of a millionth, by every way of asking."""
+    """Targets of years and of millionths, by every method of the estimator."""
     for name, centre, scale in (("years", 1950.0, 1.0), ("shares", 3e-7, 1e-7)):
         numbers = centre + scale * NUMBERS
         model = BertRegressor("model", **FAST | {"epochs": 40}).fit(X, numbers)
@@ -365,9 +347,9 @@ def test_tags_are_written_as_the_entities_that_they_are_read_as(monkeypatch: pyt
     model = BertTagger("model", **ONCE).fit(WORDS, TAGS)
     raw = Tagged((("O", "I-PER", "I-PER", "O"),), np.ones(4))
     monkeypatch.setattr("bertwright.tasks.tagging.task.decode_tags", lambda *_: raw)
-    found = model.predict([["a", "b", "c", "d"]])
-    assert found == [["O", "B-PER", "I-PER", "O"]]
-    assert model.score([["a", "b", "c", "d"]], found) == 1.0
+    tags = model.predict([["a", "b", "c", "d"]])
+    assert tags == [["O", "B-PER", "I-PER", "O"]]
+    assert model.score([["a", "b", "c", "d"]], tags) == 1.0
     with pytest.raises(EstimatorError, match=r"y\[0\]\[2\]: 'I-PER' after 'O' is .* 'B-PER' at y\[0\]\[0\] shows"):
         model.fit([["a", "b", "c"]], [["B-PER", "O", "I-PER"]])
 
@@ -395,11 +377,11 @@ def test_a_fit_that_ends_too_early_leaves_the_older_one(trouble: type, monkeypat
 def test_vectors_are_those_of_the_model() -> None:
     loaded = bertwright.load("model", precision="fp32")
     for pool, layer in (("mean", -1), ("cls", 0), ("max", 1)):
-        found = BertVectorizer("model", pool=pool, layer=layer).fit(X)
-        assert found.transform(X) == pytest.approx(loaded.vectors(X, pool=pool, layer=layer), abs=1e-5)
-        assert found.transform(X).dtype == np.float32
-    assert found.get_feature_names_out()[[0, 47]].tolist() == ["bertvectorizer0", "bertvectorizer47"]
-    assert found.set_output(transform="pandas").transform(X).shape == (8, 48)
+        vectorizer = BertVectorizer("model", pool=pool, layer=layer).fit(X)
+        assert vectorizer.transform(X) == pytest.approx(loaded.vectors(X, pool=pool, layer=layer), abs=1e-5)
+        assert vectorizer.transform(X).dtype == np.float32
+    assert vectorizer.get_feature_names_out()[[0, 47]].tolist() == ["bertvectorizer0", "bertvectorizer47"]
+    assert vectorizer.set_output(transform="pandas").transform(X).shape == (8, 48)
     with pytest.warns(UserWarning, match="8 of 8 texts exceed 4 tokens"):
         BertVectorizer("model", max_length=4).fit_transform(X)
 
@@ -418,8 +400,8 @@ def test_what_is_saved_is_a_model_folder_like_any_other(fitted: BertClassifier, 
         match=r"again: it has mine\.txt, which would be lost; name a new folder, or one with nothing but a model",
     ):
         back.save(tmp_path / "again")
-    told = bertwright.load(tmp_path / "m", precision="fp32")(X)
-    assert [one.label for one in told] == Y.tolist()
+    predictions = bertwright.load(tmp_path / "m", precision="fp32")(X)
+    assert [one.label for one in predictions] == Y.tolist()
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in X))
     predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
     assert [json.loads(line)["label"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == Y.tolist()
@@ -499,10 +481,10 @@ NOT_A_TEXT: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "trouble"), NOT_A_TEXT)
-def test_what_is_no_text_is_named_with_its_place(given: Any, trouble: str) -> None:
+@pytest.mark.parametrize(("inputs", "trouble"), NOT_A_TEXT)
+def test_what_is_no_text_is_named_with_its_place(inputs: Any, trouble: str) -> None:
     with pytest.raises(ValueError, match=trouble):
-        BertClassifier("model").fit(given, Y)
+        BertClassifier("model").fit(inputs, Y)
 
 
 TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
@@ -532,10 +514,14 @@ TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("parameters", "given", "trouble"), TROUBLE)
-def test_what_cannot_be_is_said(parameters: dict[str, Any], given: dict[str, Any], trouble: str) -> None:
+@pytest.mark.parametrize(("parameters", "fit_arguments", "trouble"), TROUBLE)
+def test_invalid_parameters_are_reported(
+    parameters: dict[str, Any], fit_arguments: dict[str, Any], trouble: str
+) -> None:
     with pytest.raises(EstimatorError, match=trouble) as caught:
-        BertClassifier(**{"model": "model", "max_length": 24, **parameters}).fit(X, given.pop("y", Y), **given)
+        BertClassifier(**{"model": "model", "max_length": 24, **parameters}).fit(
+            X, fit_arguments.pop("y", Y), **fit_arguments
+        )
     assert isinstance(caught.value, InputError)
 
 
@@ -576,8 +562,10 @@ def test_long_texts_are_told_by_a_warning(fitted: BertClassifier) -> None:
 def test_without_scikit_learn_the_extra_is_named() -> None:
     """And with it, importing the estimators imports no torch."""
     code = "import sys; sys.modules['sklearn'] = None\nimport bertwright.sklearn"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "MissingExtra: bertwright.sklearn needs the extra 'tasks': pip install 'bertwright[tasks]'" in found.stderr
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (
+        "MissingExtra: bertwright.sklearn needs the extra 'tasks': pip install 'bertwright[tasks]'" in completed.stderr
+    )
     assert issubclass(MissingExtra, InputError)
     subprocess.run(
         [sys.executable, "-c", "import sys, bertwright.sklearn\nassert 'torch' not in sys.modules"], check=True

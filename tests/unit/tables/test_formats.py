@@ -1,4 +1,4 @@
-"""Tables of every format, in and out: what is kept, what is converted, and what is said of files that are none."""
+"""Tables of every format, in and out: kept and converted values, and the errors of broken files."""
 
 import bz2
 import gzip
@@ -31,13 +31,12 @@ from bertwright.tables.writer import PredictRequest, answer_tables, as_format, w
 from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.tasks.classification.spec import get_task, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG, add_answers, choices_of
-from bertwright.text.wordpiece import train_tokenizer
+from tests.support.folders import read_jsonl
 
 SETTINGS = FinetuneSettings(epochs=1, batch_size=8, threads=1, precision="fp32", max_length=16)
-ROWS = [("the large house", "big"), ("the small house", "little")]
 
 
-def written(table: Table) -> bytes:
+def table_bytes(table: Table) -> bytes:
     stream = io.BytesIO()
     write_table(table, stream)
     return stream.getvalue()
@@ -48,7 +47,7 @@ def as_parquet(path: Path, columns: dict[str, Any], **more: Any) -> Path:
     return path
 
 
-def answered(table: Table, out: Table) -> Table:
+def add_lengths(table: Table, out: Table) -> Table:
     """Stands for a model: the length of each text."""
     return add_columns(out, {"score": [float(len(text)) for text in table.texts("text")]})
 
@@ -80,8 +79,8 @@ def test_other_columns_keep_their_types_and_bytes(tmp_path: Path) -> None:
         "small": pa.array([1, None, 3], pa.uint8()),
     }
     path = as_parquet(tmp_path / "a.parquet", columns, row_group_size=2)
-    asked = PredictRequest(str(path), str(tmp_path / "b.parquet"))
-    assert answer_tables(asked, answered) == 3
+    request = PredictRequest(str(path), str(tmp_path / "b.parquet"))
+    assert answer_tables(request, add_lengths) == 3
     before, after = parquet.read_table(path), parquet.read_table(tmp_path / "b.parquet")
     assert after.drop_columns(["score"]).equals(before)
     assert after.column("score").to_pylist() == [1.0, 2.0, 3.0]
@@ -98,14 +97,14 @@ def test_parquet_becomes_text(tmp_path: Path) -> None:
         "inner": [{"n": 1, "d": date(2020, 1, 1)}, None],
     }
     table = read_table(as_parquet(tmp_path / "a.parquet", columns))
-    assert [json.loads(line) for line in written(as_format(table, "jsonl")).splitlines()] == [
+    assert [json.loads(line) for line in table_bytes(as_format(table, "jsonl")).splitlines()] == [
         {
             **{"text": 'say "a,b"', "day": "2024-01-02", "price": "1.50", "share": None, "tags": ["x", "y"]},
             "inner": {"n": 1, "d": "2020-01-01"},
         },
         {"text": "c", "day": None, "price": "2.25", "share": 0.5, "tags": None, "inner": None},
     ]
-    assert written(as_format(table, "csv")).decode() == (
+    assert table_bytes(as_format(table, "csv")).decode() == (
         'text,day,price,share,tags,inner\n"say ""a,b""",2024-01-02,1.50,,"[""x"", ""y""]",'
         '"{""n"": 1, ""d"": ""2020-01-01""}"\nc,,2.25,0.5,,\n'
     )
@@ -127,21 +126,21 @@ def test_the_outputs_ending_says_the_format(tmp_path: Path, source: str, ending:
         lines = [f'{n},"{text}"' if source == "csv" else f"{n}\t{text}" for n, text in enumerate(texts, 1)]
         path.write_text("\n".join([",".join(("id", "text")) if source == "csv" else "id\ttext", *lines]) + "\n")
     target = tmp_path / f"out.{ending}"
-    assert answer_tables(PredictRequest(str(path), str(target)), answered) == 3
+    assert answer_tables(PredictRequest(str(path), str(target)), add_lengths) == 3
     table = read_table(target)
     assert table.columns == ("id", "text", "score")
     assert table.texts("id") == ("1", "2", "3")
     assert table.texts("text") == tuple(texts)
     assert [float(str(score)) for score in table.column("score")] == [4.0, 3.0, 0.0]
     again = tmp_path / f"again.{ending}"
-    answer_tables(PredictRequest(str(path), str(again)), answered)
+    answer_tables(PredictRequest(str(path), str(again)), add_lengths)
     assert again.read_bytes() == target.read_bytes()
 
 
 @pytest.mark.parametrize(("ending", "unpack"), [(".gz", gzip.open), (".bz2", bz2.open), (".xz", lzma.open)])
 def test_an_output_is_packed_as_it_is_called(tmp_path: Path, ending: str, unpack: Callable[..., Any]) -> None:
     (tmp_path / "in.tsv").write_text("text\na\n")
-    answer_tables(PredictRequest(str(tmp_path / "in.tsv"), f"{tmp_path}/out.tsv{ending}"), answered)
+    answer_tables(PredictRequest(str(tmp_path / "in.tsv"), f"{tmp_path}/out.tsv{ending}"), add_lengths)
     with unpack(tmp_path / f"out.tsv{ending}") as stream:
         assert stream.read() == b"text\tscore\na\t1.0\n"
 
@@ -156,7 +155,7 @@ def test_the_same_format_gives_the_same_bytes_in_blocks(tmp_path: Path, monkeypa
         for size in (10, 1, 2):
             monkeypatch.setattr(asked_module, "BLOCK_ROWS", size)
             for format in ("jsonl", "csv", "parquet"):
-                answer_tables(PredictRequest(f"{tmp_path}/in.{ending}", f"{tmp_path}/{size}.{format}"), answered)
+                answer_tables(PredictRequest(f"{tmp_path}/in.{ending}", f"{tmp_path}/{size}.{format}"), add_lengths)
         for format in ("jsonl", "csv"):
             assert len({(tmp_path / f"{size}.{format}").read_bytes() for size in (10, 1, 2)}) == 1
         tables = [parquet.read_table(tmp_path / f"{size}.parquet") for size in (10, 1, 2)]
@@ -182,9 +181,9 @@ def test_a_field_that_comes_later_does_not_change_what_answers_are_called(
     assert not (tmp_path / "out.jsonl").exists()
     (tmp_path / "in.jsonl").write_text("".join(['{"text": "0", "label": null}\n', *lines]))
     answer_tables(PredictRequest(f"{tmp_path}/in.jsonl", f"{tmp_path}/out.jsonl"), named)
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [row["predicted_label"] for row in found] == [0] * 4
-    assert [row.get("label", "absent") for row in found] == [None, "absent", "absent", 1]
+    rows = read_jsonl(tmp_path / "out.jsonl")
+    assert [row["predicted_label"] for row in rows] == [0] * 4
+    assert [row.get("label", "absent") for row in rows] == [None, "absent", "absent", 1]
 
 
 def test_blocks_end_after_rows_or_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +202,7 @@ def test_a_pipe_is_answered_as_its_rows_come(monkeypatch: pytest.MonkeyPatch, ca
 
     def watched(table: Table, out: Table) -> Table:
         seen.append(capsysbinary.readouterr().out)
-        return answered(table, out)
+        return add_lengths(table, out)
 
     assert answer_tables(PredictRequest("-", "-"), watched) == 3
     assert seen == [b"", b"text\tscore\na\t1.0\n", b"bb\t2.0\n"]
@@ -215,10 +214,10 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
     def piped(data: bytes, **formats: Any) -> bytes:
         given(data, monkeypatch)
         answer_tables(
-            PredictRequest("-", "-", **formats), answered, headerless=("text",) if "lines" in str(formats) else ()
+            PredictRequest("-", "-", **formats), add_lengths, headerless=("text",) if "lines" in str(formats) else ()
         )
-        found: bytes = capsysbinary.readouterr().out
-        return found
+        output: bytes = capsysbinary.readouterr().out
+        return output
 
     assert piped(b"text,n\na,1\n", input_format="csv") == b"text,n,score\na,1,1.0\n"
     assert piped(b"text,n\na,1\n", input_format="csv", output_format="jsonl") == (
@@ -227,8 +226,8 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
     assert piped(b'{"text": "a"}\n', output_format="tsv") == b"text\tscore\na\t1.0\n"
     assert piped(b"text\n\nlast", input_format="lines") == b"text\tscore\ntext\t4.0\n\t0.0\nlast\t4.0\n"
     data = as_parquet(tmp_path / "a.parquet", {"text": ["a"], "n": [1]}).read_bytes()
-    found = piped(data)
-    assert parquet.read_table(io.BytesIO(found)).to_pylist() == [{"text": "a", "n": 1, "score": 1.0}]
+    written_bytes = piped(data)
+    assert parquet.read_table(io.BytesIO(written_bytes)).to_pylist() == [{"text": "a", "n": 1, "score": 1.0}]
     assert piped(data, input_format="parquet", output_format="csv") == b"text,n,score\na,1,1.0\n"
     with pytest.raises(
         InputError, match=r"no column 'text'; .*text,n \(with commas between them\? add --input-format csv"
@@ -238,7 +237,7 @@ def test_a_pipe_holds_what_is_said_or_what_it_begins_with(
         piped(b"a\tb\n", input_format="lines")
 
 
-def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
+def test_an_option_names_the_format_that_a_file_name_does_not(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="absent: there is no such file or folder"):
         read_table(tmp_path / "absent")
     (tmp_path / "rows.dat").write_text("text;\n", "utf-8")
@@ -248,14 +247,14 @@ def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"--output .*out\.xlsx: not a table's name; allowed .*\.parquet.*--output-form"
     ):
-        answer_tables(PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out.xlsx", input_format="jsonl"), answered)
-    asked = PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out", input_format="jsonl", output_format="csv")
-    answer_tables(asked, answered)
+        answer_tables(PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out.xlsx", input_format="jsonl"), add_lengths)
+    request = PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/out", input_format="jsonl", output_format="csv")
+    answer_tables(request, add_lengths)
     assert (tmp_path / "out").read_text() == "text,score\na,1.0\n"
-    answer_tables(PredictRequest(f"{tmp_path}/rows.dat", "/dev/null", input_format="jsonl"), answered)
+    answer_tables(PredictRequest(f"{tmp_path}/rows.dat", "/dev/null", input_format="jsonl"), add_lengths)
     with pytest.raises(InputError, match=r"Parquet is compressed inside; leave \.gz out"):
         answer_tables(
-            PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/o.parquet.gz", input_format="jsonl"), answered
+            PredictRequest(f"{tmp_path}/rows.dat", f"{tmp_path}/o.parquet.gz", input_format="jsonl"), add_lengths
         )
 
 
@@ -277,11 +276,11 @@ def test_a_name_that_does_not_tell_is_told_by_an_option(tmp_path: Path) -> None:
         ({"text": ["a"], "score": [1]}, r"a\.parquet: already has a column 'score'"),
     ],
 )
-def test_a_parquet_file_that_cannot_be_is_told(tmp_path: Path, columns: dict[str, Any], words: str) -> None:
+def test_an_impossible_parquet_file_is_reported(tmp_path: Path, columns: dict[str, Any], words: str) -> None:
     path = as_parquet(tmp_path / "a.parquet", columns)
     for target in ("out.parquet", "out.csv"):
         with pytest.raises(InputError, match=words):
-            answer_tables(PredictRequest(str(path), str(tmp_path / target)), answered)
+            answer_tables(PredictRequest(str(path), str(tmp_path / target)), add_lengths)
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
 
 
@@ -304,7 +303,7 @@ def test_files_that_are_not_what_they_are_called(tmp_path: Path) -> None:
         read_table(tmp_path / "absent.parquet")
 
 
-def test_a_text_that_is_not_utf8_is_told_with_its_row(tmp_path: Path) -> None:
+def test_a_text_that_is_not_utf8_is_reported_with_its_row(tmp_path: Path) -> None:
     broken = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"a\xff"))
     as_parquet(tmp_path / "a.parquet", {"text": broken})
     with pytest.raises(InputError, match=r"a\.parquet: row 2: 'text' is not UTF-8 text"):
@@ -314,10 +313,10 @@ def test_a_text_that_is_not_utf8_is_told_with_its_row(tmp_path: Path) -> None:
 def test_json_lines_of_several_kinds_are_no_column(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "two"}\n')
     with pytest.raises(InputError, match=r"a\.jsonl: 'n' cannot be a column of Parquet.*write JSON lines"):
-        answer_tables(PredictRequest(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.parquet"), answered)
+        answer_tables(PredictRequest(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.parquet"), add_lengths)
     (tmp_path / "b.csv").write_text("text,x,x\na,1,2\n")
     with pytest.raises(InputError, match=r"b\.csv: expected one column 'x', got several; jsonl holds one"):
-        answer_tables(PredictRequest(f"{tmp_path}/b.csv", f"{tmp_path}/b.jsonl"), answered)
+        answer_tables(PredictRequest(f"{tmp_path}/b.csv", f"{tmp_path}/b.jsonl"), add_lengths)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.csv"]
 
 
@@ -349,10 +348,9 @@ def test_choices_are_read_from_parquet(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
+def answerers(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
     """A folder with models of one text, of a pair's number, of several labels and of choices, learned from Parquet."""
     folder = tmp_path_factory.mktemp("tuned")
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(folder / "tok")
     texts = [f"the {'large' if n % 2 else 'small'} house {n}" for n in range(16)]
     made = {
         "classify": ({"text": texts, "label": [n % 2 for n in range(16)]}, get_task("classify")),
@@ -373,24 +371,24 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
         (folder / f"{name}-data").mkdir()
         for part in ("train", "dev"):
             as_parquet(folder / f"{name}-data" / f"{part}.parquet", columns)
-        run: Any = {"data": folder / f"{name}-data", "out": folder / name, "tokenizer": folder / "tok"}
+        run: Any = {"data": folder / f"{name}-data", "out": folder / name, "tokenizer": own_tokenizer}
         finetune(SETTINGS, task, model="random:tiny", **run)
     return folder
 
 
 @pytest.mark.parametrize("name", ["classify", "regress", "multilabel", "swag"])
-def test_models_answer_parquet_and_the_same_in_every_format(tuned: Path, tmp_path: Path, name: str) -> None:
-    data = tuned / f"{name}-data" / "dev.parquet"
+def test_models_answer_parquet_and_the_same_in_every_format(answerers: Path, tmp_path: Path, name: str) -> None:
+    data = answerers / f"{name}-data" / "dev.parquet"
     task = SWAG if name == "swag" else get_task(name)
     text: Any = {"text": ("a", "b")} if name == "regress" else {}
-    assert evaluate_task(task, model=str(tuned / name), data=data.parent, **text)["examples"] == 16
+    assert evaluate_task(task, model=str(answerers / name), data=data.parent, **text)["examples"] == 16
     for ending in ("parquet", "jsonl", "csv"):
-        found = predict_file(str(tuned / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
-        assert found["rows"] == 16
+        summary = predict_file(str(answerers / name), str(data), f"{tmp_path}/out.{ending}", precision="fp32")
+        assert summary["rows"] == 16
     kept = parquet.read_table(tmp_path / "out.parquet")
     before = parquet.read_table(data)
     assert kept.select(before.column_names).equals(before)
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    lines = read_jsonl(tmp_path / "out.jsonl")
     answer = {"regress": "score"}.get(name, "predicted_label")
     assert [line[answer] for line in lines] == kept.column(answer).to_pylist()
     cells = read_table(tmp_path / "out.csv").texts(answer)
@@ -401,58 +399,60 @@ def test_models_answer_parquet_and_the_same_in_every_format(tuned: Path, tmp_pat
         assert kind in (pa.float64(), pa.list_(pa.float64()))
 
 
-def command(*arguments: object, env: Mapping[str, str] = {}, **more: Any) -> subprocess.CompletedProcess[bytes]:
+def run_command(*arguments: object, env: Mapping[str, str] = {}, **more: Any) -> subprocess.CompletedProcess[bytes]:
     typed = [sys.executable, "-m", "bertwright", *map(str, arguments)]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env}
     return subprocess.run(typed, capture_output=True, env=env, timeout=120, **more)
 
 
-def test_lines_are_answered_through_a_pipe(tuned: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ("predict", "--model", tuned / "classify", "--precision", "fp32")
-    plain = command(*asked, "--input-format", "lines", input=b"the large house\n\nthe small house\n")
+def test_lines_are_answered_through_a_pipe(answerers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("predict", "--model", answerers / "classify", "--precision", "fp32")
+    plain = run_command(*arguments, "--input-format", "lines", input=b"the large house\n\nthe small house\n")
     assert (plain.returncode, plain.stderr) == (0, b"answering in fp32\n")
     head, *rows = plain.stdout.decode().splitlines()
     assert head == "text\tlabel\tprobability_0\tprobability_1"
     assert [row.split("\t")[0] for row in rows] == ["the large house", "", "the small house"]
-    raw = command(*asked, "--raw", "--output-format", "jsonl", input=b"the large house\n")
+    raw = run_command(*arguments, "--raw", "--output-format", "jsonl", input=b"the large house\n")
     fields = json.loads(raw.stdout)
     assert list(fields) == ["text", "label", "probabilities"]
     for more, words in [
-        (["--model", f"{tuned}/regress", "--input-format", "lines"], "is a model for pairs (regress)"),
+        (["--model", f"{answerers}/regress", "--input-format", "lines"], "is a model for pairs (regress)"),
         (
-            ["--model", f"{tuned}/swag", "--input-format", "lines"],
+            ["--model", f"{answerers}/swag", "--input-format", "lines"],
             "--input-format lines: for a model of choices (swag)",
         ),
-        (["--model", f"{tuned}/classify", "--raw", "--text-column", "a"], "--raw reads plain text without columns"),
-        (["--model", f"{tuned}/classify", "--raw", "--input-format", "csv"], "--raw means --input-format lines; "),
+        (["--model", f"{answerers}/classify", "--raw", "--text-column", "a"], "--raw reads plain text without columns"),
+        (["--model", f"{answerers}/classify", "--raw", "--input-format", "csv"], "--raw means --input-format lines; "),
     ]:
         assert main(["predict", *more]) == 2
         assert words in capsys.readouterr().err
 
 
-def test_a_pipe_that_is_closed_early_ends_it_quietly(tuned: Path, tmp_path: Path) -> None:
+def test_a_pipe_that_is_closed_early_ends_it_quietly(answerers: Path, tmp_path: Path) -> None:
     rows = "".join(f"the small house {n} {'x' * 500}\n" for n in range(500))
     (tmp_path / "many.txt").write_text(rows)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    typed = f"{sys.executable} -m bertwright predict --model {tuned}/classify --input-format lines --input many.txt"
-    found = subprocess.run(
+    typed = f"{sys.executable} -m bertwright predict --model {answerers}/classify --input-format lines --input many.txt"
+    completed = subprocess.run(
         ["bash", "-c", f"{typed} | head -1"], capture_output=True, env=env, cwd=tmp_path, timeout=120
     )
-    assert found.stdout == b"text\tlabel\tprobability_0\tprobability_1\n"
-    assert b"roken" not in found.stderr
-    assert found.stderr.count(b"\n") == 1, found.stderr  # what it answers in
+    assert completed.stdout == b"text\tlabel\tprobability_0\tprobability_1\n"
+    assert b"roken" not in completed.stderr
+    assert completed.stderr.count(b"\n") == 1, completed.stderr  # what it answers in
 
 
-def test_no_control_codes_where_there_is_no_terminal(tuned: Path, tmp_path: Path, own_text: Path) -> None:
+def test_no_control_codes_where_there_is_no_terminal(
+    answerers: Path, tmp_path: Path, own_text: Path, own_tokenizer: Path
+) -> None:
     """Nor where a terminal's colours are forced upon a file."""
     (tmp_path / "in.txt").write_text("".join(f"the small house {n}\n" for n in range(50)))
-    model = tuned / "classify"
+    model = answerers / "classify"
     for arguments in (
         ["predict", "--model", model, "--input-format", "lines", "--input", tmp_path / "in.txt"],
-        ["evaluate", "classify", "--model", model, "--data", tuned / "classify-data"],
+        ["evaluate", "classify", "--model", model, "--data", answerers / "classify-data"],
         ["features", "--model", model, "--input", tmp_path / "in.txt", "--output", tmp_path / "f.npz"],
-        ["corpus", "build", own_text, "--tokenizer", tuned / "tok", "--out", tmp_path / "c", "--workers", 1],
+        ["corpus", "build", own_text, "--tokenizer", own_tokenizer, "--out", tmp_path / "c", "--workers", 1],
     ):
-        found = command(*arguments, env={"FORCE_COLOR": "1"})
-        assert found.returncode == 0, found.stderr
-        assert not re.search(rb"[\x00-\x08\x0b-\x1f]", found.stderr + found.stdout), arguments[0]
+        completed = run_command(*arguments, env={"FORCE_COLOR": "1"})
+        assert completed.returncode == 0, completed.stderr
+        assert not re.search(rb"[\x00-\x08\x0b-\x1f]", completed.stderr + completed.stdout), arguments[0]

@@ -1,6 +1,5 @@
 """The next-token loss beside a task's: what it is, whose head it uses, when it is there, and who is refused it."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +27,21 @@ from bertwright.tasks.auxiliary_lm import COUNT, TERM, BackboneCall, language_lo
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import get_spec
-from bertwright.text.wordpiece import train_tokenizer
-from tests.support.task_examples import PLACES, example_data
+from bertwright.text.wordpiece import Tokenizer
+from tests.support.folders import read_jsonl
+from tests.support.task_examples import example_data
 
 FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=40, threads=1, precision="fp32")
 LEFT: tuple[System, ...] = ("gpt", "bert-left", "lstm-left")
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str, str]:
+def language_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> dict[str, str]:
     """A language model's folder for each system."""
     folder = tmp_path_factory.mktemp("models")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450)
-    words.save(folder / "tok")
+    vocab_size = Tokenizer.load(places_tokenizer).vocab_size
     for system in (*LEFT, "bert-right"):
-        shape = system_config(system, "tiny", words.vocab_size, max_positions=64)
+        shape = system_config(system, "tiny", vocab_size, max_positions=64)
         config = with_dropout(shape, 0.0)
         model = LanguageModel(config)
         init_weights(model, 0.05, torch.Generator().manual_seed(4))
@@ -50,7 +49,7 @@ def models(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
             if name.endswith("bias") and "encoder" not in name:
                 nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(5))
         kind = language_architecture(config)
-        save_model(folder / system, model, config=config, tokenizer=folder / "tok", architecture=kind)
+        save_model(folder / system, model, config=config, tokenizer=places_tokenizer, architecture=kind)
     return {system: str(folder / system) for system in (*LEFT, "bert-right")}
 
 
@@ -64,7 +63,7 @@ def bound(model: str, task: str, folder: Path) -> tuple[BoundTask, nn.Module]:
 
 
 def plain_loss(model: Any, system: System, ids: Tensor, mask: Tensor) -> Tensor:
-    """Row by row, the cross entropy of the logits at each place and the token that comes next."""
+    """Row by row, the cross entropy between the logits of each position and the next token."""
     total = torch.zeros(())
     for row, real in zip(ids, mask, strict=True):
         alone = row[real][None].long()
@@ -82,10 +81,10 @@ def plain_loss(model: Any, system: System, ids: Tensor, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("system", LEFT)
 def test_the_loss_is_that_of_the_shifted_logits_by_the_models_own_head(
-    system: System, models: dict[str, str], tmp_path: Path
+    system: System, language_models: dict[str, str], tmp_path: Path
 ) -> None:
-    work, model = bound(models[system], "sst2", tmp_path)
-    stored = open_model(models[system]).weights or {}
+    work, model = bound(language_models[system], "sst2", tmp_path)
+    stored = open_model(language_models[system]).weights or {}
     for name in ("masked_lm.bias", "lm.bias"):
         assert (name in model.state_dict()) == (name in stored)
         if name in stored:
@@ -98,18 +97,22 @@ def test_the_loss_is_that_of_the_shifted_logits_by_the_models_own_head(
     assert trainable.counts(batch)[counted] == work.lengths.sum() - len(work.lengths)
     grown = trainable.flops(batch)
     assert grown > kind_of(work.task).prepare(
-        work.task, tmp_path / "data", open_tokenizer(open_model(models[system])), open_model(models[system]).config, 40
+        work.task,
+        tmp_path / "data",
+        open_tokenizer(open_model(language_models[system])),
+        open_model(language_models[system]).config,
+        40,
     ).trainable(model).flops(batch)
 
 
 @pytest.mark.parametrize("task", ["mrpc", "swag", "squad1", "ner"])
 @pytest.mark.parametrize("system", LEFT)
 def test_every_kind_of_task_has_its_own_loss_beside_it(
-    system: System, task: str, models: dict[str, str], tmp_path: Path
+    system: System, task: str, language_models: dict[str, str], tmp_path: Path
 ) -> None:
     """The task's loss and gradient of its head are what they are without; all rows that are read are predicted."""
-    work, model = bound(models[system], task, tmp_path)
-    saved, spec = open_model(models[system]), get_spec(task)
+    work, model = bound(language_models[system], task, tmp_path)
+    saved, spec = open_model(language_models[system]), get_spec(task)
     alone = kind_of(spec).prepare(spec, tmp_path / "data", open_tokenizer(saved), saved.config, FAST.max_length)
     batch = work.batch(np.arange(len(work.lengths)))
     both, one = work.trainable(model), alone.trainable(model)
@@ -124,99 +127,103 @@ def test_every_kind_of_task_has_its_own_loss_beside_it(
     assert float(head.grad.abs().max()) > 0
 
 
-def test_a_body_is_overheard_only_within(models: dict[str, str]) -> None:
-    body = build_backbone(open_model(models["gpt"]).config).eval()
+def test_a_backbone_is_overheard_only_within(language_models: dict[str, str]) -> None:
+    backbone = build_backbone(open_model(language_models["gpt"]).config).eval()
     ids = torch.randint(5, 90, (2, 7))
     rows = ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)
     at = torch.tensor([[6, 0], [3, 3]])
     with torch.inference_mode():
-        before = body(*rows, at=at).last
-        with recorded(body) as calls:
-            assert torch.allclose(body(*rows, at=at).last, before, atol=1e-6)
-            assert torch.allclose(body.summary(*rows), body(*rows).last[:, -1], atol=1e-6)
-            assert [call.last.shape for call in calls] == [(2, 7, body.config.hidden)] * 3
-        assert body(*rows, at=at).last.shape == before.shape
+        before = backbone(*rows, at=at).last
+        with recorded(backbone) as calls:
+            assert torch.allclose(backbone(*rows, at=at).last, before, atol=1e-6)
+            assert torch.allclose(backbone.summary(*rows), backbone(*rows).last[:, -1], atol=1e-6)
+            assert [call.last.shape for call in calls] == [(2, 7, backbone.config.hidden)] * 3
+        assert backbone(*rows, at=at).last.shape == before.shape
         assert len(calls) == 3
 
 
-def test_what_pads_a_row_is_not_predicted(models: dict[str, str]) -> None:
-    config = open_model(models["gpt"]).config
+def test_what_pads_a_row_is_not_predicted(language_models: dict[str, str]) -> None:
+    config = open_model(language_models["gpt"]).config
     model = nn.ModuleDict({"encoder": build_backbone(config), "lm": TiedOutput(config)}).eval()
     ids = torch.randint(5, 90, (1, 6))
     mask = torch.ones_like(ids, dtype=torch.bool)
     wider = torch.nn.functional.pad(ids, (0, 3), value=7), torch.nn.functional.pad(mask, (0, 3))
     losses = []
     with torch.no_grad():
-        for given, real in ((ids, mask), wider):
-            last = model["encoder"](given, torch.zeros_like(given), real).last
-            losses.append(float(language_loss(model, BackboneCall(given, real, last))))
+        for padded_ids, real in ((ids, mask), wider):
+            last = model["encoder"](padded_ids, torch.zeros_like(padded_ids), real).last
+            losses.append(float(language_loss(model, BackboneCall(padded_ids, real, last))))
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def run(settings: FinetuneSettings, model: str, folder: Path, **more: Any) -> tuple[list[dict[str, Any]], Any]:
+def finetune_logged(
+    settings: FinetuneSettings, model: str, folder: Path, **more: Any
+) -> tuple[list[dict[str, Any]], Any]:
     """The log lines of a short fine-tuning and the weights of its model."""
     data = folder / "data"
     if not data.exists():
         example_data(get_spec("sst2"), folder)
     out = folder / f"run-{len(list(folder.iterdir()))}"
     finetune(settings, get_spec("sst2"), model=model, data=data, out=out, **more)
-    lines = [json.loads(line) for line in (out / "seed-0" / "metrics.jsonl").read_text().splitlines()]
+    lines = read_jsonl(out / "seed-0" / "metrics.jsonl")
     return [line for line in lines if "loss" in line], out
 
 
-def test_weight_nought_is_none_and_half_is_gpts(models: dict[str, str], tmp_path: Path) -> None:
+def test_weight_nought_is_none_and_half_is_gpts(language_models: dict[str, str], tmp_path: Path) -> None:
     nought = FAST.model_copy(update={"lm_weight": 0.0})
     half = FAST.model_copy(update={"lm_weight": 0.5})
-    lines, left = run(FAST, models["bert-left"], tmp_path)
-    lines_nought, left_nought = run(nought, models["bert-left"], tmp_path)
+    lines, left = finetune_logged(FAST, language_models["bert-left"], tmp_path)
+    lines_nought, left_nought = finetune_logged(nought, language_models["bert-left"], tmp_path)
     assert TERM not in lines[0]
     assert TERM not in lines_nought[0]
     first, second = (load_file(out / "model" / "model.safetensors") for out in (left, left_nought))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not any(name.startswith("masked_lm.") for name in first)
-    lines, gpt = run(FAST, models["gpt"], tmp_path)
-    lines_half, gpt_half = run(half, models["gpt"], tmp_path)
+    lines, gpt = finetune_logged(FAST, language_models["gpt"], tmp_path)
+    lines_half, gpt_half = finetune_logged(half, language_models["gpt"], tmp_path)
     assert lines[0][TERM] == lines_half[0][TERM] > 0
     first, second = (load_file(out / "model" / "model.safetensors") for out in (gpt, gpt_half))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    lines_nought, _ = run(nought, models["gpt"], tmp_path)
+    lines_nought, _ = finetune_logged(nought, language_models["gpt"], tmp_path)
     assert TERM not in lines_nought[0]
 
 
-def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(models: dict[str, str], tmp_path: Path) -> None:
-    asked = FAST.model_copy(update={"lm_weight": 0.5})
-    _, out = run(asked, models["bert-left"], tmp_path)
-    before, after = (open_model(place).weights or {} for place in (models["bert-left"], str(out)))
+def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(
+    language_models: dict[str, str], tmp_path: Path
+) -> None:
+    settings = FAST.model_copy(update={"lm_weight": 0.5})
+    _, out = finetune_logged(settings, language_models["bert-left"], tmp_path)
+    before, after = (open_model(folder).weights or {} for folder in (language_models["bert-left"], str(out)))
     name = "masked_lm.transform.weight"
     assert float((after[name] - before[name]).abs().max()) > 1e-5
     model = load(out)
     assert model.kind == "classification"
     assert not model.can("fill")
-    assert load(models["bert-left"]).kind == "vectors"
+    assert load(language_models["bert-left"]).kind == "vectors"
 
 
-def test_who_is_refused(models: dict[str, str], tmp_path: Path) -> None:
+def test_who_is_refused(language_models: dict[str, str], tmp_path: Path) -> None:
     example_data(get_spec("squad1"), tmp_path)
     where: Any = {"data": tmp_path / "data", "out": tmp_path / "run"}
-    asked = FAST.model_copy(update={"lm_weight": 0.5})
-    words = Path(models["gpt"])
+    settings = FAST.model_copy(update={"lm_weight": 0.5})
+    words = Path(language_models["gpt"])
     with pytest.raises(
         InputError,
         match=r"--lm-weight 0\.5: random:tiny has states that depend on later tokens",
     ):
-        finetune(asked, get_spec("squad1"), model="random:tiny", tokenizer=words, **where)
+        finetune(settings, get_spec("squad1"), model="random:tiny", tokenizer=words, **where)
     with pytest.raises(
         InputError,
         match=r"bert-right has states that depend on later tokens",
     ):
-        finetune(asked, get_spec("squad1"), model=models["bert-right"], **where)
-    add_bilstm = asked.model_copy(update={"bilstm": 16})
+        finetune(settings, get_spec("squad1"), model=language_models["bert-right"], **where)
+    add_bilstm = settings.model_copy(update={"bilstm": 16})
     with pytest.raises(InputError, match="gpt with a BiLSTM on top has states that depend on later tokens"):
-        finetune(add_bilstm, get_spec("squad1"), model=models["gpt"], **where)
-    features = asked.model_copy(update={"features": "last"})
+        finetune(add_bilstm, get_spec("squad1"), model=language_models["gpt"], **where)
+    features = settings.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match="leave --bilstm and --lm-weight out"):
-        finetune(features, get_spec("squad1"), model=models["gpt"], **where)
+        finetune(features, get_spec("squad1"), model=language_models["gpt"], **where)
     assert not (tmp_path / "run").exists()
 
 

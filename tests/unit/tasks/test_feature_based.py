@@ -31,7 +31,7 @@ FAST = FinetuneSettings(epochs=6, batch_size=4, max_length=24, threads=1, featur
 
 
 @pytest.fixture
-def given(tmp_path: Path, own_text: Path) -> dict[str, Any]:
+def features_arguments(tmp_path: Path, own_text: Path) -> dict[str, Any]:
     """A tokenizer, a table that can be learned, and the arguments of a fine-tuning."""
     train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
     data = tmp_path / "data"
@@ -43,27 +43,29 @@ def given(tmp_path: Path, own_text: Path) -> dict[str, Any]:
 
 
 def test_features_are_computed_where_ctrl_c_ends_it_at_once(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    features_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the training loop it would be heard after the step, of which the first one would wait for all features."""
     with monkeypatch.context() as patched:
         patched.setattr(frozen, "_fill", lambda *_: signal.raise_signal(signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
-            finetune(FAST, SST2, out=tmp_path / "run", **given)
-    again = finetune(FAST, SST2, out=tmp_path / "run", resume=True, **given)
-    assert again["scores"] == finetune(FAST, SST2, out=tmp_path / "whole", **given)["scores"]
+            finetune(FAST, SST2, out=tmp_path / "run", **features_arguments)
+    again = finetune(FAST, SST2, out=tmp_path / "run", resume=True, **features_arguments)
+    assert again["scores"] == finetune(FAST, SST2, out=tmp_path / "whole", **features_arguments)["scores"]
 
 
 def test_states_are_kept_in_a_file_that_need_not_fit_into_memory(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    features_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file has numpy's own bytes; where the disk has no room, nothing is computed and nothing is left."""
-    words = Tokenizer.load(given["tokenizer"])
-    encoder = frozen_encoder(open_model("random:tiny", tokenizer=given["tokenizer"], vocab_size=words.vocab_size))
+    words = Tokenizer.load(features_arguments["tokenizer"])
+    encoder = frozen_encoder(
+        open_model("random:tiny", tokenizer=features_arguments["tokenizer"], vocab_size=words.vocab_size)
+    )
     wanted = positions_of(encode(words, ["the river is wide", "no"], max_length=16))
     filled = []
     really = frozen._fill
-    monkeypatch.setattr(frozen, "_fill", lambda *given: (filled.append(given[0]), really(*given)))
+    monkeypatch.setattr(frozen, "_fill", lambda *arguments: (filled.append(arguments[0]), really(*arguments)))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
@@ -72,11 +74,11 @@ def test_states_are_kept_in_a_file_that_need_not_fit_into_memory(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert filled == list((tmp_path / "cache").iterdir()) == []
-    found = frozen.states_for(encoder, wanted, [0, 2], cache=tmp_path / "cache")
+    states = frozen.states_for(encoder, wanted, [0, 2], cache=tmp_path / "cache")
     assert isinstance(filled[0], np.memmap)
-    assert isinstance(found.values, np.memmap)
+    assert isinstance(states.values, np.memmap)
     alone = frozen.states_for(encoder, wanted, [0, 2])
-    assert np.array_equal(found.values, alone.values)
+    assert np.array_equal(states.values, alone.values)
     np.save(tmp_path / "numpys.npy", alone.values)
     (path,) = (tmp_path / "cache").iterdir()
     assert path.read_bytes() == (tmp_path / "numpys.npy").read_bytes()
@@ -109,7 +111,7 @@ def test_a_weighted_sum_and_a_concatenation() -> None:
         summed.factor.fill_(1.5)
     shares = torch.tensor([0.0, 1.0, -1.0, 2.0]).exp()
     shares /= shares.sum()
-    expected = 1.5 * sum(share * states[:, :, place] for place, share in enumerate(shares))
+    expected = 1.5 * sum(share * states[:, :, position] for position, share in enumerate(shares))
     torch.testing.assert_close(summed.mix(states), expected)
     assert summed.shares.requires_grad
     with_embeddings = Recurrent("elmo", states=4, hidden=5, width=6, dropout=0.0)
@@ -132,28 +134,28 @@ def test_what_pads_a_row_changes_nothing() -> None:
     assert not both[1, 3:].any()
 
 
-def test_states_are_those_of_the_encoder(given: dict[str, Any]) -> None:
+def test_states_are_those_of_the_encoder(features_arguments: dict[str, Any]) -> None:
     """Whatever rows stand in one batch; segments of pairs too."""
-    words = Tokenizer.load(given["tokenizer"])
-    saved = open_model("random:tiny", tokenizer=given["tokenizer"], vocab_size=words.vocab_size)
+    words = Tokenizer.load(features_arguments["tokenizer"])
+    saved = open_model("random:tiny", tokenizer=features_arguments["tokenizer"], vocab_size=words.vocab_size)
     encoder = frozen_encoder(saved)
     encoded = encode(words, ["The river.", "A mill stands by the water."], ["No", "It turns all day."], max_length=24)
-    found = frozen.states_for(encoder, positions_of(encoded), [0, 2])
+    states = frozen.states_for(encoder, positions_of(encoded), [0, 2])
     for row, ids in enumerate(encoded.ids):
         given_ids = torch.from_numpy(ids)[None].long()
         segments = (torch.arange(len(ids)) >= int(encoded.first[row])).long()[None]
         hidden = encoder(given_ids, segments, torch.ones_like(given_ids) > 0, all_hidden=True).hidden
-        ours = torch.from_numpy(found.values[found.ends[row] : found.ends[row + 1]])
+        ours = torch.from_numpy(states.values[states.ends[row] : states.ends[row + 1]])
         torch.testing.assert_close(ours[:, 0], hidden[0][0].detach(), atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(ours[:, 1], hidden[2][0].detach(), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_learns_answers_and_comes_back(given: dict[str, Any], tmp_path: Path, way: Any) -> None:
-    found = finetune(FAST.model_copy(update={"features": way}), SST2, out=tmp_path / "run", **given)
-    assert found["mean"] == 1.0
+def test_it_learns_answers_and_comes_back(features_arguments: dict[str, Any], tmp_path: Path, way: Any) -> None:
+    result = finetune(FAST.model_copy(update={"features": way}), SST2, out=tmp_path / "run", **features_arguments)
+    assert result["mean"] == 1.0
     folder = tmp_path / "run"
-    assert evaluate_task(SST2, model=str(folder), data=given["data"])["accuracy"] == 1.0
+    assert evaluate_task(SST2, model=str(folder), data=features_arguments["data"])["accuracy"] == 1.0
     (tmp_path / "in.tsv").write_text("sentence\nthe river is wide 99\nno 98\n")
     predict_file(str(folder), str(tmp_path / "in.tsv"), str(tmp_path / "out.tsv"))
     assert [line.split("\t")[1] for line in (tmp_path / "out.tsv").read_text().splitlines()] == [
@@ -165,9 +167,11 @@ def test_it_learns_answers_and_comes_back(given: dict[str, Any], tmp_path: Path,
 
 
 def test_the_encoder_stays_and_its_states_are_computed_once(
-    given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    features_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finetune(FAST.model_copy(update={"features": None, "epochs": 1}), SST2, out=tmp_path / "first", **given)
+    finetune(
+        FAST.model_copy(update={"features": None, "epochs": 1}), SST2, out=tmp_path / "first", **features_arguments
+    )
     calls = []
     really = frozen._fill
 
@@ -176,15 +180,15 @@ def test_the_encoder_stays_and_its_states_are_computed_once(
         return really(*arguments)
 
     monkeypatch.setattr(frozen, "_fill", counted)
-    found = finetune(
+    result = finetune(
         FAST.model_copy(update={"seeds": 3}),
         SST2,
         model=str(tmp_path / "first"),
-        data=given["data"],
+        data=features_arguments["data"],
         out=tmp_path / "run",
     )
     assert len(calls) == 2  # train and dev, for all seeds
-    assert len(set(map(json.dumps, found["seeds"]))) == 3
+    assert len(set(map(json.dumps, result["seeds"]))) == 3
     before, after = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("first", "run"))
     for name, tensor in before.items():
         if name.startswith(("bert.embeddings", "bert.encoder")):
@@ -192,43 +196,43 @@ def test_the_encoder_stays_and_its_states_are_computed_once(
     assert "classifier.weight" not in after
 
 
-def test_the_same_seed_gives_the_same_bytes(given: dict[str, Any], tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_bytes(features_arguments: dict[str, Any], tmp_path: Path) -> None:
     torch.manual_seed(1)
-    finetune(FAST, SST2, out=tmp_path / "a", **given)
+    finetune(FAST, SST2, out=tmp_path / "a", **features_arguments)
     torch.manual_seed(2)
-    finetune(FAST, SST2, out=tmp_path / "b", **given)
+    finetune(FAST, SST2, out=tmp_path / "b", **features_arguments)
     one, two = (tmp_path / name / "model" / "model.safetensors" for name in "ab")
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_pairs_and_numbers(given: dict[str, Any], tmp_path: Path) -> None:
+def test_pairs_and_numbers(features_arguments: dict[str, Any], tmp_path: Path) -> None:
     rows = [("one river", "two mills", n % 4 + 0.5) for n in range(16)]
     lines = "".join(f"{a} {n}\t{b} {y}\t{y}\n" for n, (a, b, y) in enumerate(rows))
     (tmp_path / "numbers.tsv").write_text(f"sentence1\tsentence2\tscore\n{lines}")
-    found = finetune(FAST, STSB, **{**given, "data": tmp_path / "numbers.tsv", "out": tmp_path / "run"})
-    assert np.isfinite(found["mean"])
+    result = finetune(FAST, STSB, **{**features_arguments, "data": tmp_path / "numbers.tsv", "out": tmp_path / "run"})
+    assert np.isfinite(result["mean"])
     predict_file(str(tmp_path / "run"), str(tmp_path / "numbers.tsv"), str(tmp_path / "out.tsv"))
     assert (tmp_path / "out.tsv").read_text().startswith("sentence1\tsentence2\tscore\tpredicted_score\n")
 
 
-def test_nobodys_auto_model_opens_it(given: dict[str, Any], tmp_path: Path) -> None:
+def test_nobodys_auto_model_opens_it(features_arguments: dict[str, Any], tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    finetune(FAST.model_copy(update={"epochs": 1}), SST2, out=tmp_path / "run", **given)
+    finetune(FAST.model_copy(update={"epochs": 1}), SST2, out=tmp_path / "run", **features_arguments)
     with pytest.raises(ValueError, match="bertwright-features"):
         transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
 
 
-def test_what_does_not_go_together_is_refused(given: dict[str, Any], tmp_path: Path) -> None:
+def test_what_does_not_go_together_is_refused(features_arguments: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--features freezes every layer; leave --new-layers and --frozen-layers out"):
-        finetune(FAST.model_copy(update={"frozen_layers": 1}), SST2, out=tmp_path / "run", **given)
+        finetune(FAST.model_copy(update={"frozen_layers": 1}), SST2, out=tmp_path / "run", **features_arguments)
     for ignored in ({"layer_decay": 0.5}, {"activation_checkpointing": True}):
         with pytest.raises(
             InputError, match="--features freezes every layer; leave --layer-decay and --activation-checkpointing out"
         ):
-            finetune(FAST.model_copy(update=ignored), SST2, out=tmp_path / "run", **given)
+            finetune(FAST.model_copy(update=ignored), SST2, out=tmp_path / "run", **features_arguments)
     (tmp_path / "swag.jsonl").write_text('{"context": "a", "choices": ["b", "c"], "label": 0}\n' * 4)
     with pytest.raises(InputError, match="--features: swag cannot be learned from features"):
-        finetune(FAST, SWAG, **{**given, "data": tmp_path / "swag.jsonl", "out": tmp_path / "run"})
+        finetune(FAST, SWAG, **{**features_arguments, "data": tmp_path / "swag.jsonl", "out": tmp_path / "run"})
     assert not (tmp_path / "run").exists()
     with pytest.raises(InputError, match="BiLSTM width 7: expected an even number"):
         Recurrent("last", states=1, hidden=4, width=7, dropout=0.0)

@@ -15,10 +15,10 @@ from bertwright.errors import InputError
 from bertwright.text.bpe import BPETokenizer, read_bpe
 from bertwright.text.wordpiece import Tokenizer
 from tests.support import bpe_oracle
+from tests.support.texts import own_lines
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 FILES = {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"}
 ODD = (
     "",
@@ -33,34 +33,34 @@ ODD = (
 )
 
 
-def lines() -> list[str]:
-    return [line for line in OWN_TEXT.read_text("utf-8").splitlines() if line]
-
-
-def words_of(text: str) -> list[str]:
+def english_words(text: str) -> list[str]:
     """Lower-cased words and single punctuation characters of plain English."""
     return re.findall(r"[a-z0-9]+|[^a-z0-9\s]", text.lower())
 
 
 @cache
-def own() -> BPETokenizer:
-    return BPETokenizer(*bpe_oracle.learn(words_of(" ".join(lines())), 250))
+def oracle_bpe() -> BPETokenizer:
+    return BPETokenizer(*bpe_oracle.learn(english_words(" ".join(own_lines())), 250))
 
 
 def test_ids_are_those_of_the_plain_loop() -> None:
-    found = own()
-    texts = [line for line in lines() if line.isascii()]
+    tokenizer = oracle_bpe()
+    texts = [line for line in own_lines() if line.isascii()]
     assert len(texts) > 20
     seen = set()
-    for text, ids in zip(texts, found.ids(texts), strict=True):
-        expected = [piece for word in words_of(text) for piece in bpe_oracle.cut(word, found.merges)]
-        assert [found.pieces[id] for id in ids] == expected
+    for text, ids in zip(texts, tokenizer.ids(texts), strict=True):
+        expected = [piece for word in english_words(text) for piece in bpe_oracle.cut(word, tokenizer.merges)]
+        assert [tokenizer.pieces[id] for id in ids] == expected
         seen.update(expected)
     assert len(seen) > 150
-    assert found.ids(["harbour", "", "Ω harbourω"]) == [
-        found.ids(["harbour"])[0],
+    assert tokenizer.ids(["harbour", "", "Ω harbourω"]) == [
+        tokenizer.ids(["harbour"])[0],
         [],
-        [found.unk_id, *(found.id_of(piece) for piece in bpe_oracle.cut("harbourω", found.merges)[:-1]), found.unk_id],
+        [
+            tokenizer.unk_id,
+            *(tokenizer.id_of(piece) for piece in bpe_oracle.cut("harbourω", tokenizer.merges)[:-1]),
+            tokenizer.unk_id,
+        ],
     ]
 
 
@@ -74,22 +74,22 @@ def test_merges_apply_in_their_order_and_ends_of_words_are_other_letters() -> No
 
 
 def test_offsets_point_into_the_text() -> None:
-    found = own()
-    texts = [*lines(), *ODD]
-    for text, ids, (again, spans) in zip(texts, found.ids(texts), found.offsets(texts), strict=True):
+    tokenizer = oracle_bpe()
+    texts = [*own_lines(), *ODD]
+    for text, ids, (again, spans) in zip(texts, tokenizer.ids(texts), tokenizer.offsets(texts), strict=True):
         assert again == ids
         for id, (start, end) in zip(ids, spans, strict=True):
-            piece = found.pieces[id].removesuffix("</w>")
-            if id != found.unk_id and text.isascii():
+            piece = tokenizer.pieces[id].removesuffix("</w>")
+            if id != tokenizer.unk_id and text.isascii():
                 assert text[start:end].lower() == piece
 
 
 def test_decode_gives_the_words_back() -> None:
-    found = own()
-    for text in lines():
+    tokenizer = oracle_bpe()
+    for text in own_lines():
         if text.isascii():
-            assert found.decode(found.ids([text])[0]).split() == words_of(text)
-    assert found.decode([found.unk_id]) == "<unk>"
+            assert tokenizer.decode(tokenizer.ids([text])[0]).split() == english_words(text)
+    assert tokenizer.decode([tokenizer.unk_id]) == "<unk>"
 
 
 def test_the_unknown_piece_in_a_text_is_ordinary_text() -> None:
@@ -98,15 +98,18 @@ def test_the_unknown_piece_in_a_text_is_ordinary_text() -> None:
 
 
 def test_transformers_opens_what_is_saved_with_equal_ids(tmp_path: Path) -> None:
-    found = own()
-    found.save(tmp_path / "tok")
+    tokenizer = oracle_bpe()
+    tokenizer.save(tmp_path / "tok")
     assert {file.name for file in (tmp_path / "tok").iterdir()} == FILES
-    texts = [*lines(), *(text for text in ODD if "<unk>" not in text)]  # there "<unk>" in a text is read as the piece
-    expected = found.ids(texts)
+    texts = [
+        *own_lines(),
+        *(text for text in ODD if "<unk>" not in text),
+    ]  # there "<unk>" in a text is read as the piece
+    expected = tokenizer.ids(texts)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "tok")
     assert type(theirs).__name__.startswith("OpenAIGPTTokenizer")
     assert theirs(texts)["input_ids"] == expected
-    assert (theirs.unk_token, theirs.vocab_size) == ("<unk>", found.vocab_size)
+    assert (theirs.unk_token, theirs.vocab_size) == ("<unk>", tokenizer.vocab_size)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "tok" / name).unlink()
     old = transformers.OpenAIGPTTokenizer.from_pretrained(tmp_path / "tok")
@@ -114,16 +117,16 @@ def test_transformers_opens_what_is_saved_with_equal_ids(tmp_path: Path) -> None
 
 
 def test_every_published_form_is_read(tmp_path: Path) -> None:
-    found = own()
-    found.save(tmp_path / "both")
+    tokenizer = oracle_bpe()
+    tokenizer.save(tmp_path / "both")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "both").save_pretrained(tmp_path / "theirs")
     assert not (tmp_path / "theirs" / "merges.txt").exists()
     shutil.copytree(tmp_path / "both", tmp_path / "lists", ignore=shutil.ignore_patterns("tokenizer*"))
     shutil.copytree(tmp_path / "theirs", tmp_path / "old")
-    change(tmp_path / "old" / "tokenizer.json", lambda described: old_spelling(described))
+    edit_json(tmp_path / "old" / "tokenizer.json", lambda described: old_spelling(described))
     for form in ("both", "theirs", "lists", "old"):
         read = BPETokenizer.load(tmp_path / form)
-        assert (read.hash, read.pieces, read.merges) == (found.hash, found.pieces, found.merges)
+        assert (read.hash, read.pieces, read.merges) == (tokenizer.hash, tokenizer.pieces, tokenizer.merges)
         read.save(tmp_path / f"{form} again")
         for name in FILES:
             assert (tmp_path / f"{form} again" / name).read_bytes() == (tmp_path / "both" / name).read_bytes()
@@ -137,7 +140,7 @@ def old_spelling(described: Any) -> None:
         model.pop(name, None)
 
 
-def change(path: Path, edit: Callable[[Any], None]) -> None:
+def edit_json(path: Path, edit: Callable[[Any], None]) -> None:
     value = json.loads(path.read_text("utf-8"))
     edit(value)
     path.write_text(json.dumps(value), "utf-8")
@@ -164,8 +167,8 @@ def change(path: Path, edit: Callable[[Any], None]) -> None:
     ],
 )
 def test_other_descriptions_are_refused(tmp_path: Path, edit: Callable[[Any], None], words: str) -> None:
-    own().save(tmp_path / "tok")
-    change(tmp_path / "tok" / "tokenizer.json", edit)
+    oracle_bpe().save(tmp_path / "tok")
+    edit_json(tmp_path / "tok" / "tokenizer.json", edit)
     with pytest.raises(InputError, match=r"tokenizer\.json: .*" + words):
         BPETokenizer.load(tmp_path / "tok")
 
@@ -227,7 +230,7 @@ def test_a_bert_tokenizer_and_an_empty_folder_are_refused(tmp_path: Path) -> Non
         InputError, match=r"no GPT-1 tokenizer; expected tokenizer\.json, or vocab\.json and merges\.txt"
     ):
         BPETokenizer.load(tmp_path)
-    own().save(tmp_path / "gpt")
+    oracle_bpe().save(tmp_path / "gpt")
     with pytest.raises(InputError, match=r"a BERT tokenizer"):
         Tokenizer.load(tmp_path / "gpt")
     with pytest.raises(InputError, match="the piece 'a' has two ids, 1 and 2"):

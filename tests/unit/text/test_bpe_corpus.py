@@ -27,14 +27,14 @@ from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.wordpiece import train_tokenizer
 from tests.support.eight_sentences import made_of
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 WORDS = train_bpe([OWN_TEXT.read_text("utf-8")], merges=300)
 START, BETWEEN, END = WORDS.special_ids[1:]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def merged_corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two corpora, the second with a document of the first and one of its own, and both merged."""
     folder = tmp_path_factory.mktemp("made")
     WORDS.save(folder / "tok")
@@ -46,13 +46,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_corpus_holds_the_ids_of_its_text(made: Path) -> None:
-    corpus = Corpus.open(made / "corpus")
+def test_a_corpus_holds_the_ids_of_its_text(merged_corpora: Path) -> None:
+    corpus = Corpus.open(merged_corpora / "corpus")
     assert isinstance(corpus.tokenizer, BPETokenizer)
     assert corpus.tokenizer.hash == corpus.manifest.tokenizer == WORDS.hash
     texts = [
         " ".join(each.paragraphs)
-        for at in (OWN_TEXT, made / "again.txt")
+        for at in (OWN_TEXT, merged_corpora / "again.txt")
         for each in read_documents(at, TextSettings())
     ]
     expected = [id for ids in WORDS.ids(texts) for id in ids]
@@ -61,46 +61,48 @@ def test_a_corpus_holds_the_ids_of_its_text(made: Path) -> None:
     assert not set(expected) & {START, BETWEEN, END}
 
 
-def test_it_is_checked_and_reported_on(made: Path, tmp_path: Path) -> None:
-    assert verify(made / "corpus").num_documents == Corpus.open(made / "corpus").num_documents
-    report = inspect_corpus(made / "corpus")
+def test_it_is_checked_and_reported_on(merged_corpora: Path, tmp_path: Path) -> None:
+    assert verify(merged_corpora / "corpus").num_documents == Corpus.open(merged_corpora / "corpus").num_documents
+    report = inspect_corpus(merged_corpora / "corpus")
     assert report.vocab_size == WORDS.vocab_size
     assert "  <unk>       " in report.render()
     assert "[UNK]" not in report.render()
     assert report.unknown_share > 0
-    shutil.copytree(made / "part-1", tmp_path / "other")
+    shutil.copytree(merged_corpora / "part-1", tmp_path / "other")
     shutil.rmtree(tmp_path / "other" / "tokenizer")
     BPETokenizer(WORDS.pieces, WORDS.merges[:-1]).save(tmp_path / "other" / "tokenizer")
     with pytest.raises(InputError, match=r"expected the tokenizer that made the corpus"):
         verify(tmp_path / "other")
     with pytest.raises(InputError, match=r"expected the tokenizer that made the corpus"):
-        merge_corpora([tmp_path / "other", made / "part-2"], tmp_path / "merged")
+        merge_corpora([tmp_path / "other", merged_corpora / "part-2"], tmp_path / "merged")
     for path in (tmp_path / "other").glob("*.hashes"):
         path.unlink()
     with pytest.raises(InputError, match=r"other/shard-00000\.hashes: there is no such file; .*--keep-duplicates"):
-        merge_corpora([tmp_path / "other", made / "part-2"], tmp_path / "merged")
+        merge_corpora([tmp_path / "other", merged_corpora / "part-2"], tmp_path / "merged")
     assert not (tmp_path / "merged").exists()
 
 
-def test_the_doctor_looks_at_it(made: Path) -> None:
+def test_the_doctor_looks_at_it(merged_corpora: Path) -> None:
     bert = train_tokenizer([OWN_TEXT.read_text("utf-8")], vocab_size=500)
     for model, level in ((WORDS, "ok"), (bert, "error")):
-        corpus, matches, found = check_corpus(made / "corpus", model=model, quick=True)
-        levels = {finding.name: finding.level for finding in found}
+        corpus, matches, findings = check_corpus(merged_corpora / "corpus", model=model, quick=True)
+        levels = {finding.name: finding.level for finding in findings}
         assert corpus is not None
         assert matches == (level == "ok")
         assert (levels["tokenizer"], levels["case"]) == (level, "ok")
-        assert any("is <unk> (up to" in finding.text for finding in found)
+        assert any("is <unk> (up to" in finding.text for finding in findings)
 
 
-def test_masked_lm_needs_another_vocabulary(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_masked_lm_needs_another_vocabulary(
+    merged_corpora: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = (
         r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one "
         r"\(bertwright tokenizer train"
     )
     with pytest.raises(InputError, match=words):
-        Examples(Corpus.open(made / "corpus"), ExampleSettings(), length=32, seed=0)
-    arguments = ["pretrain", "--corpus", str(made / "corpus"), "--out", str(tmp_path / "run"), "--steps", "2"]
+        Examples(Corpus.open(merged_corpora / "corpus"), ExampleSettings(), length=32, seed=0)
+    arguments = ["pretrain", "--corpus", str(merged_corpora / "corpus"), "--out", str(tmp_path / "run"), "--steps", "2"]
     assert main(arguments) == 2
     assert "bert needs WordPiece (bertwright tokenizer train" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -128,9 +130,11 @@ def test_rows_of_words_and_of_questions() -> None:
     assert tagged.at[0].tolist() == [1, 1 + len(the)]
     question = Question("1", "a lamp", "The harbour", (("harbour", 4),))
     windows = encode_windows(WORDS, Questions((question,), "1.1", "here"), SQUAD1, max_length=64, targets=True)
-    asked = WORDS.ids(["a lamp"])[0]
-    assert windows.row(0).tolist() == [START, *asked, BETWEEN, *the, *harbour, END]
-    assert windows.target.tolist() == [[len(asked) + 2 + len(the), len(asked) + 1 + len(the) + len(harbour)]]
+    question_ids = WORDS.ids(["a lamp"])[0]
+    assert windows.row(0).tolist() == [START, *question_ids, BETWEEN, *the, *harbour, END]
+    assert windows.target.tolist() == [
+        [len(question_ids) + 2 + len(the), len(question_ids) + 1 + len(the) + len(harbour)]
+    ]
     batch = span_batch(windows, np.array([0]), pad_id=WORDS.pad_id)
     assert (batch.ids.shape, int(batch.segments.sum()), bool(batch.mask.all())) == (
         (1, len(windows.row(0))),
@@ -140,17 +144,7 @@ def test_rows_of_words_and_of_questions() -> None:
 
 
 def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "tokenizer",
-        "train",
-        str(OWN_TEXT),
-        "--kind",
-        "bpe",
-        "--merges",
-        "120",
-        "--out",
-        str(tmp_path / "tok"),
-    ]
+    arguments = ["tokenizer", "train", str(OWN_TEXT), *"--kind bpe --merges 120 --out".split(), str(tmp_path / "tok")]
     assert main(arguments) == 0
     made = BPETokenizer.load(tmp_path / "tok")
     assert len(made.merges) == 120
@@ -176,10 +170,12 @@ def test_options_of_the_other_kind_are_refused(
     assert not (tmp_path / "tok").exists()
 
 
-def test_what_byte_pairs_cannot_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_byte_pairs_cannot_is_refused(
+    merged_corpora: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = str(tmp_path / "out")
-    assert main(["tokenizer", "extend", str(made / "tok"), str(OWN_TEXT), "--add", "5", "--out", out]) == 2
+    assert main(["tokenizer", "extend", str(merged_corpora / "tok"), str(OWN_TEXT), "--add", "5", "--out", out]) == 2
     assert "only a WordPiece vocabulary is extended" in capsys.readouterr().err
-    assert main(["tokenizer", "import", str(made / "tok" / "vocab.json"), "--out", out]) == 2
+    assert main(["tokenizer", "import", str(merged_corpora / "tok" / "vocab.json"), "--out", out]) == 2
     assert "A byte-pair vocabulary needs no import" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

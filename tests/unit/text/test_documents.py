@@ -1,4 +1,4 @@
-"""Reading documents: layouts, compression, line ends, and every error with its place."""
+"""Reading documents: layouts, compression, line ends, and every error with its line."""
 
 import bz2
 import gzip
@@ -20,8 +20,8 @@ from bertwright.errors import InputError
 from bertwright.text import decompress as opening
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import find_inputs, read_all, read_documents, read_sources
+from tests.support.texts import OWN_TEXT
 
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,
@@ -36,7 +36,7 @@ ARTICLES = (
 ARTICLE_PARAGRAPHS = [("Two trees.", "Both are tall."), ("It has 3 < 4 wheels &amp; a dam.",)]
 
 
-def read(path: Path, content: str | bytes, **chosen: str) -> list[Document]:
+def read_content(path: Path, content: str | bytes, **chosen: str) -> list[Document]:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return list(read_documents(path, TextSettings.model_validate(chosen)))
 
@@ -47,31 +47,34 @@ def paragraphs(documents: list[Document]) -> list[tuple[str, ...]]:
 
 def test_blank_lines_part_documents_and_places_are_their_first_lines(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    found = read(path, "\n \nOne.\nTwo.\n\n\t\n\nThree.")
-    assert found == [Document(("One.", "Two."), f"{path}:3"), Document(("Three.",), f"{path}:8")]
+    documents = read_content(path, "\n \nOne.\nTwo.\n\n\t\n\nThree.")
+    assert documents == [Document(("One.", "Two."), f"{path}:3"), Document(("Three.",), f"{path}:8")]
 
 
 def test_one_document_per_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    assert read(path, "\nOne.\n\nTwo.\n", documents="file") == [Document(("One.", "Two."), f"{path}:2")]
-    assert read(path, "\n \n", documents="file") == []
+    assert read_content(path, "\nOne.\n\nTwo.\n", documents="file") == [Document(("One.", "Two."), f"{path}:2")]
+    assert read_content(path, "\n \n", documents="file") == []
     each = [Document(("One. Two.",), f"{path}:2"), Document(("Three.",), f"{path}:4")]
-    assert read(path, "\nOne.  Two.\n\nThree.", documents="lines") == each
+    assert read_content(path, "\nOne.  Two.\n\nThree.", documents="lines") == each
 
 
 def test_wrapped_lines_are_joined_within_a_block(tmp_path: Path) -> None:
     text = "One line\nbroken here.\n\nAnother\nblock."
-    assert paragraphs(read(tmp_path / "a", text, lines="wrapped")) == [("One line broken here.",), ("Another block.",)]
-    whole = read(tmp_path / "a", text, lines="wrapped", documents="file")
+    assert paragraphs(read_content(tmp_path / "a", text, lines="wrapped")) == [
+        ("One line broken here.",),
+        ("Another block.",),
+    ]
+    whole = read_content(tmp_path / "a", text, lines="wrapped", documents="file")
     assert paragraphs(whole) == [("One line broken here.", "Another block.")]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_line_ends_byte_order_mark_and_form_feeds(tmp_path: Path, end: str) -> None:
     content = ("\ufeffOne\fpage.\n\fTwo\u00a0 words\t. \n\f\nThree.\n").replace("\n", end)
-    found = read(tmp_path / "a.txt", content)
-    assert paragraphs(found) == [("One page.", "Two words ."), ("Three.",)]
-    assert found[1].location.endswith(":4")
+    documents = read_content(tmp_path / "a.txt", content)
+    assert paragraphs(documents) == [("One page.", "Two words ."), ("Three.",)]
+    assert documents[1].location.endswith(":4")
 
 
 @settings(max_examples=50, deadline=None)
@@ -85,26 +88,26 @@ def test_line_ends_byte_order_mark_and_form_feeds(tmp_path: Path, end: str) -> N
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, written: list[list[str]], gap: int) -> None:
     # a leading "{" or "<doc " may mean another layout, and a byte order mark at the beginning is dropped
     content = "Begin.\n\n" + ("\n" * (gap + 1)).join("\n".join(lines) for lines in written)
-    found = read(tmp_path_factory.mktemp("written") / "a.txt", content)
-    assert paragraphs(found) == [("Begin.",), *(tuple(lines) for lines in written)]
+    documents = read_content(tmp_path_factory.mktemp("written") / "a.txt", content)
+    assert paragraphs(documents) == [("Begin.",), *(tuple(lines) for lines in written)]
 
 
 @pytest.mark.parametrize("suffix", list(PACK))
 @pytest.mark.parametrize("named", [True, False])
 def test_compressed_files_are_known_by_name_and_by_content(tmp_path: Path, suffix: str, named: bool) -> None:
     packed = PACK[suffix](OWN_TEXT.read_bytes())
-    found = read(tmp_path / f"own.txt{suffix if named else ''}", packed)
+    documents = read_content(tmp_path / f"own.txt{suffix if named else ''}", packed)
     plain = list(read_documents(OWN_TEXT, TextSettings()))
-    assert paragraphs(found) == paragraphs(plain)
+    assert paragraphs(documents) == paragraphs(plain)
     assert len(plain) == 12
 
 
 @pytest.mark.parametrize("name", ["wiki_00", "wiki_00.xz", "articles.txt", "articles.json"])
 def test_wikiextractor_is_known_by_content(tmp_path: Path, name: str) -> None:
     content = lzma.compress(ARTICLES.encode()) if name.endswith(".xz") else ARTICLES.encode()
-    found = read(tmp_path / name, content, documents="file")
-    assert paragraphs(found) == ARTICLE_PARAGRAPHS
-    assert [document.location for document in found] == [f"{tmp_path / name}:1", f"{tmp_path / name}:12"]
+    documents = read_content(tmp_path / name, content, documents="file")
+    assert paragraphs(documents) == ARTICLE_PARAGRAPHS
+    assert [document.location for document in documents] == [f"{tmp_path / name}:1", f"{tmp_path / name}:12"]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "a.jsonl.gz", "wiki_00", "a.txt"])
@@ -117,18 +120,18 @@ def test_json_lines(tmp_path: Path, name: str) -> None:
     ]
     lines = "\n".join(json.dumps(record) for record in records[:2]) + "\n\n" + "\n".join(map(json.dumps, records[2:]))
     content = gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode()
-    found = read(tmp_path / name, content)
-    assert paragraphs(found) == [("A tree.", "It is tall."), ("Oak", "is wood."), ("Last \U0001f642.",)]
-    assert [document.location[-2:] for document in found] == [":1", ":2", ":5"]
+    documents = read_content(tmp_path / name, content)
+    assert paragraphs(documents) == [("A tree.", "It is tall."), ("Oak", "is wood."), ("Last \U0001f642.",)]
+    assert [document.location[-2:] for document in documents] == [":1", ":2", ":5"]
 
 
 def test_json_field_is_a_setting(tmp_path: Path) -> None:
     line = json.dumps({"text": "no", "body": "yes"})
-    assert paragraphs(read(tmp_path / "a.jsonl", line, field="body")) == [("yes",)]
+    assert paragraphs(read_content(tmp_path / "a.jsonl", line, field="body")) == [("yes",)]
 
 
 def test_text_that_begins_with_a_brace_stays_text(tmp_path: Path) -> None:
-    assert paragraphs(read(tmp_path / "a.txt", "{braces} are not JSON\n")) == [("{braces} are not JSON",)]
+    assert paragraphs(read_content(tmp_path / "a.txt", "{braces} are not JSON\n")) == [("{braces} are not JSON",)]
 
 
 @pytest.mark.parametrize(
@@ -173,33 +176,33 @@ def test_bad_content_is_named_with_file_and_line(
     tmp_path: Path, name: str, content: str | bytes, line: int, words: str
 ) -> None:
     with pytest.raises(InputError, match=rf"^{re.escape(str(tmp_path / name))}:{line}: .*{re.escape(words)}"):
-        read(tmp_path / name, content)
+        read_content(tmp_path / name, content)
 
 
 def test_a_title_is_part_of_the_text_but_in_wikiextractors_lines(tmp_path: Path) -> None:
     review = {"title": "Great", "text": "Great\nReally."}
     article = {"id": "7", "url": "http://x/?id=7", **review}
     lines = "\n".join(map(json.dumps, (review, article)))
-    assert paragraphs(read(tmp_path / "a.jsonl", lines)) == [("Great", "Really."), ("Really.",)]
-    assert paragraphs(read(tmp_path / "a.jsonl", lines, field="title")) == [("Great",), ("Great",)]
+    assert paragraphs(read_content(tmp_path / "a.jsonl", lines)) == [("Great", "Really."), ("Really.",)]
+    assert paragraphs(read_content(tmp_path / "a.jsonl", lines, field="title")) == [("Great",), ("Great",)]
 
 
 def read_to_the_error(path: Path) -> tuple[list[tuple[str, ...]], str]:
-    """The paragraphs of the documents before an error, and what it says."""
-    found: list[tuple[str, ...]] = []
+    """Return the paragraphs of the documents before an error, and its message."""
+    texts: list[tuple[str, ...]] = []
     try:
-        found += (document.paragraphs for document in read_documents(path, TextSettings()))
+        texts += (document.paragraphs for document in read_documents(path, TextSettings()))
     except InputError as error:
-        return found, str(error)
+        return texts, str(error)
     raise AssertionError(f"{path} was read without an error")
 
 
 def test_what_stands_before_a_bad_byte_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"".join(b"Document %d.\n\n" % number for number in range(3000)) + b"bad \xff\n")
-    found, error = read_to_the_error(path)
+    texts, error = read_to_the_error(path)
     assert "a.txt:6001: not UTF-8" in error
-    assert found == [(f"Document {number}.",) for number in range(3000)]
+    assert texts == [(f"Document {number}.",) for number in range(3000)]
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
@@ -207,40 +210,40 @@ def test_what_stands_before_the_end_of_a_cut_archive_is_read(tmp_path: Path, suf
     path = tmp_path / f"a.txt{suffix}"
     lines = b"".join(b"Document %d.\n\n" % number for number in range(3000))
     path.write_bytes(PACK[suffix](lines)[:-4])  # the end of the last check sum
-    found, error = read_to_the_error(path)
+    texts, error = read_to_the_error(path)
     assert "broken or cut short" in error
-    assert found == [(f"Document {number}.",) for number in range(3000)]
+    assert texts == [(f"Document {number}.",) for number in range(3000)]
 
 
 def test_of_json_lines_the_bad_ones_alone_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "one"}\n{"text": "\xff"}\n{"text": \n{"text": "four"}\n')
     errors: list[InputError] = []
-    found = [source for source in read_sources(path, TextSettings(), errors.append) if isinstance(source, Document)]
-    assert paragraphs(found) == [("one",), ("four",)]
-    told = "\n".join(map(str, errors))
-    assert re.findall(r"a\.jsonl:(\d): (not \S+)", told) == [("2", "not UTF-8"), ("3", "not valid")]
+    documents = [source for source in read_sources(path, TextSettings(), errors.append) if isinstance(source, Document)]
+    assert paragraphs(documents) == [("one",), ("four",)]
+    messages = "\n".join(map(str, errors))
+    assert re.findall(r"a\.jsonl:(\d): (not \S+)", messages) == [("2", "not UTF-8"), ("3", "not valid")]
 
 
 @pytest.mark.parametrize("harm", [-1, 0])
-def test_a_damaged_later_stream_of_bz2_is_told(tmp_path: Path, harm: int) -> None:
+def test_a_damaged_later_stream_of_bz2_is_reported(tmp_path: Path, harm: int) -> None:
     """In its check sum, or where its mark stands; Python's own reader takes the second for the end of the file."""
     second = bytearray(bz2.compress(b"Second.\n"))
     second[harm if harm == 0 else -5] ^= 0xFF
     with pytest.raises(InputError, match=r"b\.txt\.bz2:\d+: the compressed file is broken"):
-        read(tmp_path / "b.txt.bz2", bz2.compress(b"First.\n\n") + bytes(second))
+        read_content(tmp_path / "b.txt.bz2", bz2.compress(b"First.\n\n") + bytes(second))
     two = bz2.compress(b"First.\n\n") + bz2.compress(b"Second.\n")
-    assert paragraphs(read(tmp_path / "b.txt.bz2", two)) == [("First.",), ("Second.",)]
+    assert paragraphs(read_content(tmp_path / "b.txt.bz2", two)) == [("First.",), ("Second.",)]
 
 
 def test_much_padding_between_streams_of_xz_is_none_of_the_text(tmp_path: Path) -> None:
     packed = lzma.compress(b"First.\n\n") + bytes(400_000) + lzma.compress(b"Second.\n")
-    assert paragraphs(read(tmp_path / "a.txt.xz", packed)) == [("First.",), ("Second.",)]
+    assert paragraphs(read_content(tmp_path / "a.txt.xz", packed)) == [("First.",), ("Second.",)]
 
 
 @pytest.mark.parametrize("begin", ["BZh", "BZhang Wei wrote this.", "PAR1", "PAR1 is how a Parquet file begins."])
 def test_a_text_may_begin_as_other_files_do(tmp_path: Path, begin: str) -> None:
-    assert paragraphs(read(tmp_path / "a.txt", f"{begin}\n\nMore.")) == [(begin,), ("More.",)]
+    assert paragraphs(read_content(tmp_path / "a.txt", f"{begin}\n\nMore.")) == [(begin,), ("More.",)]
 
 
 def test_a_pipe_and_a_strange_name_are_refused(tmp_path: Path) -> None:
@@ -266,7 +269,7 @@ def test_broken_archives_are_named(tmp_path: Path, suffix: str, harm: str) -> No
         "empty": b"",
     }[harm]
     with pytest.raises(InputError, match=r"a\.\w+:\d+: the compressed file is broken or cut short"):
-        read(tmp_path / f"a{suffix}", content)
+        read_content(tmp_path / f"a{suffix}", content)
 
 
 @pytest.mark.parametrize(
@@ -288,9 +291,9 @@ def test_an_archive_without_end_is_refused(tmp_path: Path, suffix: str, monkeypa
 
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "LONGEST", 1000)
-    assert len(read(tmp_path / "a.txt", "fine\n\n" + "x" * 1000)) == 2
+    assert len(read_content(tmp_path / "a.txt", "fine\n\n" + "x" * 1000)) == 2
     with pytest.raises(InputError, match=r"a\.txt:3: the line has over"):
-        read(tmp_path / "a.txt", "fine\n\n" + "x" * 1001)
+        read_content(tmp_path / "a.txt", "fine\n\n" + "x" * 1001)
 
 
 def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
@@ -365,11 +368,11 @@ def test_a_link_to_itself_is_one_that_leads_nowhere(tmp_path: Path) -> None:
 def test_wikipedia_articles_are_all_found(shared_data: Path) -> None:
     path = shared_data / "enwiki" / "heldout.xz"
     raw = lzma.decompress(path.read_bytes()).decode()
-    found = list(read_documents(path, TextSettings()))
+    documents = list(read_documents(path, TextSettings()))
     articles = re.findall(
         r"^<doc id=.*\n.*\n((?:.*\n)*?)</doc>$", raw, flags=re.MULTILINE
     )  # the first line is the title
-    assert len(found) == len(articles) == raw.count("<doc id=")
-    for document, article in zip(found, articles, strict=True):
+    assert len(documents) == len(articles) == raw.count("<doc id=")
+    for document, article in zip(documents, articles, strict=True):
         body = article.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
         assert [line.split() for line in body.split("\n") if line.strip()] == [p.split() for p in document.paragraphs]

@@ -19,6 +19,7 @@ from bertwright.text import extend_vocabulary as extension
 from bertwright.text.extend_vocabulary import Extension, extend_tokenizer, new_pieces, split_piece
 from bertwright.text.vocabulary import SPECIAL, Base, Rules
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from tests.support.texts import pieces_of
 
 LETTERS = "abcdefgh골목길"
 RULES = Rules(cased=False, strip_accents=False)
@@ -32,10 +33,6 @@ def extended(add: int, text: list[str] = TEXT) -> Extension:
 
 
 IDS = {piece: id for id, piece in enumerate(OLD.pieces)}
-
-
-def names(tokenizer: Tokenizer, text: str) -> list[str]:
-    return [tokenizer.pieces[id] for id in tokenizer.ids([text])[0]]
 
 
 def size_of(text: list[str], pieces: list[str]) -> int:
@@ -56,10 +53,10 @@ def size_of(text: list[str], pieces: list[str]) -> int:
 def test_the_pieces_that_shorten_most_come_first_and_old_ids_stay() -> None:
     # efg begins 5 words and saves 2 in each, 골목길 saves 2 in each of two (골목길에 holds a letter that is not known),
     # abcd saves 1 in each of three.
-    found = extended(2).tokenizer
-    assert found.pieces[: OLD.vocab_size] == OLD.pieces
-    assert found.pieces[OLD.vocab_size :] == ["efg", "골목길"]
-    assert names(found, "efgh 골목길 abcd") == ["efg", "##h", "골목길", "ab", "##cd"]
+    extended_tokenizer = extended(2).tokenizer
+    assert extended_tokenizer.pieces[: OLD.vocab_size] == OLD.pieces
+    assert extended_tokenizer.pieces[OLD.vocab_size :] == ["efg", "골목길"]
+    assert pieces_of(extended_tokenizer, "efgh 골목길 abcd") == ["efg", "##h", "골목길", "ab", "##cd"]
     assert extended(3).tokenizer.pieces[OLD.vocab_size + 2 :] == ["abcd"]
 
 
@@ -72,31 +69,31 @@ def test_no_choice_of_as_many_pieces_shortens_the_text_more() -> None:
 
 
 def test_figures_are_pieces_per_word() -> None:
-    found = extended(3)
-    assert found.pieces_before == pytest.approx(size_of(TEXT, OLD.pieces) / 12)
-    assert found.pieces_after == pytest.approx(size_of(TEXT, found.tokenizer.pieces) / 12)
+    extended_tokenizer = extended(3)
+    assert extended_tokenizer.pieces_before == pytest.approx(size_of(TEXT, OLD.pieces) / 12)
+    assert extended_tokenizer.pieces_after == pytest.approx(size_of(TEXT, extended_tokenizer.tokenizer.pieces) / 12)
 
 
 def test_on_real_prose_it_does_better_than_whole_words_by_count(own_text: Path) -> None:
     lines = own_text.read_text("utf-8").splitlines()
     old = train_tokenizer(lines[: len(lines) // 2], vocab_size=450)
-    found = extend_tokenizer(old, lines, add=60)
+    extended = extend_tokenizer(old, lines, add=60)
     words = Counter(word for line in lines for word in line.lower().split() if word.isalpha())
     split = [word for word, _ in sorted(words.items(), key=lambda item: (-item[1], item[0]))]
     plain = [word for word in split if len(old.ids([word])[0]) > 1][:60]
     rival = Tokenizer([*old.pieces, *plain], old.rules)
     count = lambda tokenizer: sum(map(len, tokenizer.ids(lines)))  # noqa: E731
-    assert count(found.tokenizer) < count(rival) < count(old)
-    assert found.tokenizer.vocab_size == old.vocab_size + 60
+    assert count(extended.tokenizer) < count(rival) < count(old)
+    assert extended.tokenizer.vocab_size == old.vocab_size + 60
 
 
 @given(st.text(alphabet=LETTERS + "x .", max_size=40))
 def test_a_text_without_new_pieces_keeps_its_ids_and_none_becomes_unknown(text: str) -> None:
-    found = FOUND.ids([text])[0]
-    if all(id < OLD.vocab_size for id in found):
-        assert found == OLD.ids([text])[0]
-    assert found.count(FOUND.unk_id) == OLD.ids([text])[0].count(OLD.unk_id)
-    assert FOUND.decode(found) == OLD.decode(OLD.ids([text])[0])
+    ids = FOUND.ids([text])[0]
+    if all(id < OLD.vocab_size for id in ids):
+        assert ids == OLD.ids([text])[0]
+    assert ids.count(FOUND.unk_id) == OLD.ids([text])[0].count(OLD.unk_id)
+    assert FOUND.decode(ids) == OLD.decode(OLD.ids([text])[0])
 
 
 FOUND = extended(4).tokenizer
@@ -112,12 +109,12 @@ def test_a_piece_is_split_as_the_tokenizer_splits_a_word() -> None:
 
 
 def test_rows_of_new_pieces_are_means_of_old_ones() -> None:
-    found = extended(3).tokenizer
-    added = new_pieces(found, base_hash=OLD.hash)
+    extended_tokenizer = extended(3).tokenizer
+    added = new_pieces(extended_tokenizer, base_hash=OLD.hash)
     assert added == [OLD.ids([piece])[0] for piece in ("efg", "골목길", "abcd")]
     rows = torch.randn(OLD.vocab_size + 2, 4, generator=torch.Generator().manual_seed(1))  # two rows more than pieces
     grown = extend_rows(rows, OLD.vocab_size, added)
-    assert grown.shape == (found.vocab_size, 4)
+    assert grown.shape == (extended_tokenizer.vocab_size, 4)
     assert torch.equal(grown[: OLD.vocab_size], rows[: OLD.vocab_size])
     e, f, g = (OLD.id_of(piece) for piece in ("e", "##f", "##g"))
     for column in range(4):
@@ -130,25 +127,25 @@ def test_rows_of_new_pieces_are_means_of_old_ones() -> None:
 
 
 def test_the_base_is_remembered_and_checked(tmp_path: Path) -> None:
-    found = extended(2).tokenizer
-    assert found.base == Base(hash=OLD.hash, size=OLD.vocab_size)
-    found.save(tmp_path)
+    extended_tokenizer = extended(2).tokenizer
+    assert extended_tokenizer.base == Base(hash=OLD.hash, size=OLD.vocab_size)
+    extended_tokenizer.save(tmp_path)
     loaded = Tokenizer.load(tmp_path)
-    assert (loaded.hash, loaded.base) == (found.hash, found.base)
-    assert new_pieces(loaded, base_hash=OLD.hash) == new_pieces(found, base_hash=OLD.hash)
+    assert (loaded.hash, loaded.base) == (extended_tokenizer.hash, extended_tokenizer.base)
+    assert new_pieces(loaded, base_hash=OLD.hash) == new_pieces(extended_tokenizer, base_hash=OLD.hash)
     assert new_pieces(loaded, base_hash=FOUND.hash) is None
     assert new_pieces(OLD, base_hash=OLD.hash) is None
-    again = extend_tokenizer(found, TEXT, add=1).tokenizer
-    assert again.base == Base(hash=found.hash, size=found.vocab_size)
+    again = extend_tokenizer(extended_tokenizer, TEXT, add=1).tokenizer
+    assert again.base == Base(hash=extended_tokenizer.hash, size=extended_tokenizer.vocab_size)
     config = tmp_path / "tokenizer_config.json"
     for said in ({}, {"extended_from": {"hash": OLD.hash}}, {"extended_from": {"hash": OLD.hash, "size": 0}}):
         config.write_text(json.dumps({**json.loads(config.read_text()), "bertwright": said}))
         with pytest.raises(InputError, match=r"expected hash and size in bertwright\.extended_from"):
             Tokenizer.load(tmp_path)
-    swapped = [*found.pieces]
+    swapped = [*extended_tokenizer.pieces]
     swapped[6], swapped[7] = swapped[7], swapped[6]
     with pytest.raises(InputError, match="its first pieces or its rules differ from"):
-        new_pieces(Tokenizer(swapped, RULES, base=found.base), base_hash=OLD.hash)
+        new_pieces(Tokenizer(swapped, RULES, base=extended_tokenizer.base), base_hash=OLD.hash)
 
 
 def test_transformers_reads_an_extended_folder(tmp_path: Path) -> None:

@@ -5,10 +5,8 @@ import io
 import json
 import os
 import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -20,13 +18,14 @@ from pyarrow import parquet
 from bertwright.errors import InputError
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents, read_sources
-from bertwright.text.wordpiece import train_tokenizer
+from tests.support.commands import run_bertwright
+from tests.support.hub import hub_server
 
 TEXTS = ["One line.\nAnother\xa0line.", "", None, "  ", "Last \U0001f642."]
 PARAGRAPHS = [("One line.", "Another line."), ("Last \U0001f642.",)]
 
 
-def written(path: Path, column: Any, **more: Any) -> Path:
+def write_parquet(path: Path, column: Any, **more: Any) -> Path:
     parquet.write_table(pa.table({"id": list(range(len(column))), "text": column}), path, **more)
     return path
 
@@ -36,12 +35,12 @@ def written(path: Path, column: Any, **more: Any) -> Path:
 )
 def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: pa.DataType) -> None:
     column = pa.array(TEXTS, pa.string()).cast(kind)
-    found = list(read_documents(written(tmp_path / "a.parquet", column, row_group_size=2), TextSettings()))
-    assert [document.paragraphs for document in found] == PARAGRAPHS
-    assert [document.location[-14:] for document in found] == ["parquet: row 1", "parquet: row 5"]
+    documents = list(read_documents(write_parquet(tmp_path / "a.parquet", column, row_group_size=2), TextSettings()))
+    assert [document.paragraphs for document in documents] == PARAGRAPHS
+    assert [document.location[-14:] for document in documents] == ["parquet: row 1", "parquet: row 5"]
     (tmp_path / "a.parquet").rename(tmp_path / "named otherwise")
-    found = list(read_documents(tmp_path / "named otherwise", TextSettings()))
-    assert [document.paragraphs for document in found] == PARAGRAPHS
+    documents = list(read_documents(tmp_path / "named otherwise", TextSettings()))
+    assert [document.paragraphs for document in documents] == PARAGRAPHS
 
 
 @pytest.mark.parametrize(
@@ -53,18 +52,18 @@ def test_a_row_of_parquet_is_a_document(tmp_path: Path, kind: pa.DataType) -> No
         (["a" * 200], {}, "row 1: the document has over"),
     ],
 )
-def test_what_parquet_cannot_give_is_said(
+def test_what_parquet_cannot_give_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, column: Any, settings: dict[str, str], message: str
 ) -> None:
     from bertwright.text import document
 
     monkeypatch.setattr(document, "LONGEST", 100)
-    path = written(tmp_path / "a.parquet", column)
+    path = write_parquet(tmp_path / "a.parquet", column)
     with pytest.raises(InputError, match=rf"a\.parquet: .*{message}"):
         list(read_documents(path, TextSettings(**settings)))
 
 
-def test_broken_parquet_is_named_and_bad_rows_are_told(tmp_path: Path) -> None:
+def test_broken_parquet_is_named_and_bad_rows_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"text": [f"Text {n}." for n in range(5000)]}), path, row_group_size=1000)
     data = path.read_bytes()
@@ -74,15 +73,15 @@ def test_broken_parquet_is_named_and_bad_rows_are_told(tmp_path: Path) -> None:
             list(read_documents(path, TextSettings()))
     bad = pa.array([b"fine", b"\xff", b"good"], pa.binary()).view(pa.string())
     errors: list[InputError] = []
-    found = list(read_sources(written(path, bad), TextSettings(), errors.append))
-    assert len(found) == 2
+    sources = list(read_sources(write_parquet(path, bad), TextSettings(), errors.append))
+    assert len(sources) == 2
     assert [str(error).removeprefix(str(path))[:7] for error in errors] == [": row 2"]
 
 
 REVISION = "1f" * 20
 
 
-class Hub(BaseHTTPRequestHandler):
+class DatasetHub(BaseHTTPRequestHandler):
     """As much of the Hub as reading a dataset of one Parquet file takes."""
 
     files: ClassVar[dict[str, bytes]] = {}
@@ -106,8 +105,8 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         paths = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        asked = json.loads(paths)["paths"] if paths.startswith("{") else [unquote(paths.partition("paths=")[2])]
-        self.answer(json.dumps([entry for entry in self.listing("") if entry["path"] in asked]).encode())
+        requested = json.loads(paths)["paths"] if paths.startswith("{") else [unquote(paths.partition("paths=")[2])]
+        self.answer(json.dumps([entry for entry in self.listing("") if entry["path"] in requested]).encode())
 
     def listing(self, under: str) -> list[dict[str, Any]]:
         return [
@@ -119,8 +118,8 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self, body: bytes | None, name: str = "") -> None:
         status, first = (200, 0) if body is not None else (404, 0)
         whole = body or b"{}"
-        if body is not None and (asked := self.headers.get("Range")):
-            begin, _, end = asked.removeprefix("bytes=").partition("-")
+        if body is not None and (requested := self.headers.get("Range")):
+            begin, _, end = requested.removeprefix("bytes=").partition("-")
             first, body, status = int(begin), whole[int(begin) : int(end) + 1 if end else None], 206
         self.send_response(status)
         if status == 404:
@@ -144,45 +143,27 @@ def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
     """A Hub that serves one dataset, and the environment in which it is the Hub."""
     data = io.BytesIO()
     parquet.write_table(pa.table({"text": [f"Talk {n} was long. Nobody slept." for n in range(40)]}), data)
-    Hub.files = {"README.md": b"", "train.parquet": data.getvalue()}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    home = tmp_path / "hub"
-    yield {
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "HF_HOME": str(home),
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "HF_HUB_OFFLINE": "0",
-        "HF_DATASETS_OFFLINE": "0",
-    }
-    server.shutdown()
-    server.server_close()
+    DatasetHub.files = {"README.md": b"", "train.parquet": data.getvalue()}
+    with hub_server(DatasetHub, tmp_path / "hub") as environment:
+        yield environment
 
 
 def test_a_dataset_of_the_hub_is_read_at_the_revision_it_has(
-    hub: dict[str, str], own_text: Path, tmp_path: Path
+    hub: dict[str, str], own_tokenizer: Path, tmp_path: Path
 ) -> None:
-    train_tokenizer([own_text.read_text()], vocab_size=500).save(tmp_path / "tokenizer")
-
     def build(name: str) -> subprocess.CompletedProcess[str]:
-        command = ("corpus", "build", name, "--tokenizer", str(tmp_path / "tokenizer"), "--out", str(tmp_path / "c"))
-        return subprocess.run(
-            [sys.executable, "-m", "bertwright", *command, "--json"],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=os.environ | hub,
-        )
+        command = ("corpus", "build", name, "--tokenizer", own_tokenizer, "--out", tmp_path / "c", "--json")
+        return run_bertwright(*command, env=os.environ | hub)
 
-    found = build("hub:own/absent")
-    assert found.returncode == 2, found.stderr
-    assert "hub:own/absent: the Hub has no such dataset" in found.stderr
-    found = build("hub:own/talks:test")
-    assert found.returncode == 2, found.stderr
-    assert "hub:own/talks:test: after row 0" in found.stderr
+    completed = build("hub:own/absent")
+    assert completed.returncode == 2, completed.stderr
+    assert "hub:own/absent: the Hub has no such dataset" in completed.stderr
+    completed = build("hub:own/talks:test")
+    assert completed.returncode == 2, completed.stderr
+    assert "hub:own/talks:test: after row 0" in completed.stderr
     assert not (tmp_path / "c").exists()
-    found = build("hub:own/talks")
-    assert found.returncode == 0, found.stderr
-    assert json.loads(found.stdout)["documents"] == 40
+    completed = build("hub:own/talks")
+    assert completed.returncode == 0, completed.stderr
+    assert json.loads(completed.stdout)["documents"] == 40
     (source,) = json.loads((tmp_path / "c" / "manifest.json").read_text())["sources"]
     assert source == {"path": "hub:own/talks:train", "bytes": 0, "fingerprint": f"revision {REVISION}"}

@@ -10,8 +10,7 @@ from bertwright.cli import main
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.sentences import split_sentences
-
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
+from tests.support.texts import OWN_TEXT
 
 
 def split(*paragraphs: str, **settings: str) -> list[str]:
@@ -75,9 +74,9 @@ def test_a_language_without_two_letters_has_three() -> None:
 
 @pytest.mark.parametrize("mark", ["。", "！", "？」", "。\u201d"])
 def test_a_book_in_one_line_has_the_sentences_of_its_parts(mark: str) -> None:
-    told = [f"第{number}句话里有{'很' * (number % 40)}多的字{mark}" for number in range(1000)]
-    assert len("".join(told)) > 2 * 10_000
-    assert split("".join(told), language="zh") == told
+    sentences = [f"第{number}句话里有{'很' * (number % 40)}多的字{mark}" for number in range(1000)]
+    assert len("".join(sentences)) > 2 * 10_000
+    assert split("".join(sentences), language="zh") == sentences
 
 
 def test_no_character_is_lost() -> None:

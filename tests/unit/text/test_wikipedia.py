@@ -34,9 +34,9 @@ def multistream(data: bytes) -> bytes:
 def test_articles_are_text_alone(tmp_path: Path, suffix: str, packed: Callable[[bytes], bytes]) -> None:
     path = tmp_path / f"dump.xml{suffix}"
     path.write_bytes(packed(DUMP.read_bytes()))
-    found = list(read_documents(path, TextSettings()))
-    assert [document.paragraphs for document in found] == [ALDERMERE, LIGHTHOUSE]
-    assert [document.location for document in found] == [f"{path}: page 1 'Aldermere'", f"{path}: page 7 '등대'"]
+    documents = list(read_documents(path, TextSettings()))
+    assert [document.paragraphs for document in documents] == [ALDERMERE, LIGHTHOUSE]
+    assert [document.location for document in documents] == [f"{path}: page 1 'Aldermere'", f"{path}: page 7 '등대'"]
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,10 @@ def test_quotations_are_passages_of_their_own() -> None:
 def test_what_is_cut_before_parsing_changes_no_passage(monkeypatch: pytest.MonkeyPatch) -> None:
     with DUMP.open("rb") as stream:
         page = next(read_pages(DUMP, stream))
-    found = passages(page.wikitext, page.dropped)
+    result = passages(page.wikitext, page.dropped)
     assert len(cut_markup(page.wikitext)) < 0.8 * len(page.wikitext)
     monkeypatch.setattr(wikitext, "cut_markup", lambda text: text)  # the full parser alone
-    assert passages(page.wikitext, page.dropped) == found
+    assert passages(page.wikitext, page.dropped) == result
 
 
 @pytest.mark.parametrize("opening", ["<ref>", "<!--", "{{", "{{a|", "[[", "[[a|", "{|\n", "(", "-{", "'''"])

@@ -24,77 +24,79 @@ from bertwright.text.extend_vocabulary import extend_tokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from tests.support.texts import OWN_TEXT, pieces_of
 
-OWN_TEXT = Path(__file__).parents[2] / "fixtures" / "own_text.txt"
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 PIECES = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", "a", "b", "##b", "mask", "é", "e", "."]
 
 
-def own_lines() -> list[str]:
+def own_paragraphs() -> list[str]:
     documents = read_documents(OWN_TEXT, TextSettings())
     return [paragraph for document in documents for paragraph in document.paragraphs]
 
 
 @cache
-def own(**rules: bool) -> Tokenizer:
-    return train_tokenizer(own_lines(), vocab_size=800, **rules)
+def learned(**rules: bool) -> Tokenizer:
+    return train_tokenizer(own_paragraphs(), vocab_size=800, **rules)
 
 
-def small(pieces: list[str] = PIECES, *, cased: bool = False, strip_accents: bool = False) -> Tokenizer:
+def tokenizer_of(pieces: list[str] = PIECES, *, cased: bool = False, strip_accents: bool = False) -> Tokenizer:
     return Tokenizer(pieces, Rules(cased=cased, strip_accents=strip_accents))
 
 
-def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
-    return [tokenizer.pieces[id] for id in tokenizer.ids([text])[0]]
-
-
-def written(folder: Path, lines: list[str]) -> Path:
+def write_vocabulary(folder: Path, lines: list[str]) -> Path:
     path = folder / "vocab.txt"
     path.write_bytes("".join(f"{line}\n" for line in lines).encode())
     return path
 
 
 def test_ids_and_special_tokens_are_those_of_the_list() -> None:
-    found = small()
-    assert found.vocab_size == len(PIECES) == 15
-    assert found.special_ids == (0, 2, 3, 4, 5)
-    assert (found.pad_id, found.unk_id, found.cls_id, found.sep_id, found.mask_id) == found.special_ids
-    assert found.continuation.dtype == np.bool_
-    assert np.flatnonzero(found.continuation).tolist() == [10]
-    assert (found.id_of("##b"), found.id_of("absent")) == (10, None)
-    assert found.ids(["ab b", "", "abab"]) == [[8, 10, 9], [], [2]]
-    assert found.ids([]) == []
+    tokenizer = tokenizer_of()
+    assert tokenizer.vocab_size == len(PIECES) == 15
+    assert tokenizer.special_ids == (0, 2, 3, 4, 5)
+    assert (
+        tokenizer.pad_id,
+        tokenizer.unk_id,
+        tokenizer.cls_id,
+        tokenizer.sep_id,
+        tokenizer.mask_id,
+    ) == tokenizer.special_ids
+    assert tokenizer.continuation.dtype == np.bool_
+    assert np.flatnonzero(tokenizer.continuation).tolist() == [10]
+    assert (tokenizer.id_of("##b"), tokenizer.id_of("absent")) == (10, None)
+    assert tokenizer.ids(["ab b", "", "abab"]) == [[8, 10, 9], [], [2]]
+    assert tokenizer.ids([]) == []
 
 
 def test_special_tokens_in_a_text_are_text_unless_asked_for() -> None:
-    found = small()
-    assert found.ids(["a [MASK]."]) == [[8, 6, 11, 7, 14]]
-    assert found.ids(["a [MASK]."], special=True) == [[8, 5, 14]]
-    assert found.ids(["a [MASK]."]) == [[8, 6, 11, 7, 14]]
+    tokenizer = tokenizer_of()
+    assert tokenizer.ids(["a [MASK]."]) == [[8, 6, 11, 7, 14]]
+    assert tokenizer.ids(["a [MASK]."], special=True) == [[8, 5, 14]]
+    assert tokenizer.ids(["a [MASK]."]) == [[8, 6, 11, 7, 14]]
 
 
 def test_decode_shows_special_tokens_and_joins_pieces() -> None:
-    found = small()
-    assert found.decode([3, 8, 10, 5, 14, 4]) == "[CLS] ab [MASK]. [SEP]"
-    assert found.decode(np.array([8, 10], dtype=np.uint16).tolist()) == "ab"
+    tokenizer = tokenizer_of()
+    assert tokenizer.decode([3, 8, 10, 5, 14, 4]) == "[CLS] ab [MASK]. [SEP]"
+    assert tokenizer.decode(np.array([8, 10], dtype=np.uint16).tolist()) == "ab"
 
 
 def test_offsets_point_into_the_text() -> None:
     text = " AB  é."
-    (ids, spans) = small().offsets([text])[0]
-    assert ids == small().ids([text])[0] == [8, 10, 12, 14]
+    (ids, spans) = tokenizer_of().offsets([text])[0]
+    assert ids == tokenizer_of().ids([text])[0] == [8, 10, 12, 14]
     assert [text[first:last] for first, last in spans] == ["A", "B", "é", "."]
 
 
 def test_long_texts_are_not_cut() -> None:
-    assert small().ids(["a " * 5_000]) == [[8] * 5_000]
+    assert tokenizer_of().ids(["a " * 5_000]) == [[8] * 5_000]
 
 
 def test_words_longer_than_the_limit_are_unknown(tmp_path: Path) -> None:
     pieces = [*SPECIAL, "a", "##a"]
-    ours = small(pieces)
+    ours = tokenizer_of(pieces)
     assert [len(ids) for ids in ours.ids(["a" * 100, "a" * 101])] == [100, 1]
-    theirs = import_vocabulary(written(tmp_path, pieces), cased=False)
+    theirs = import_vocabulary(write_vocabulary(tmp_path, pieces), cased=False)
     assert [len(ids) for ids in theirs.ids(["a" * 200, "a" * 201])] == [200, 1]
     for tokenizer, longest in ((ours, 100), (theirs, 200)):
         tokenizer.save(tmp_path)
@@ -103,42 +105,42 @@ def test_words_longer_than_the_limit_are_unknown(tmp_path: Path) -> None:
 
 
 def test_own_vocabularies_keep_hangul_and_voicing_marks() -> None:
-    assert words_of(own(), "골목 ガラス É") == ["골목", "ガ", "##ラ", "##ス", "é"]
+    assert pieces_of(learned(), "골목 ガラス É") == ["골목", "ガ", "##ラ", "##ス", "é"]
     # asked for, letters are decomposed and the marks dropped, as Google's rules do
-    letters = "".join(words_of(own(strip_accents=True), "골목 ガ Café")).replace("##", "")
+    letters = "".join(pieces_of(learned(strip_accents=True), "골목 ガ Café")).replace("##", "")
     assert letters == unicodedata.normalize("NFD", "골목") + "カcafe"
-    assert not any("가" <= letter <= "힣" for piece in own(strip_accents=True).pieces for letter in piece)
+    assert not any("가" <= letter <= "힣" for piece in learned(strip_accents=True).pieces for letter in piece)
 
 
 def test_cased_and_uncased() -> None:
-    assert words_of(own(cased=True), "The the")[0] != words_of(own(cased=True), "The the")[-1] == "the"
-    assert words_of(own(), "The the") == ["the", "the"]
-    assert not any(piece != piece.lower() for piece in own().pieces if piece not in SPECIAL)
-    assert (own().cased, own(cased=True).cased) == (False, True)
+    assert pieces_of(learned(cased=True), "The the")[0] != pieces_of(learned(cased=True), "The the")[-1] == "the"
+    assert pieces_of(learned(), "The the") == ["the", "the"]
+    assert not any(piece != piece.lower() for piece in learned().pieces if piece not in SPECIAL)
+    assert (learned().cased, learned(cased=True).cased) == (False, True)
 
 
 def test_imported_vocabularies_keep_googles_rules(tmp_path: Path) -> None:
     pieces = [*SPECIAL, "e", "é", "É", "が", "か"]
-    uncased = import_vocabulary(written(tmp_path, pieces), cased=False)
-    assert words_of(uncased, "É が") == ["e", "か"]
-    cased = import_vocabulary(written(tmp_path, pieces), cased=True)
-    assert words_of(cased, "É が") == ["É", "が"]
+    uncased = import_vocabulary(write_vocabulary(tmp_path, pieces), cased=False)
+    assert pieces_of(uncased, "É が") == ["e", "か"]
+    cased = import_vocabulary(write_vocabulary(tmp_path, pieces), cased=True)
+    assert pieces_of(cased, "É が") == ["É", "が"]
 
 
 def test_saved_and_loaded_are_the_same(tmp_path: Path) -> None:
-    for tokenizer in (small(), small(cased=True), own(), own(strip_accents=True)):
+    for tokenizer in (tokenizer_of(), tokenizer_of(cased=True), learned(), learned(strip_accents=True)):
         tokenizer.save(tmp_path / "folder")
         assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == list(FILES)
         loaded = Tokenizer.load(tmp_path / "folder")
         assert (loaded.hash, loaded.pieces, loaded.rules) == (tokenizer.hash, tokenizer.pieces, tokenizer.rules)
-        assert loaded.ids(own_lines()) == tokenizer.ids(own_lines())
+        assert loaded.ids(own_paragraphs()) == tokenizer.ids(own_paragraphs())
         before = {name: (tmp_path / "folder" / name).read_bytes() for name in FILES}
         loaded.save(tmp_path / "again")
         assert {name: (tmp_path / "again" / name).read_bytes() for name in FILES} == before
 
 
 def test_the_files_say_what_transformers_needs(tmp_path: Path) -> None:
-    small(cased=True).save(tmp_path)
+    tokenizer_of(cased=True).save(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert config["tokenizer_class"] == "BertTokenizer"
     assert (config["do_lower_case"], config["strip_accents"]) == (False, False)
@@ -149,27 +151,33 @@ def test_the_files_say_what_transformers_needs(tmp_path: Path) -> None:
 
 def test_transformers_reads_the_folder(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    for tokenizer in (own(), own(cased=True), own(strip_accents=True)):
+    for tokenizer in (learned(), learned(cased=True), learned(strip_accents=True)):
         tokenizer.save(tmp_path)
         theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
         assert type(theirs).__name__.startswith("BertTokenizer")
-        for line, ids in zip(own_lines(), tokenizer.ids(own_lines()), strict=True):
+        for line, ids in zip(own_paragraphs(), tokenizer.ids(own_paragraphs()), strict=True):
             assert theirs(line)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
 
 
-def test_the_hash_tells_vocabularies_and_rules_apart() -> None:
+def test_different_vocabularies_and_rules_have_different_hashes() -> None:
     swapped = [*PIECES[:-2], PIECES[-1], PIECES[-2]]
-    others = [small(), small(swapped), small(PIECES[:-1]), small(cased=True), small(strip_accents=True)]
+    others = [
+        tokenizer_of(),
+        tokenizer_of(swapped),
+        tokenizer_of(PIECES[:-1]),
+        tokenizer_of(cased=True),
+        tokenizer_of(strip_accents=True),
+    ]
     longer = Tokenizer(PIECES, Rules(cased=False, strip_accents=False, longest_word=200))
     assert len({tokenizer.hash for tokenizer in [*others, longer]}) == 6
-    assert small().hash == small().hash
-    assert len(bytes.fromhex(small().hash)) == 32
+    assert tokenizer_of().hash == tokenizer_of().hash
+    assert len(bytes.fromhex(tokenizer_of().hash)) == 32
 
 
 def test_it_can_be_sent_to_a_process() -> None:
-    sent = pickle.loads(pickle.dumps(own()))
-    assert sent.hash == own().hash
-    assert sent.ids(own_lines()) == own().ids(own_lines())
+    sent = pickle.loads(pickle.dumps(learned()))
+    assert sent.hash == learned().hash
+    assert sent.ids(own_paragraphs()) == learned().ids(own_paragraphs())
 
 
 @pytest.mark.parametrize(
@@ -182,7 +190,7 @@ def test_it_can_be_sent_to_a_process() -> None:
     ],
 )
 def test_broken_vocabularies_are_refused(tmp_path: Path, lines: list[str], words: str) -> None:
-    path = written(tmp_path, lines)
+    path = write_vocabulary(tmp_path, lines)
     with pytest.raises(InputError, match=words) as caught:
         import_vocabulary(path, cased=False)
     assert str(path) in str(caught.value)
@@ -203,10 +211,10 @@ def test_line_ends_and_byte_order_mark_of_a_vocabulary(tmp_path: Path) -> None:
     assert import_vocabulary(path, cased=False).pieces == [*SPECIAL, "a\u2028"]
 
 
-def change(path: Path, **values: Any) -> None:
+def change_nested(path: Path, **values: Any) -> None:
     described = json.loads(path.read_text())
-    for place, value in values.items():
-        *parents, last = place.split("__")
+    for dotted, value in values.items():
+        *parents, last = dotted.split("__")
         inner = described
         for parent in parents:
             inner = inner[parent]
@@ -217,22 +225,22 @@ def change(path: Path, **values: Any) -> None:
 @pytest.mark.parametrize("missing", ["tokenizer.json", "vocab.txt"])
 @pytest.mark.parametrize("rules", [{"cased": True}, {"strip_accents": True}, {"cased": False, "strip_accents": False}])
 def test_one_of_the_two_vocabulary_files_is_enough(tmp_path: Path, missing: str, rules: dict[str, bool]) -> None:
-    small(**rules).save(tmp_path)
+    tokenizer_of(**rules).save(tmp_path)
     (tmp_path / missing).unlink()
-    assert Tokenizer.load(tmp_path).hash == small(**rules).hash
+    assert Tokenizer.load(tmp_path).hash == tokenizer_of(**rules).hash
 
 
 @pytest.mark.parametrize("within", ["model", "tokenizer"])
 def test_a_run_and_a_corpus_give_the_tokenizer_within(tmp_path: Path, within: str) -> None:
-    small().save(tmp_path / "folder" / within)
-    assert Tokenizer.load(tmp_path / "folder").hash == small().hash
-    assert open_tokenizer_folder(tmp_path / "folder").hash == small().hash
+    tokenizer_of().save(tmp_path / "folder" / within)
+    assert Tokenizer.load(tmp_path / "folder").hash == tokenizer_of().hash
+    assert open_tokenizer_folder(tmp_path / "folder").hash == tokenizer_of().hash
 
 
 def test_a_folder_that_says_too_little_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"tokenizer\.json: there is no such file; name a tokenizer or model folder"):
         Tokenizer.load(tmp_path)
-    written(tmp_path, PIECES)
+    write_vocabulary(tmp_path, PIECES)
     with pytest.raises(InputError, match=r"tokenizer_config\.json: expected do_lower_case \(true or false\)"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
@@ -240,7 +248,7 @@ def test_a_folder_that_says_too_little_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true, "tokenize_chinese_chars": false}')
     with pytest.raises(InputError, match="tokenize_chinese_chars is false"):
         Tokenizer.load(tmp_path)
-    written(tmp_path, [*SPECIAL, "a", "b", "a"])
+    write_vocabulary(tmp_path, [*SPECIAL, "a", "b", "a"])
     (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
     with pytest.raises(InputError, match="the piece 'a' has two ids, 5 and 7"):
         Tokenizer.load(tmp_path)
@@ -250,24 +258,24 @@ def test_a_folder_that_says_too_little_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_whose_files_disagree_is_refused(tmp_path: Path) -> None:
-    small().save(tmp_path)
-    written(tmp_path, [*PIECES[:-1], "!"])
+    tokenizer_of().save(tmp_path)
+    write_vocabulary(tmp_path, [*PIECES[:-1], "!"])
     with pytest.raises(
         InputError, match=r"vocab\.txt:15: the piece '!' has the id 14 here and none in tokenizer\.json"
     ):
         Tokenizer.load(tmp_path)
-    written(tmp_path, PIECES[:-1])
+    write_vocabulary(tmp_path, PIECES[:-1])
     with pytest.raises(InputError, match=r"vocab\.txt holds 14 pieces and tokenizer\.json 15"):
         Tokenizer.load(tmp_path)
-    written(tmp_path, PIECES)
-    change(tmp_path / "tokenizer_config.json", do_lower_case=False)
+    write_vocabulary(tmp_path, PIECES)
+    change_nested(tmp_path / "tokenizer_config.json", do_lower_case=False)
     with pytest.raises(InputError, match=r"do_lower_case is False, but True in tokenizer\.json"):
         Tokenizer.load(tmp_path)
-    change(tmp_path / "tokenizer_config.json", do_lower_case=True, strip_accents=True)
+    change_nested(tmp_path / "tokenizer_config.json", do_lower_case=True, strip_accents=True)
     with pytest.raises(InputError, match=r"strip_accents is True, but False in tokenizer\.json"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
-    assert Tokenizer.load(tmp_path).hash == small().hash
+    assert Tokenizer.load(tmp_path).hash == tokenizer_of().hash
 
 
 @pytest.mark.parametrize(
@@ -288,23 +296,23 @@ def test_a_folder_whose_files_disagree_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_other_kinds_of_tokenizer_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
-    small().save(tmp_path)
-    change(tmp_path / "tokenizer.json", **changes)
+    tokenizer_of().save(tmp_path)
+    change_nested(tmp_path / "tokenizer.json", **changes)
     with pytest.raises(InputError, match=words):
         Tokenizer.load(tmp_path)
 
 
 def test_a_description_from_elsewhere_is_read_by_its_rules(tmp_path: Path) -> None:
-    small().save(tmp_path)
-    change(tmp_path / "tokenizer.json", normalizer__strip_accents=None, truncation={"max_length": 3}, padding={})
-    change(tmp_path / "tokenizer_config.json", strip_accents=None)
+    tokenizer_of().save(tmp_path)
+    change_nested(tmp_path / "tokenizer.json", normalizer__strip_accents=None, truncation={"max_length": 3}, padding={})
+    change_nested(tmp_path / "tokenizer_config.json", strip_accents=None)
     loaded = Tokenizer.load(tmp_path)
     assert loaded.rules == Rules(cased=False, strip_accents=True)  # unsaid, accents go where case goes
-    assert words_of(loaded, "É a a a a") == ["e", "a", "a", "a", "a"]
+    assert pieces_of(loaded, "É a a a a") == ["e", "a", "a", "a", "a"]
 
 
 def test_a_broken_description_is_named(tmp_path: Path) -> None:
-    small().save(tmp_path)
+    tokenizer_of().save(tmp_path)
     (tmp_path / "tokenizer.json").write_text('{\n"normalizer": ')
     with pytest.raises(InputError, match=r"tokenizer\.json:2: not valid JSON"):
         Tokenizer.load(tmp_path)
@@ -330,16 +338,16 @@ def test_learning_gives_the_same_bytes_on_any_number_of_threads(tmp_path: Path) 
 
 
 def test_the_order_of_texts_does_not_matter() -> None:
-    assert train_tokenizer(reversed(own_lines()), vocab_size=800).hash == own().hash
+    assert train_tokenizer(reversed(own_paragraphs()), vocab_size=800).hash == learned().hash
 
 
 def test_the_order_of_pieces() -> None:
-    pieces = own().pieces
+    pieces = learned().pieces
     assert pieces[:5] == list(SPECIAL)
     rest = pieces[5:]
-    num_letters = next(place for place, piece in enumerate(rest) if len(piece) > 1)
+    num_letters = next(position for position, piece in enumerate(rest) if len(piece) > 1)
     letters = rest[:num_letters]
-    num_inner = next(place for place, piece in enumerate(rest[num_letters:]) if len(piece) != 3)
+    num_inner = next(position for position, piece in enumerate(rest[num_letters:]) if len(piece) != 3)
     inner = rest[num_letters : num_letters + num_inner]
     assert letters == sorted(letters)
     assert inner == sorted(inner)
@@ -351,19 +359,19 @@ def test_the_order_of_pieces() -> None:
 
 def test_texts_are_read_once_as_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     def stream() -> Iterator[str]:
-        yield from own_lines()
+        yield from own_paragraphs()
 
     monkeypatch.setattr(module, "_BLOCK_CHARACTERS", 500)
     monkeypatch.setattr(module, "_FEED_CHARACTERS", 50)
-    assert train_tokenizer(stream(), vocab_size=800).hash == own().hash
+    assert train_tokenizer(stream(), vocab_size=800).hash == learned().hash
 
 
 def test_rarest_words_go_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "_MOST_WORDS", 3)
-    found = train_tokenizer(["xy xy xy xy", "ab ab", "cd", "ef ef ef", "gh"], vocab_size=20)
-    assert sorted(piece for piece in found.pieces if len(piece) == 2) == ["ab", "ef", "xy"]
+    tokenizer = train_tokenizer(["xy xy xy xy", "ab ab", "cd", "ef ef ef", "gh"], vocab_size=20)
+    assert sorted(piece for piece in tokenizer.pieces if len(piece) == 2) == ["ab", "ef", "xy"]
     assert "some that occur 1 times or less were left out" in capsys.readouterr().err
 
 
@@ -385,23 +393,23 @@ def test_what_is_seen_often_counts_wherever_it_stands(monkeypatch: pytest.Monkey
 
 def test_more_pieces_than_there_is_room_for_are_refused() -> None:
     with pytest.raises(InputError, match="100,000,000,000,000,000,000 pieces: expected at most 10,000,000"):
-        train_tokenizer(own_lines(), vocab_size=10**20)
+        train_tokenizer(own_paragraphs(), vocab_size=10**20)
     with pytest.raises(InputError, match="20,000,000,000 merges: expected at most"):
-        train_bpe(own_lines(), merges=20_000_000_000)
+        train_bpe(own_paragraphs(), merges=20_000_000_000)
     with pytest.raises(InputError, match="10,000,001 pieces to add: expected at most"):
-        extend_tokenizer(own(), own_lines(), add=10_000_001)
+        extend_tokenizer(learned(), own_paragraphs(), add=10_000_001)
 
 
 def test_rare_characters_are_left_out_by_count_then_code_point(capsys: pytest.CaptureFixture[str]) -> None:
-    found = train_tokenizer(["aaaa bbb dc"], vocab_size=100, coverage=0.85)
-    assert found.pieces[5:] == ["a", "b", "c", "##a", "##b", "##c", *found.pieces[11:]]
-    assert words_of(found, "d a") == ["[UNK]", "a"]
+    tokenizer = train_tokenizer(["aaaa bbb dc"], vocab_size=100, coverage=0.85)
+    assert tokenizer.pieces[5:] == ["a", "b", "c", "##a", "##b", "##c", *tokenizer.pieces[11:]]
+    assert pieces_of(tokenizer, "d a") == ["[UNK]", "a"]
     assert "1 rare characters (11.111 % of the text) are left out" in capsys.readouterr().err
 
 
 def test_a_short_text_gives_fewer_pieces_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    found = train_tokenizer(["so so so"], vocab_size=100)
-    assert found.pieces == [*SPECIAL, "o", "s", "##o", "##s", "so"]
+    tokenizer = train_tokenizer(["so so so"], vocab_size=100)
+    assert tokenizer.pieces == [*SPECIAL, "o", "s", "##o", "##s", "so"]
     assert "it gives 10 pieces, fewer than the 100 requested" in capsys.readouterr().err
 
 

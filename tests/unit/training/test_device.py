@@ -18,9 +18,8 @@ from bertwright.files import read_json
 from bertwright.finetuning import run as finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.encoder import Encoder
-from bertwright.model.folder import open_model, save_model
+from bertwright.model.folder import open_model
 from bertwright.model.system import SYSTEMS, System
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining import measure
 from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import PretrainSettings
@@ -32,13 +31,13 @@ from bertwright.tasks.frozen_features import FrozenHead, predicted, states_for
 from bertwright.tasks.inference import choose
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.wordpiece import train_tokenizer
 from bertwright.training.distributed import Engine, refuse_shared
 from bertwright.training.hardware import module_device, move_to_device, resolve_device
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import session
 from tests.support import tiny_run
-from tests.support.task_examples import PLACES, example_data
+from tests.support.encoders import write_encoder
+from tests.support.task_examples import example_data
 
 ELSEWHERE = torch.device("meta")
 TASKS = find("bertwright.tasks", TaskSpec)
@@ -54,9 +53,9 @@ class Outer:
 
 def test_all_tensors_of_a_batch_are_moved() -> None:
     inner = Outer(torch.zeros(2), None)
-    found = move_to_device(Outer(inner, torch.ones(3)), ELSEWHERE)
-    assert found.numbers.device == found.inner.inner.device == ELSEWHERE
-    assert (found.inner.numbers, found.count) == (None, 2)
+    moved = move_to_device(Outer(inner, torch.ones(3)), ELSEWHERE)
+    assert moved.numbers.device == moved.inner.inner.device == ELSEWHERE
+    assert (moved.inner.numbers, moved.count) == (None, 2)
     assert move_to_device(inner, torch.device("cpu")).inner is inner.inner  # nothing is copied
 
 
@@ -68,9 +67,9 @@ def computed_elsewhere(trainable: Any, batch: Any) -> None:
     total = torch.stack([sum_ for sum_, _ in terms.values()]).sum()
     assert total.device == ELSEWHERE
     engine.backward(total, counts=True)
-    found = [parameter.grad for parameter in trainable.module.parameters() if parameter.grad is not None]
-    assert len(found) > 2
-    assert all(gradient.device == ELSEWHERE and not gradient.is_sparse for gradient in found)
+    gradients = [parameter.grad for parameter in trainable.module.parameters() if parameter.grad is not None]
+    assert len(gradients) > 2
+    assert all(gradient.device == ELSEWHERE and not gradient.is_sparse for gradient in gradients)
 
 
 def rows_and_model(system: System, folder: Path) -> tuple[Any, Any]:
@@ -107,25 +106,20 @@ def test_validation_metrics_are_computed_on_the_models_device(system: System, tm
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
+def dropout_encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
     """A model folder with a small random encoder, and dropout."""
-    folder = tmp_path_factory.mktemp("encoder")
-    words = train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500)
-    words.save(folder / "tok")
-    config = tiny_run.config(vocab_size=words.vocab_size, max_positions=64, hidden_dropout=0.1, attention_dropout=0.1)
-    model = PretrainingModel(config, second_sentence="none")
-    save_model(folder / "m", model, config=config, tokenizer=folder / "tok", architecture="BertForMaskedLM")
-    return str(folder / "m")
+    folder = tmp_path_factory.mktemp("encoder") / "m"
+    return write_encoder(folder, places_tokenizer, hidden_dropout=0.1, attention_dropout=0.1)
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
-def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, encoder: str, tmp_path: Path) -> None:
-    saved = open_model(encoder)
+def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, dropout_encoder: str, tmp_path: Path) -> None:
+    saved = open_model(dropout_encoder)
     example = example_data(TASKS[name], tmp_path)
     work = kind_of(TASKS[name]).prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
     model = work.build(saved.config).train()
     encoder_of: Any = model.get_submodule("encoder")
-    for words in encoder_of.words():
+    for words in encoder_of.word_embeddings():
         words.sparse = True  # which is for processors
     computed_elsewhere(work.trainable(model), work.batch(np.arange(len(work.lengths))))
     with pytest.raises(NotImplementedError, match="copy out of meta"):  # answers go back to numpy, which has none
@@ -133,8 +127,8 @@ def test_a_task_is_trained_and_evaluated_on_the_models_device(name: str, encoder
 
 
 @pytest.mark.parametrize("name", ["sst2", "ner"])
-def test_features_are_computed_and_read_on_the_models_device(name: str, encoder: str, tmp_path: Path) -> None:
-    saved, example = open_model(encoder), example_data(TASKS[name], tmp_path)
+def test_features_are_computed_and_read_on_the_models_device(name: str, dropout_encoder: str, tmp_path: Path) -> None:
+    saved, example = open_model(dropout_encoder), example_data(TASKS[name], tmp_path)
     kind = kind_of(TASKS[name])
     bound = kind.prepare(TASKS[name], example.data, open_tokenizer(saved), saved.config, 40)
     positions = kind.feature_positions(*bound.train)
@@ -148,25 +142,25 @@ def test_features_are_computed_and_read_on_the_models_device(name: str, encoder:
             compute()
 
 
-def test_features_are_learned_in_bf16(encoder: str, tmp_path: Path) -> None:
+def test_features_are_learned_in_bf16(dropout_encoder: str, tmp_path: Path) -> None:
     """`auto` chooses bf16 on nearly every GPU."""
     task, example = TASKS["sst2"], example_data(TASKS["sst2"], tmp_path)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="bf16", features="last")
-    found = finetune.finetune(settings, task, model=encoder, data=example.data, out=tmp_path / "run")
-    assert 0.0 <= found["mean"] <= 1.0
+    result = finetune.finetune(settings, task, model=dropout_encoder, data=example.data, out=tmp_path / "run")
+    assert 0.0 <= result["mean"] <= 1.0
 
 
 def test_a_missing_gpu_is_an_error(
-    tmp_path: Path, own_corpus: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own_corpus: Path, dropout_encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     rows = tmp_path / "rows.tsv"
     rows.write_text("sentence\tlabel\n" + "good\t1\nbad\t0\n" * 20)
-    given = ["--model", encoder, "--device", "cuda"]
+    options = ["--model", dropout_encoder, "--device", "cuda"]
     for command in (
-        ["finetune", "sst2", *given, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
-        ["evaluate", "sst2", *given, "--data", str(rows)],
-        ["predict", *given, "--input", str(rows), "--output", str(tmp_path / "out.tsv")],
+        ["finetune", "sst2", *options, "--data", str(rows), "--out", str(tmp_path / "run"), "--max-length", "40"],
+        ["evaluate", "sst2", *options, "--data", str(rows)],
+        ["predict", *options, "--input", str(rows), "--output", str(tmp_path / "out.tsv")],
         ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), "--steps", "2", "--device", "cuda"],
         ["paper", "table1", "--scale", "smoke", "--device", "cuda", "--out", str(tmp_path / "run")],
     ):
@@ -181,9 +175,9 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
-    for rank, place in (("0", "cuda:0"), ("1", "cuda:1")):
+    for rank, device in (("0", "cuda:0"), ("1", "cuda:1")):
         monkeypatch.setenv("LOCAL_RANK", rank)
-        assert str(resolve_device("cuda")) == place
+        assert str(resolve_device("cuda")) == device
     monkeypatch.setenv("LOCAL_RANK", "2")
     with pytest.raises(InputError, match=r"got 3 processes and 2 GPU\(s\); --nproc-per-node 2"):
         resolve_device("cuda")
@@ -208,13 +202,13 @@ def test_a_run_resumes_with_other_numerics_only_where_they_are_allowed(tmp_path:
     again: Any = {"kind": "pretrain", "data": {}, "resume": True}
     with pytest.raises(InputError, match=r"micro_tokens is 8192 there and 1024 here; device is 'cpu' there.*--allow"):
         start_run(tmp_path / "run", settings=other, **again)
-    found = start_run(tmp_path / "run", settings=other, allow_other_numerics=True, **again)
-    assert found.record["settings"] == begun.model_dump(mode="json")  # another process may work on it
-    with pytest.raises(InputError, match="refused"), session(found):
+    resumed = start_run(tmp_path / "run", settings=other, allow_other_numerics=True, **again)
+    assert resumed.record["settings"] == begun.model_dump(mode="json")  # another process may work on it
+    with pytest.raises(InputError, match="refused"), session(resumed):
         raise InputError("refused")
     assert read_json(tmp_path / "run" / "run.json")["settings"] == begun.model_dump(mode="json")
-    with session(found):
-        assert found.record["settings"] == other.model_dump(mode="json")
+    with session(resumed):
+        assert resumed.record["settings"] == other.model_dump(mode="json")
     assert "resumes with other numerics: micro_tokens is 8192 there and 1024 here" in capsys.readouterr().err
     start_run(tmp_path / "run", settings=other, **again)  # what the run goes on with now
     with pytest.raises(InputError, match="device is 'cuda' there and 'cpu' here"):
@@ -259,8 +253,8 @@ def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
 
     monkeypatch.setattr(measure, "step_seconds", step_seconds)
     monkeypatch.setattr(pretraining_run, "train", full)
-    given = ["--steps", "2", "--batch-size", "8", "--lengths", "16:0.5,32:0.5", "--evaluations", "0", "--threads", "1"]
-    command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *given]
+    options = [*"--steps 2 --batch-size 8 --lengths 16:0.5,32:0.5 --evaluations 0 --threads 1".split()]
+    command = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *options]
     assert main(command) == 1
     said = capsys.readouterr().err
     assert "CUDA out of memory: --micro-tokens 32 fits; --resume --allow-other-numerics continues a run" in said
@@ -276,7 +270,7 @@ def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
 
 
 def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
-    tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dropout_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = TASKS["sst2"]
     example = example_data(task, tmp_path)
@@ -294,7 +288,7 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
     monkeypatch.setattr(finetune, "train", full)
     monkeypatch.setattr(finetune, "measure_step_seconds", seconds)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
-    where: Any = {"model": encoder, "data": example.data, "out": tmp_path / "run"}
+    where: Any = {"model": dropout_encoder, "data": example.data, "out": tmp_path / "run"}
     with pytest.raises(
         RunFailed, match=r"--activation-checkpointing needs less memory; .* or start again with --batch-size 2, whose"
     ):
@@ -327,14 +321,14 @@ def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) ->
     with pytest.raises(InputError, match="started with another, this machine has"):
         finetune._resolved(settings, run, together, allow_other=False)
     assert run.record["resolved"]["processor"] == "another"
-    found, _ = finetune._resolved(settings, run, together, allow_other=True)
-    assert found.processor == begun.processor
+    resolved, _ = finetune._resolved(settings, run, together, allow_other=True)
+    assert resolved.processor == begun.processor
     assert {**run.record["resolved"], "peak_flops": 0.0} == {**settled, "peak_flops": 0.0}
-    assert finetune._resolved(settings, run, together, allow_other=False)[0] == found
+    assert finetune._resolved(settings, run, together, allow_other=False)[0] == resolved
 
 
 def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_together(
-    tmp_path: Path, encoder: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dropout_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run is killed between the save of the best epoch and the next checkpoint; resumed, its metrics differ."""
     task = TASKS["sst2"]
@@ -345,7 +339,7 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
 
     monkeypatch.setattr(BoundTask, "evaluate", lambda *_: {"accuracy": measured.pop(0)})
     settings = FinetuneSettings(epochs=3, batch_size=8, max_length=40, threads=1, precision="fp32", seeds=1)
-    where: Any = {"model": encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
+    where: Any = {"model": dropout_encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
     log = RunFolder.log
     monkeypatch.setattr(RunFolder, "log", lambda run, line: (log if len(measured) > 1 else killed)(run, line))
     measured += [0.5, 0.75, 0.25]
@@ -354,14 +348,16 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
     monkeypatch.setattr(RunFolder, "log", log)
     second = (tmp_path / "run" / "seed-0" / "model" / "model.safetensors").read_bytes()
     measured[:] = [0.625, 0.6875, 0.5]
-    found = finetune.finetune(settings, task, **where, resume=True)
-    assert (found["scores"], found["seeds"][0]["epoch"]) == ([0.75], 2)
+    result = finetune.finetune(settings, task, **where, resume=True)
+    assert (result["scores"], result["seeds"][0]["epoch"]) == ([0.75], 2)
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == second
 
 
-def test_a_search_resumes_on_another_device_where_that_is_allowed(tmp_path: Path, encoder: str, capsys: Any) -> None:
+def test_a_search_resumes_on_another_device_where_that_is_allowed(
+    tmp_path: Path, dropout_encoder: str, capsys: Any
+) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data
-    command = ["finetune", "sst2", "--model", encoder, "--data", str(data), "--out", str(tmp_path / "run")]
+    command = ["finetune", "sst2", "--model", dropout_encoder, "--data", str(data), "--out", str(tmp_path / "run")]
     command += ["--epochs", "1", "--max-length", "40", "--threads", "1", "--seeds", "1", "--grid", "batch-size=4,8"]
     assert main(command) == 0
     record = json.loads((tmp_path / "run" / "grid.json").read_text())
@@ -373,16 +369,16 @@ def test_a_search_resumes_on_another_device_where_that_is_allowed(tmp_path: Path
 
 
 def test_a_full_gpu_is_an_error_without_traceback_in_evaluation(
-    tmp_path: Path, encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, dropout_encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data
     settings = FinetuneSettings(epochs=1, max_length=40, threads=1, precision="fp32")
-    finetune.finetune(settings, TASKS["sst2"], model=encoder, data=data, out=tmp_path / "run")
+    finetune.finetune(settings, TASKS["sst2"], model=dropout_encoder, data=data, out=tmp_path / "run")
 
     def full(*_: Any, **__: Any) -> None:
         raise FULL
 
     monkeypatch.setattr(Encoder, "forward", full)
-    asked = ["--model", str(tmp_path / "run")]
-    assert main(["evaluate", "sst2", *asked, "--data", str(data)]) == 1
+    options = ["--model", str(tmp_path / "run")]
+    assert main(["evaluate", "sst2", *options, "--data", str(data)]) == 1
     assert "CUDA out of memory: --device cpu computes it on the processors" in capsys.readouterr().err

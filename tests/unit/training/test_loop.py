@@ -29,7 +29,7 @@ Batch = tuple[Tensor, Tensor]
 NUMERICS = Numerics(precision="fp32", compiled=False, threads=1, peak_flops=1e9)
 
 
-def line(seed: int = 0, kind: torch.dtype = torch.float64) -> nn.Linear:
+def linear(seed: int = 0, kind: torch.dtype = torch.float64) -> nn.Linear:
     torch.manual_seed(seed)
     return nn.Linear(3, 1).to(kind)
 
@@ -49,7 +49,7 @@ def trainable(module: nn.Linear, noise: float = 0.0) -> Trainable[Batch]:
     )
 
 
-def rows(step: int, sizes: Sequence[int] = (4,)) -> list[Batch]:
+def linear_rows(step: int, sizes: Sequence[int] = (4,)) -> list[Batch]:
     generator = torch.Generator().manual_seed(step)
     values = torch.randn(sum(sizes), 3, generator=generator, dtype=torch.float64)
     goals = values @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -62,20 +62,20 @@ def plan(steps: int = 20, **changes: object) -> Plan:
     )  # type: ignore[arg-type]
 
 
-def weights(module: nn.Module) -> bytes:
+def weight_bytes(module: nn.Module) -> bytes:
     return b"".join(tensor.numpy().tobytes() for tensor in module.state_dict().values())
 
 
 def test_ragged_micro_batches_give_the_step_of_one_batch() -> None:
-    whole, cut = line(), line()
-    train(trainable(whole), lambda step: rows(step, (8,)), plan=plan(50), numerics=NUMERICS, quiet=True)
-    train(trainable(cut), lambda step: rows(step, (1, 5, 2)), plan=plan(50), numerics=NUMERICS, quiet=True)
+    whole, cut = linear(), linear()
+    train(trainable(whole), lambda step: linear_rows(step, (8,)), plan=plan(50), numerics=NUMERICS, quiet=True)
+    train(trainable(cut), lambda step: linear_rows(step, (1, 5, 2)), plan=plan(50), numerics=NUMERICS, quiet=True)
     torch.testing.assert_close(whole.weight, cut.weight, atol=1e-9, rtol=0)
 
 
 def test_it_learns() -> None:
-    module = line()
-    train(trainable(module), rows, plan=plan(800), numerics=NUMERICS, quiet=True)
+    module = linear()
+    train(trainable(module), linear_rows, plan=plan(800), numerics=NUMERICS, quiet=True)
     torch.testing.assert_close(module.weight[0], torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64), atol=0.05, rtol=0)
 
 
@@ -89,29 +89,29 @@ def hears_hangups() -> Iterator[None]:
 
 @pytest.mark.usefixtures("hears_hangups")
 def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
-    calm = line()
+    calm = linear()
     undisturbed = start_run(tmp_path / "calm", kind="t", settings={}, data={}, resume=False)
-    train(trainable(calm, noise=0.1), rows, plan=plan(), numerics=NUMERICS, run=undisturbed, quiet=True)
+    train(trainable(calm, noise=0.1), linear_rows, plan=plan(), numerics=NUMERICS, run=undisturbed, quiet=True)
 
     def interrupting(step: int) -> list[Batch]:
         if step in (6, 13) and step not in seen:
             seen.add(step)
             os.kill(os.getpid(), signal.SIGTERM if step == 6 else signal.SIGHUP)
-        return rows(step)
+        return linear_rows(step)
 
     seen: set[int] = set()
     outcomes: list[Outcome] = []
     for _ in range(3):
         run = start_run(tmp_path / "torn", kind="t", settings={}, data={}, resume=True)
-        module = line(seed=len(outcomes))  # what it starts from must not matter once there is a checkpoint
+        module = linear(seed=len(outcomes))  # what it starts from must not matter once there is a checkpoint
         if not outcomes:
-            module = line()
+            module = linear()
         outcomes.append(
             train(trainable(module, noise=0.1), interrupting, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
         )
     assert [outcome.steps for outcome in outcomes] == [7, 14, 20]
     assert [outcome.finished for outcome in outcomes] == [False, False, True]
-    assert weights(module) == weights(calm)
+    assert weight_bytes(module) == weight_bytes(calm)
     measured = ("data_share", "mfu")
     logged = [
         [{k: v for k, v in entry.items() if "second" not in k and k not in measured} for entry in r.metrics()]
@@ -122,7 +122,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_steps_computed_again_leave_no_line_twice(tmp_path: Path) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
     for path in list_checkpoints(run.checkpoints):
         if path.name != "step-000000016":
             for file in path.iterdir():
@@ -130,7 +130,7 @@ def test_steps_computed_again_leave_no_line_twice(tmp_path: Path) -> None:
             path.rmdir()
     with (run.folder / "metrics.jsonl").open("a") as stream:
         stream.write('{"step": 20, "lo')  # a line cut by a crash
-    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
     assert [entry["step"] for entry in run.metrics()] == [3, 6, 9, 12, 15, 18, 20]
 
 
@@ -162,13 +162,13 @@ def test_lines_that_a_log_lacks_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], keep: Callable[[dict[str, Any]], bool], says: str | None
 ) -> None:
     """The loop logs every third step; a checkpoint holds the sums of the steps that are not logged yet."""
-    given = plan(save_every=16, evaluate=lambda done: {"score": float(done)}, evaluate_at=frozenset({5, 10, 15, 20}))
+    settings = plan(save_every=16, evaluate=lambda done: {"score": float(done)}, evaluate_at=frozenset({5, 10, 15, 20}))
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=settings, numerics=NUMERICS, run=run, quiet=True)
     shutil.rmtree(run.checkpoints / "step-000000020")
     kept_lines(run, keep)
     capsys.readouterr()
-    train(trainable(line()), rows, plan=given, numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=settings, numerics=NUMERICS, run=run, quiet=True)
     said = capsys.readouterr().err
     if says is None:
         assert "missing" not in said
@@ -179,9 +179,9 @@ def test_lines_that_a_log_lacks_are_reported(
 
 def test_missing_lines_of_the_last_steps_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
     kept_lines(run, lambda entry: entry["step"] < 18)
-    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
     assert "lines of steps 16 to 20 are missing; the run continues from step 20, and" in capsys.readouterr().err
 
 
@@ -189,20 +189,20 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    done = line()
-    train(trainable(done), rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
+    done = linear()
+    train(trainable(done), linear_rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
     newest = list_checkpoints(run.checkpoints)[-1] / "model.safetensors"
     data = bytearray(newest.read_bytes())
     data[-3] ^= 1
     newest.write_bytes(data)
-    again = line()
-    train(trainable(again), rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
+    again = linear()
+    train(trainable(again), linear_rows, plan=plan(save_every=8), numerics=NUMERICS, run=run, quiet=True)
     assert "model.safetensors is damaged" in capsys.readouterr().err
-    assert weights(again) == weights(done)
+    assert weight_bytes(again) == weight_bytes(done)
     for path in list_checkpoints(run.checkpoints):
         (path / "optimizer.safetensors").write_bytes(b"")
     with pytest.raises(InputError, match="every checkpoint is damaged"):
-        train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+        train(trainable(linear()), linear_rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
 
 
 def test_every_flipped_bit_of_a_state_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,14 +213,14 @@ def test_every_flipped_bit_of_a_state_is_found(tmp_path: Path, capsys: pytest.Ca
         save_checkpoint(tmp_path, module, optimizer, step=step, notes={"usual": 1.5, "skipped": step})
     path = tmp_path / "step-000000012" / "state.json"
     written = path.read_bytes()
-    for place in range(8 * len(written)):
+    for position in range(8 * len(written)):
         data = bytearray(written)
-        data[place // 8] ^= 1 << place % 8
+        data[position // 8] ^= 1 << position % 8
         path.write_bytes(data)
-        found = load_checkpoint(tmp_path, module, optimizer)
+        loaded = load_checkpoint(tmp_path, module, optimizer)
         # a flip in the space between words changes nothing
-        assert found in ((11, {"usual": 1.5, "skipped": 11}), (12, {"usual": 1.5, "skipped": 12}))
-        is_kept = found is not None and found[0] == 12
+        assert loaded in ((11, {"usual": 1.5, "skipped": 11}), (12, {"usual": 1.5, "skipped": 12}))
+        is_kept = loaded is not None and loaded[0] == 12
         assert is_kept != ("step-000000012/state.json is damaged" in capsys.readouterr().err)
 
 
@@ -263,9 +263,9 @@ def test_a_checkpoint_without_its_state_is_named_too(tmp_path: Path, capsys: pyt
     for step in (1, 2):
         save_checkpoint(folder, module, optimizer, step=step, notes={})
     (folder / "step-000000002" / "state.json").unlink()
-    found = load_checkpoint(folder, module, optimizer)
-    assert found is not None
-    assert found[0] == 1
+    loaded = load_checkpoint(folder, module, optimizer)
+    assert loaded is not None
+    assert loaded[0] == 1
     assert "step-000000002/state.json is damaged" in capsys.readouterr().err
     (folder / "step-000000001" / "state.json").unlink()
     with pytest.raises(InputError, match="every checkpoint is damaged"):
@@ -274,11 +274,11 @@ def test_a_checkpoint_without_its_state_is_named_too(tmp_path: Path, capsys: pyt
 
 def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> None:
     def poisoned(step: int) -> list[Batch]:
-        ((values, goals),) = rows(step)
+        ((values, goals),) = linear_rows(step)
         return [(values, goals / (0.0 if step == 10 else 1.0))]
 
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    module = line()
+    module = linear()
     with pytest.raises(RunFailed, match=r"step 11: the loss is not finite"):
         train(trainable(module), poisoned, plan=plan(save_every=5), numerics=NUMERICS, run=run, quiet=True)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in module.state_dict().values())
@@ -291,21 +291,21 @@ def test_a_gradient_that_is_not_finite_is_reported(tmp_path: Path) -> None:
         loss.register_hook(lambda gradient: gradient * float("inf"))
         return {"loss": (loss, "rows")}
 
-    module = line()
+    module = linear()
     with pytest.raises(RunFailed, match=r"step 1: the gradient is not finite \(loss "):
-        train(replace(trainable(module), step=steep), rows, plan=plan(), numerics=NUMERICS, quiet=True)
+        train(replace(trainable(module), step=steep), linear_rows, plan=plan(), numerics=NUMERICS, quiet=True)
 
 
 def spoiled(bad: dict[int, float]) -> Callable[[int], list[Batch]]:
     """Return rows whose goals are multiplied in some steps."""
-    return lambda step: [(values, goals * bad.get(step, 1.0)) for values, goals in rows(step)]
+    return lambda step: [(values, goals * bad.get(step, 1.0)) for values, goals in linear_rows(step)]
 
 
 def test_bad_steps_are_skipped_and_counted_with_skip_loss_spikes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    module, bad = line(), {5: float("nan"), 11: 1e6}
+    module, bad = linear(), {5: float("nan"), 11: 1e6}
     skipping = plan(skip_loss_spikes=True, watch_spikes=True)
     train(trainable(module), spoiled(bad), plan=skipping, numerics=NUMERICS, run=run, quiet=True)
     assert bool(module.weight.isfinite().all())
@@ -322,8 +322,10 @@ def test_bad_steps_are_skipped_and_counted_with_skip_loss_spikes(
 def test_a_loss_spike_stops_the_run_by_default() -> None:
     leaping = plan(watch_spikes=True)
     with pytest.raises(RunFailed, match=r"step 12: loss spike: .*, after .* on average"):
-        train(trainable(line()), spoiled({11: 1e6}), plan=leaping, numerics=NUMERICS, quiet=True)
-    train(trainable(line()), spoiled({11: 1e6}), plan=plan(), numerics=NUMERICS, quiet=True)  # other tasks' losses may
+        train(trainable(linear()), spoiled({11: 1e6}), plan=leaping, numerics=NUMERICS, quiet=True)
+    train(
+        trainable(linear()), spoiled({11: 1e6}), plan=plan(), numerics=NUMERICS, quiet=True
+    )  # other tasks' losses may
 
 
 def test_weights_with_a_loss_spike_are_not_saved(tmp_path: Path) -> None:
@@ -333,18 +335,18 @@ def test_weights_with_a_loss_spike_are_not_saved(tmp_path: Path) -> None:
     with pytest.raises(
         RunFailed, match=r"step 14: .*the last good checkpoint is in .*--skip-loss-spikes continues.*--learning-rate"
     ):
-        train(trainable(line()), spoiled({13: 1e6}), plan=leaping, numerics=NUMERICS, run=run, quiet=True)
+        train(trainable(linear()), spoiled({13: 1e6}), plan=leaping, numerics=NUMERICS, run=run, quiet=True)
     assert list_checkpoints(run.checkpoints)[-1].name == "step-000000010"
     skipping = replace(leaping, skip_loss_spikes=True)
-    outcome = train(trainable(line()), spoiled({13: 1e6}), plan=skipping, numerics=NUMERICS, run=run, quiet=True)
+    outcome = train(trainable(linear()), spoiled({13: 1e6}), plan=skipping, numerics=NUMERICS, run=run, quiet=True)
     assert outcome.finished
     always = spoiled(dict.fromkeys(range(5, 20), 1e6))
     with pytest.raises(
         RunFailed, match=r"after 10 skipped steps; if an earlier update caused it.* a lower --learning-rate"
     ):
-        train(trainable(line()), always, plan=skipping, numerics=NUMERICS, quiet=True)
+        train(trainable(linear()), always, plan=skipping, numerics=NUMERICS, quiet=True)
     with pytest.raises(InputError, match=r"expected a checkpoint of at most 10 steps.* its newest one has 20"):
-        train(trainable(line()), rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
+        train(trainable(linear()), linear_rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
 
 
 def test_lines_are_on_disk_before_the_checkpoint_that_follows_them(
@@ -360,7 +362,7 @@ def test_lines_are_on_disk_before_the_checkpoint_that_follows_them(
 
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
     monkeypatch.setattr(os, "fsync", noted)
-    train(trainable(line()), rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=plan(save_every=4), numerics=NUMERICS, run=run, quiet=True)
     saves = [index for index, name in enumerate(synced) if name == "checkpoints"]
     assert len(saves) == 5
     for before, save in zip([0, *saves], saves, strict=False):
@@ -370,16 +372,16 @@ def test_lines_are_on_disk_before_the_checkpoint_that_follows_them(
 
 def test_the_step_that_a_run_continues_from_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    train(trainable(line()), rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=plan(10), numerics=NUMERICS, run=run, quiet=True)
     assert capsys.readouterr().err == ""
-    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
     assert f"{run.folder}: continues from step 10" in capsys.readouterr().err
     shutil.rmtree(run.checkpoints)
     run.checkpoints.symlink_to(tmp_path / "disk")
     with pytest.raises(InputError, match=r"checkpoints: links to .*disk, which does not exist"):
-        train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+        train(trainable(linear()), linear_rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
     run.checkpoints.unlink()
-    train(trainable(line()), rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
+    train(trainable(linear()), linear_rows, plan=plan(), numerics=NUMERICS, run=run, quiet=True)
     assert "has no checkpoint, though it reached step 20; starting from step 0" in capsys.readouterr().err
 
 
@@ -399,7 +401,7 @@ def test_copies_of_checkpoints_under_other_names_stay(tmp_path: Path) -> None:
 def test_too_many_bad_steps_stop_the_run() -> None:
     bad = dict.fromkeys(range(3, 20), float("inf"))
     with pytest.raises(RunFailed, match=r"step 14: .*after 10 skipped steps"):
-        train(trainable(line()), spoiled(bad), plan=plan(skip_loss_spikes=True), numerics=NUMERICS, quiet=True)
+        train(trainable(linear()), spoiled(bad), plan=plan(skip_loss_spikes=True), numerics=NUMERICS, quiet=True)
 
 
 def test_skipped_steps_and_the_usual_loss_survive_a_restart(tmp_path: Path) -> None:
@@ -416,7 +418,7 @@ def test_skipped_steps_and_the_usual_loss_survive_a_restart(tmp_path: Path) -> N
         for _ in range(1 + len(stops)):
             run = start_run(tmp_path / name, kind="t", settings={}, data={}, resume=True)
             skipping = plan(skip_loss_spikes=True, watch_spikes=True)
-            train(trainable(line()), batches, plan=skipping, numerics=NUMERICS, run=run, quiet=True)
+            train(trainable(linear()), batches, plan=skipping, numerics=NUMERICS, run=run, quiet=True)
         logs.append([(entry["step"], entry["loss"], entry.get("skipped")) for entry in run.metrics()])
     assert logs[0] == logs[1]
     assert logs[0][-1][2] == 2
@@ -425,21 +427,21 @@ def test_skipped_steps_and_the_usual_loss_survive_a_restart(tmp_path: Path) -> N
 def test_an_ignored_signal_stays_ignored() -> None:
     def hung_up(step: int) -> list[Batch]:
         os.kill(os.getpid(), signal.SIGHUP)
-        return rows(step)
+        return linear_rows(step)
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
     try:
-        outcome = train(trainable(line()), hung_up, plan=plan(5), numerics=NUMERICS, quiet=True)
+        outcome = train(trainable(linear()), hung_up, plan=plan(5), numerics=NUMERICS, quiet=True)
     finally:
         signal.signal(signal.SIGHUP, before)
     assert outcome.finished
 
 
 def test_trial_steps_restore_the_weights() -> None:
-    module = line()
-    before = weights(module)
-    assert measure_step_seconds(trainable(module), rows, plan=plan(100), numerics=NUMERICS, seconds=0.01) > 0
-    assert weights(module) == before
+    module = linear()
+    before = weight_bytes(module)
+    assert measure_step_seconds(trainable(module), linear_rows, plan=plan(100), numerics=NUMERICS, seconds=0.01) > 0
+    assert weight_bytes(module) == before
 
 
 @pytest.mark.parametrize(
@@ -458,18 +460,20 @@ def test_compiling_does_not_count_as_the_time_of_a_step(
 
     def passing(step: int) -> list[Batch]:
         clock[0] += taken[step]
-        return rows(step)
+        return linear_rows(step)
 
     monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     monkeypatch.setattr("bertwright.training.loop.time.perf_counter", lambda: clock[0])
     numerics = NUMERICS.model_copy(update={"compiled": compiled})
-    found = measure_step_seconds(trainable(line()), passing, plan=plan(100), numerics=numerics, seconds=2.0)
-    assert found == pytest.approx(expected)
+    seconds_measured = measure_step_seconds(
+        trainable(linear()), passing, plan=plan(100), numerics=numerics, seconds=2.0
+    )
+    assert seconds_measured == pytest.approx(expected)
 
 
 def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:
     run = start_run(tmp_path / "r", kind="t", settings={}, data={}, resume=False)
-    module = line()
+    module = linear()
 
     def measure(step: int) -> dict[str, float]:
         assert not module.training
@@ -477,7 +481,7 @@ def test_evaluations_are_logged_at_their_steps(tmp_path: Path) -> None:
 
     outcome = train(
         trainable(module),
-        rows,
+        linear_rows,
         plan=plan(evaluate=measure, evaluate_at=frozenset({5, 20})),
         numerics=NUMERICS,
         run=run,

@@ -20,15 +20,19 @@ def test_a_resumed_pretraining_reports_a_missing_log(
 ) -> None:
     settings: Any = {"phases": (Phase(length=16, share=1.0),), "steps": 8, "batch_size": 4, "threads": 1}
     settings |= {"precision": "fp32", "compile": "off", "held_out_share": 0.4, "evaluations": 4, "log_every": 2}
-    given: Any = {"settings": PretrainSettings.model_validate(settings), "corpus": own_corpus, "out": tmp_path / "run"}
+    arguments: Any = {
+        "settings": PretrainSettings.model_validate(settings),
+        "corpus": own_corpus,
+        "out": tmp_path / "run",
+    }
     really = loop.Loop.sync_decisions
     with monkeypatch.context() as patched:
         patched.setattr(loop.Loop, "is_time_to_save", lambda _, done: done == 5)
         patched.setattr(loop.Loop, "sync_decisions", lambda self, _, save: really(self, save, save))
-        assert pretrain(**given)["stopped"]
+        assert pretrain(**arguments)["stopped"]
     (tmp_path / "run" / "metrics.jsonl").write_bytes(b"")
     capsys.readouterr()
-    assert pretrain(**given, resume=True)["steps"] == 8
+    assert pretrain(**arguments, resume=True)["steps"] == 8
     assert (
         f"{tmp_path}/run/metrics.jsonl: lines of steps 1 to 4 and evaluations after steps 2, 4 are missing; the run "
         "continues from step 5, and its curve begins after step 4"
@@ -44,7 +48,7 @@ def test_a_resumed_fine_tuning_reports_the_missing_log_of_a_finished_seed(
         rows = "".join(f"{'good' if n % 2 else 'bad'} number {n}\t{n % 2}\n" for n in range(24))
         (data / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
     settings = FinetuneSettings(epochs=2, batch_size=8, learning_rate=1e-3, max_length=16, threads=1, seeds=2)
-    given: Any = {"model": "random:tiny", "data": data, "tokenizer": own_tokenizer, "out": tmp_path / "run"}
+    finetuning: Any = {"model": "random:tiny", "data": data, "tokenizer": own_tokenizer, "out": tmp_path / "run"}
     really = module._train_seed
 
     def stopping(*arguments: Any) -> Any:
@@ -53,13 +57,13 @@ def test_a_resumed_fine_tuning_reports_the_missing_log_of_a_finished_seed(
     with monkeypatch.context() as patched:
         patched.setattr(module, "_train_seed", stopping)
         with pytest.raises(Stopped):
-            finetune(settings, get_task("sst2"), **given)
-    finetune(settings, get_task("sst2"), **given, resume=True)
+            finetune(settings, get_task("sst2"), **finetuning)
+    finetune(settings, get_task("sst2"), **finetuning, resume=True)
     assert "missing" not in capsys.readouterr().err
     (tmp_path / "run" / "seed-0" / "metrics.jsonl").unlink()
     record = tmp_path / "run" / "run.json"
     record.write_text(record.read_text().replace('"finished": true', '"finished": false'))
-    finetune(settings, get_task("sst2"), **given, resume=True)
+    finetune(settings, get_task("sst2"), **finetuning, resume=True)
     said = [text for text in capsys.readouterr().err.splitlines() if "missing" in text]
     assert len(said) == 1
     assert said[0].endswith(

@@ -40,7 +40,7 @@ def optimizer_of(module: Model, settings: OptimizerSettings = MUON) -> AdamW:
     return build_optimizer(module, settings, blocks=module.inner.blocks())
 
 
-def learn(module: Model, optimizer: AdamW, steps: range) -> None:
+def take_steps(module: Model, optimizer: AdamW, steps: range) -> None:
     """Steps with gradients that are a function of the step."""
     for step in steps:
         for number, parameter in enumerate(module.parameters()):
@@ -52,9 +52,9 @@ def learn(module: Model, optimizer: AdamW, steps: range) -> None:
 @pytest.mark.parametrize("shape", [(128, 128), (512, 128), (128, 512)])
 def test_singular_values_become_about_one_and_directions_stay(shape: tuple[int, int]) -> None:
     matrix = random(*shape).double()
-    (found,) = muon.orthogonalise(matrix[None])
+    (directions,) = muon.orthogonalise(matrix[None])
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    turned = left.mT @ found @ right.mT  # diagonal, where the directions are those of the matrix
+    turned = left.mT @ directions @ right.mT  # diagonal, where the directions are those of the matrix
     assert float((turned - turned.diag().diag()).abs().max()) < 1e-6
     large = turned.diag()[values > 0.01 * values.norm()]
     assert len(large) > 100
@@ -78,18 +78,18 @@ def test_matrices_computed_together_are_those_computed_alone() -> None:
 
 def test_steps_are_those_of_torchs_muon() -> None:
     """torch's computes in bf16, so singular values agree to some hundredths."""
-    own, theirs = nn.Sequential(nn.Linear(64, 96, bias=False)), nn.Linear(64, 96, bias=False)
-    theirs.load_state_dict(own[0].state_dict())
+    ours, theirs = nn.Sequential(nn.Linear(64, 96, bias=False)), nn.Linear(64, 96, bias=False)
+    theirs.load_state_dict(ours[0].state_dict())
     before = theirs.weight.detach().clone()
-    mine = build_optimizer(own, MUON, blocks=[own])
+    mine = build_optimizer(ours, MUON, blocks=[ours])
     other = torch.optim.Muon(theirs.parameters(), lr=0.02, weight_decay=0.1, momentum=muon.MOMENTUM)
     for step in range(5):
-        own[0].weight.grad = random(96, 64, seed=step)
+        ours[0].weight.grad = random(96, 64, seed=step)
         theirs.weight.grad = random(96, 64, seed=step)
         set_rate(mine, 1e-3)
         mine.step()
         other.step()
-    moved, expected = own[0].weight.detach() - before, theirs.weight.detach() - before
+    moved, expected = ours[0].weight.detach() - before, theirs.weight.detach() - before
     assert float((moved - expected).norm() / expected.norm()) < 0.03
     assert float(expected.norm()) > 0.3
 
@@ -114,7 +114,7 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
-    learn(module, optimizer_of(module), range(1))
+    take_steps(module, optimizer_of(module), range(1))
     fused = module.inner.blocks()[0].attention.qkv.weight.detach()
     lengths = [float(torch.linalg.matrix_norm(part, 2)) / 0.02 for part in fused.chunk(3)]
     assert all(0.9 < length < 1.25 for length in lengths)
@@ -125,8 +125,8 @@ def test_queries_keys_and_values_are_three_matrices() -> None:
 def test_parameters_outside_of_muon_move_as_without_it() -> None:
     with_it, without = Model(), Model()
     without.load_state_dict(with_it.state_dict())
-    learn(with_it, optimizer_of(with_it), range(3))
-    learn(without, build_optimizer(without, MUON.model_copy(update={"method": "adamw"})), range(3))
+    take_steps(with_it, optimizer_of(with_it), range(3))
+    take_steps(without, build_optimizer(without, MUON.model_copy(update={"method": "adamw"})), range(3))
     pairs = zip(with_it.named_parameters(), without.parameters(), strict=True)
     same = {name: torch.equal(one, other) for (name, one), other in pairs}
     assert {name for name, equal in same.items() if not equal} == {
@@ -139,13 +139,13 @@ def test_parameters_outside_of_muon_move_as_without_it() -> None:
 def test_a_run_resumes_with_its_momentum(tmp_path: Path) -> None:
     whole = Model()
     first, second = copy.deepcopy(whole), copy.deepcopy(whole)
-    learn(whole, optimizer_of(whole), range(6))
+    take_steps(whole, optimizer_of(whole), range(6))
     optimizer = optimizer_of(first)
-    learn(first, optimizer, range(3))
+    take_steps(first, optimizer, range(3))
     save_checkpoint(tmp_path, first, optimizer, step=3, notes={})
     resumed = optimizer_of(second)
     assert load_checkpoint(tmp_path, second, resumed) == (3, {})
-    learn(second, resumed, range(3, 6))
+    take_steps(second, resumed, range(3, 6))
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name]), name
 
@@ -158,15 +158,15 @@ def test_a_rate_for_matrices_that_nothing_uses_is_refused() -> None:
 
 
 def test_the_command_trains_with_muon(own_corpus: Path, tmp_path: Path) -> None:
-    given = ["pretrain", "--corpus", str(own_corpus), "--steps", "8", "--lengths", "16", "--batch-size", "4"]
-    given += ["--threads", "1", "--compile", "off", "--precision", "fp32", "--learning-rate", "1e-3"]
+    options = ["pretrain", "--corpus", str(own_corpus), "--steps", "8", "--lengths", "16", "--batch-size", "4"]
+    options += ["--threads", "1", "--compile", "off", "--precision", "fp32", "--learning-rate", "1e-3"]
     runs = {}
     for name, more in (
         ("adamw", []),
         ("muon", ["--optimizer", "muon"]),
         ("again", ["--optimizer", "muon", "--activation-checkpointing"]),
     ):
-        assert main([*given, *more, "--out", str(tmp_path / name)]) == 0
+        assert main([*options, *more, "--out", str(tmp_path / name)]) == 0
         runs[name] = load_file(tmp_path / name / "model" / "model.safetensors")
     deep = "bert.encoder.layer.1.intermediate.dense.weight"
     assert not torch.allclose(runs["adamw"][deep], runs["muon"][deep], atol=1e-3)

@@ -11,7 +11,7 @@ from bertwright.training.optimizer import build_optimizer, clip_gradients, rate_
 from bertwright.training.settings import OptimizerSettings
 
 
-def original_steps(weights: np.ndarray, gradients: np.ndarray, *, rate: float, decay: float) -> np.ndarray:
+def original_adamw_steps(weights: np.ndarray, gradients: np.ndarray, *, rate: float, decay: float) -> np.ndarray:
     """AdamWeightDecay as the original writes it: no bias correction, decay added to the update."""
     m, v, value = np.zeros_like(weights), np.zeros_like(weights), weights.copy()
     for gradient in gradients:
@@ -33,7 +33,7 @@ def test_fifty_steps_equal_the_originals_formula(decays: bool) -> None:
         module.weight.grad = torch.from_numpy(gradient.copy())
         set_rate(optimizer, 1e-2)
         optimizer.step()
-    expected = original_steps(weights, gradients, rate=1e-2, decay=0.01 if decays else 0.0)
+    expected = original_adamw_steps(weights, gradients, rate=1e-2, decay=0.01 if decays else 0.0)
     np.testing.assert_allclose(module.weight.detach().numpy(), expected, atol=1e-9)
 
 
@@ -59,10 +59,10 @@ def test_rate_rises_then_falls_measured_from_step_zero() -> None:
 
 
 def test_the_rate_along_a_cosine_as_gpts() -> None:
-    found = [rate_at(step, 1000, 0.1, "cosine") for step in (50, 100, 500, 750, 1000)]
+    rates = [rate_at(step, 1000, 0.1, "cosine") for step in (50, 100, 500, 750, 1000)]
     shares = [(1 + math.cos(math.pi * share)) / 2 for share in (0.1, 0.5, 0.75, 1.0)]
-    assert found == pytest.approx([0.5, *shares], abs=1e-12)
-    assert found[2] == pytest.approx(0.5)
+    assert rates == pytest.approx([0.5, *shares], abs=1e-12)
+    assert rates[2] == pytest.approx(0.5)
 
 
 def test_biases_and_layer_norms_do_not_decay_and_scales_reach_their_parameters() -> None:

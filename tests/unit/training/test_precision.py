@@ -31,19 +31,19 @@ def test_elsewhere_the_measurement_decides(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_precision_that_cannot_be_chosen_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bf16 product takes seconds on a processor without bf16 instructions, and every command measures."""
-    asked: list[torch.dtype] = []
+    measured: list[torch.dtype] = []
 
     def rates(dtypes: list[torch.dtype], shape: tuple[int, int, int], *, device: torch.device) -> list[float]:
-        asked.extend(dtypes)
+        measured.extend(dtypes)
         return [1e9] * len(dtypes)
 
     monkeypatch.setattr(machine, "measure_peak_flops", rates)
     monkeypatch.setattr(machine, "has_bf16", lambda device: False)
     assert machine.resolve_numerics("auto", threads=1).precision == "fp32"
     assert machine.resolve_numerics("fp32", threads=1).precision == "fp32"
-    assert asked == [torch.float32] * 2
+    assert measured == [torch.float32] * 2
     assert machine.resolve_numerics("bf16", threads=1).precision == "bf16"
-    assert asked.pop() == torch.bfloat16
+    assert measured.pop() == torch.bfloat16
     monkeypatch.setattr(machine, "has_bf16", lambda device: True)
     assert machine.square_rates() == {"fp32": 1e9, "bf16": 1e9}
 

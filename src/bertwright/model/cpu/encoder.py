@@ -4,16 +4,16 @@ With 8 bits, each output of a weight matrix has a fixed scale, and each row of a
 from the row. The result of a row therefore does not depend on the other rows of the batch. Sums and all other numbers
 are fp32.
 
-A layer over few rows is a single call of `kernels.cpp`, because at this size calling a library costs as much as the
-products. Its time is that of reading the weights, so they are packed in the order in which they are read, when the
-first small batch comes.
+A layer over few rows is a single call of `kernels.cpp`, because at this size the call of a library costs as much as the
+product. Most of the time goes into reading the weights. At the first small batch they are therefore packed in the order
+in which they are read.
 
 Shapes: B batch, T tokens, Q query rows, N rows of the batch, D hidden, H heads, K inner and W outer width of a product.
 """
 
 import copy
 import ctypes
-from typing import Final, Literal, Protocol, TypeVar, cast
+from typing import Final, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,19 +25,6 @@ from bertwright.model.encoder import Encoder, EncoderLayer, gather_rows
 Model = TypeVar("Model", bound=nn.Module)
 Narrow = tuple[Tensor, Tensor | None]
 """Rows in the precision of a product, and the scale of each row (None in fp32)."""
-
-
-class _Product(Protocol):
-    """A packed weight matrix."""
-
-    kind: Literal["fp32", "int8"]
-    bias: Tensor
-    shape: tuple[int, int]
-
-    def narrow(self, wide: Tensor) -> Narrow: ...
-    def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow: ...
-    def unpacked(self) -> tuple[Tensor, Tensor | None]: ...
-    def __call__(self, values: Tensor) -> Tensor: ...
 
 
 class PackedProduct(nn.Module):
@@ -93,19 +80,9 @@ class Int8Product(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         """Return the product [N, W] of 8-bit rows [N, D], without the scales of the rows and without the bias."""
         product: Tensor = torch.ops.onednn.qlinear_pointwise(
-            values,
-            1.0,
-            kernels.MIDDLE,
-            self.packed,
-            self.scales,
-            self.zeros,
-            None,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
+            *(values, 1.0, kernels.MIDDLE),  # rows, their scale, and the value of 0
+            *(self.packed, self.scales, self.zeros),
+            *(None, 1.0, 0, torch.float32, "none", [], ""),  # sums in fp32, without a bias, and nothing fused
         )
         return product
 
@@ -195,7 +172,7 @@ _PRODUCTS: Final = ("query", "key_value", "output", "expand", "contract")
 class _ProductStruct(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("inner", "width")),
-        *((name, ctypes.c_void_p) for name in ("weights", "lost", "steps", "bias")),
+        *((name, ctypes.c_void_p) for name in ("weights", "offsets", "column_scales", "bias")),
     )
 
 
@@ -243,14 +220,14 @@ class FusedLayer:
         return out
 
     def _product(self, product: PackedProduct | Int8Product) -> _ProductStruct:
-        weight, steps = product.unpacked()
+        weight, scales = product.unpacked()
         width, inner = weight.shape
-        if steps is None:
-            packed, lost = weight.view(-1, _COLUMNS, inner).permute(0, 2, 1), None
+        if scales is None:
+            packed, offsets = weight.view(-1, _COLUMNS, inner).permute(0, 2, 1), None
         else:
             packed = weight.view(-1, _COLUMNS, inner // 4, 4).permute(0, 2, 1, 3)
-            lost = kernels.MIDDLE * weight.sum(1, dtype=torch.int32)
-        pointers = {"weights": packed, "lost": lost, "steps": steps, "bias": product.bias}
+            offsets = kernels.MIDDLE * weight.sum(1, dtype=torch.int32)
+        pointers = {"weights": packed, "offsets": offsets, "column_scales": scales, "bias": product.bias}
         return _ProductStruct(inner, width, **{name: self._at(tensor) for name, tensor in pointers.items()})
 
     def _norm(self, norm: nn.LayerNorm) -> _Norm:

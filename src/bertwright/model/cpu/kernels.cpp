@@ -1,5 +1,5 @@
-// The steps between two matrix products, row by row, and a whole layer for few rows. kernels.py has the same steps in
-// torch, for machines where this file cannot be built.
+// The steps between two matrix products, row by row, and a whole layer for few rows. kernels.py computes the
+// same in torch, for machines where this file cannot be built.
 //
 // A row of a product holds sums. They still have to be multiplied by the scale of the row (none: 1), and the bias has to
 // be added. Loops are divided among the threads of the enclosing parallel region; each loop ends with a barrier.
@@ -55,8 +55,8 @@ static inline float narrow(const float *row, uint8_t *out, int64_t width) {
 
 static inline float scale_of(const float *scales, int64_t row) { return scales ? scales[row] : 1.0f; }
 
-static void quantise_rows(const float *rows, uint8_t *out, float *found, int64_t count, int64_t width) {
-    EACH_ROW found[r] = narrow(rows + r * width, out + r * width, width);
+static void quantise_rows(const float *rows, uint8_t *out, float *scales, int64_t count, int64_t width) {
+    EACH_ROW scales[r] = narrow(rows + r * width, out + r * width, width);
 }
 
 static void finish_rows(float *rows, const float *scales, const float *bias, int64_t count, int64_t width) {
@@ -66,16 +66,16 @@ static void finish_rows(float *rows, const float *scales, const float *bias, int
     }
 }
 
-// out: null where the rows are not quantised
-static void activate_rows(float *rows, const float *scales, const float *bias, uint8_t *out, float *found, int64_t count,
-                         int64_t width, int with_tanh) {
+// out: null where the rows are not quantised; out_scales: scales of the quantised rows
+static void activate_rows(float *rows, const float *scales, const float *bias, uint8_t *out, float *out_scales,
+                          int64_t count, int64_t width, int with_tanh) {
     EACH_ROW {
         float *row = rows + r * width, scale = scale_of(scales, r);
         if (with_tanh)
             for (int64_t i = 0; i < width; i++) row[i] = gelu_tanh(row[i] * scale + bias[i]);
         else
             for (int64_t i = 0; i < width; i++) row[i] = gelu(row[i] * scale + bias[i]);
-        if (out) found[r] = narrow(row, out + r * width, width);
+        if (out) out_scales[r] = narrow(row, out + r * width, width);
     }
 }
 
@@ -97,7 +97,7 @@ static void add_norm_rows(float *rows, const float *scales, const float *bias, c
 typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
 static const int QUERIES = 6, HEAD = 64, LANES = 16, BLOCK = 2 * LANES;
 
-// Over whole blocks, so that every step is vectorised.
+// Exponentials of the scores, over whole blocks, so that every step is vectorised; returns 1 divided by their sum.
 static inline float softmax(float *scores, const uint8_t *keep, int64_t padded) {
     float most = -3.0e38f, sum = 0.0f;
     for (int64_t t = 0; t < padded; t++) {
@@ -111,21 +111,21 @@ static inline float softmax(float *scores, const uint8_t *keep, int64_t padded) 
     return 1.0f / sum;
 }
 
-// turned: the keys [padded / BLOCK, HEAD, BLOCK]; values: [tokens, HEAD]; scores: [QUERIES, padded]
-static void attend_rows(const float *const *query, const float *turned, const float *values, const uint8_t *keep,
+// keys: [padded / BLOCK, HEAD, BLOCK]; values: [tokens, HEAD]; scores: [QUERIES, padded]
+static void attend_rows(const float *const *query, const float *keys, const float *values, const uint8_t *keep,
                         float *scores, float *out, int64_t num, int64_t tokens, int64_t padded, int64_t width) {
     for (int64_t t = 0; t < padded; t += BLOCK) {
         Lanes sums[QUERIES][2] = {};
         for (int k = 0; k < HEAD; k++) {
-            const Lanes *keys = (const Lanes *)(turned + t * HEAD + k * BLOCK);
+            const Lanes *key = (const Lanes *)(keys + t * HEAD + k * BLOCK);
             _Pragma("GCC unroll 8") for (int q = 0; q < QUERIES; q++)
-                _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) sums[q][j] += query[q][k] * keys[j];
+                _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) sums[q][j] += query[q][k] * key[j];
         }
         _Pragma("GCC unroll 8") for (int q = 0; q < QUERIES; q++)
             _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) ((Lanes *)(scores + q * padded + t))[j] = sums[q][j];
     }
-    float share[QUERIES];
-    for (int q = 0; q < QUERIES; q++) share[q] = softmax(scores + q * padded, keep, padded);
+    float factors[QUERIES];
+    for (int q = 0; q < QUERIES; q++) factors[q] = softmax(scores + q * padded, keep, padded);
     Lanes sums[QUERIES][4] = {};
     for (int64_t t = 0; t < tokens; t++) {
         const Lanes *value = (const Lanes *)(values + t * HEAD);
@@ -133,12 +133,12 @@ static void attend_rows(const float *const *query, const float *turned, const fl
             _Pragma("GCC unroll 8") for (int j = 0; j < 4; j++) sums[q][j] += scores[q * padded + t] * value[j];
     }
     for (int q = 0; q < num; q++)
-        _Pragma("GCC unroll 8") for (int j = 0; j < 4; j++) ((Lanes *)(out + q * width))[j] = sums[q][j] * share[q];
+        _Pragma("GCC unroll 8") for (int j = 0; j < 4; j++) ((Lanes *)(out + q * width))[j] = sums[q][j] * factors[q];
 }
 
 // Copy the keys and values of a head to contiguous memory: in their original layout the rows are so far apart that they
 // evict each other from the cache.
-static void gather(const float *from, float *turned, float *values, int64_t tokens, int64_t width) {
+static void gather(const float *from, float *keys, float *values, int64_t tokens, int64_t width) {
     float part[BLOCK][HEAD + 1] = {};
     for (int64_t t = 0; t < tokens; t += BLOCK) {
         int64_t num = tokens - t < BLOCK ? tokens - t : BLOCK;
@@ -152,26 +152,26 @@ static void gather(const float *from, float *turned, float *values, int64_t toke
             }
         }
         for (int k = 0; k < HEAD; k++)
-            for (int i = 0; i < BLOCK; i++) turned[t * HEAD + k * BLOCK + i] = part[i][k];
+            for (int i = 0; i < BLOCK; i++) keys[t * HEAD + k * BLOCK + i] = part[i][k];
     }
 }
 
-// query, out: [batch, asked, width]; key_value: [batch, tokens, 2 width]; keep: [batch, tokens]
+// query, out: [batch, queries, width]; key_value: [batch, tokens, 2 width]; keep: [batch, tokens]
 static void attend_all(const float *query, const float *key_value, const uint8_t *keep, float *out, int64_t batch,
-                       int64_t asked, int64_t tokens, int64_t heads) {
+                       int64_t queries, int64_t tokens, int64_t heads) {
     int64_t width = heads * HEAD, padded = (tokens + BLOCK - 1) / BLOCK * BLOCK;
-    std::vector<float> turned(HEAD * padded), values(HEAD * tokens), scores(QUERIES * padded);
+    std::vector<float> keys(HEAD * padded), values(HEAD * tokens), scores(QUERIES * padded);
     std::vector<uint8_t> kept(padded);
 #pragma omp for collapse(2) schedule(static)
     for (int64_t b = 0; b < batch; b++)
         for (int64_t h = 0; h < heads; h++) {
             memcpy(kept.data(), keep + b * tokens, tokens);
-            gather(key_value + b * tokens * 2 * width + h * HEAD, turned.data(), values.data(), tokens, width);
-            for (int64_t q = 0; q < asked; q += QUERIES) {
-                int64_t num = asked - q < QUERIES ? asked - q : QUERIES, at = (b * asked + q) * width + h * HEAD;
+            gather(key_value + b * tokens * 2 * width + h * HEAD, keys.data(), values.data(), tokens, width);
+            for (int64_t q = 0; q < queries; q += QUERIES) {
+                int64_t num = queries - q < QUERIES ? queries - q : QUERIES, at = (b * queries + q) * width + h * HEAD;
                 const float *chosen[QUERIES];
                 for (int i = 0; i < QUERIES; i++) chosen[i] = query + at + (i < num ? i : num - 1) * width;
-                attend_rows(chosen, turned.data(), values.data(), kept.data(), scores.data(), out + at, num, tokens,
+                attend_rows(chosen, keys.data(), values.data(), kept.data(), scores.data(), out + at, num, tokens,
                             padded, width);
             }
         }
@@ -187,20 +187,20 @@ static void multiply(const float *rows, const float *weights, float *sums, int64
         for (int64_t r = 0; r < count; r += TILE) {
             const float *row[TILE], *part = weights + c * inner;
             for (int i = 0; i < TILE; i++) row[i] = rows + (r + i < count ? r + i : count - 1) * inner;
-            Lanes found[TILE][2] = {};
+            Lanes tile[TILE][2] = {};
             for (int64_t k = 0; k < inner; k++) {
                 const Lanes *weight = (const Lanes *)(part + k * COLUMNS);
                 _Pragma("GCC unroll 8") for (int i = 0; i < TILE; i++)
-                    _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) found[i][j] += row[i][k] * weight[j];
+                    _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) tile[i][j] += row[i][k] * weight[j];
             }
             for (int i = 0; i < TILE && r + i < count; i++)
-                _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) ((Lanes *)(sums + (r + i) * width + c))[j] = found[i][j];
+                _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) ((Lanes *)(sums + (r + i) * width + c))[j] = tile[i][j];
         }
 }
 
-// lost: amount that the offset 128 of the rows adds to each sum; steps: scale of each column
-static void multiply_narrow(const uint8_t *rows, const int8_t *weights, const int32_t *lost, const float *steps, float *sums,
-                            int64_t count, int64_t inner, int64_t width) {
+// offsets: amount that the offset 128 of the rows adds to each sum; column_scales: scale of each column
+static void multiply_narrow(const uint8_t *rows, const int8_t *weights, const int32_t *offsets,
+                            const float *column_scales, float *sums, int64_t count, int64_t inner, int64_t width) {
 #ifdef __AVX512VNNI__
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < width; c += COLUMNS)
@@ -208,23 +208,23 @@ static void multiply_narrow(const uint8_t *rows, const int8_t *weights, const in
             const uint8_t *row[TILE];
             for (int i = 0; i < TILE; i++) row[i] = rows + (r + i < count ? r + i : count - 1) * inner;
             const int8_t *part = weights + c * inner;
-            __m512i found[TILE][2] = {};
+            __m512i tile[TILE][2] = {};
             for (int64_t k = 0; k < inner; k += 4) {
                 __m512i left = _mm512_loadu_si512(part + k * COLUMNS), right = _mm512_loadu_si512(part + k * COLUMNS + 64);
                 _Pragma("GCC unroll 8") for (int i = 0; i < TILE; i++) {
                     int32_t four;
                     memcpy(&four, row[i] + k, 4);
-                    __m512i given = _mm512_set1_epi32(four);
-                    found[i][0] = _mm512_dpbusd_epi32(found[i][0], given, left);
-                    found[i][1] = _mm512_dpbusd_epi32(found[i][1], given, right);
+                    __m512i repeated = _mm512_set1_epi32(four);
+                    tile[i][0] = _mm512_dpbusd_epi32(tile[i][0], repeated, left);
+                    tile[i][1] = _mm512_dpbusd_epi32(tile[i][1], repeated, right);
                 }
             }
             for (int i = 0; i < TILE && r + i < count; i++)
                 for (int j = 0; j < 2; j++) {
                     int64_t at = c + j * LANES;
-                    __m512i whole = _mm512_sub_epi32(found[i][j], _mm512_loadu_si512(lost + at));
+                    __m512i whole = _mm512_sub_epi32(tile[i][j], _mm512_loadu_si512(offsets + at));
                     _mm512_storeu_ps(sums + (r + i) * width + at,
-                                     _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_loadu_ps(steps + at)));
+                                     _mm512_mul_ps(_mm512_cvtepi32_ps(whole), _mm512_loadu_ps(column_scales + at)));
                 }
         }
 #endif
@@ -241,8 +241,8 @@ extern "C" int multiplies_bytes() {
 struct Product {
     int64_t inner, width;
     const void *weights;
-    const int32_t *lost;  // null in fp32
-    const float *steps, *bias;
+    const int32_t *offsets;  // null in fp32
+    const float *column_scales, *bias;
 };
 
 struct Norm {
@@ -257,31 +257,31 @@ struct Layer {
 };
 
 // Rows in the precision of a product; 8-bit rows have their scales beside them.
-struct Given {
+struct Input {
     const float *wide;
     uint8_t *narrow;
     float *scales;
 };
 
-static void multiply(const Product &product, const Given &given, float *sums, int64_t count) {
-    if (product.lost)
-        multiply_narrow(given.narrow, (const int8_t *)product.weights, product.lost, product.steps, sums, count, product.inner,
-                        product.width);
+static void multiply(const Product &product, const Input &input, float *sums, int64_t count) {
+    if (product.offsets)
+        multiply_narrow(input.narrow, (const int8_t *)product.weights, product.offsets, product.column_scales, sums,
+                        count, product.inner, product.width);
     else
-        multiply(given.wide, (const float *)product.weights, sums, count, product.inner, product.width);
+        multiply(input.wide, (const float *)product.weights, sums, count, product.inner, product.width);
 }
 
-extern "C" void quantise(const float *rows, uint8_t *out, float *found, int64_t count, int64_t width, int threads) {
-    WITH_THREADS quantise_rows(rows, out, found, count, width);
+extern "C" void quantise(const float *rows, uint8_t *out, float *scales, int64_t count, int64_t width, int threads) {
+    WITH_THREADS quantise_rows(rows, out, scales, count, width);
 }
 
 extern "C" void finish(float *rows, const float *scales, const float *bias, int64_t count, int64_t width, int threads) {
     WITH_THREADS finish_rows(rows, scales, bias, count, width);
 }
 
-extern "C" void activate(float *rows, const float *scales, const float *bias, uint8_t *out, float *found, int64_t count,
-                         int64_t width, int with_tanh, int threads) {
-    WITH_THREADS activate_rows(rows, scales, bias, out, found, count, width, with_tanh);
+extern "C" void activate(float *rows, const float *scales, const float *bias, uint8_t *out, float *out_scales,
+                         int64_t count, int64_t width, int with_tanh, int threads) {
+    WITH_THREADS activate_rows(rows, scales, bias, out, out_scales, count, width, with_tanh);
 }
 
 extern "C" void add_norm(float *rows, const float *scales, const float *bias, const float *before, const float *gain,
@@ -290,40 +290,43 @@ extern "C" void add_norm(float *rows, const float *scales, const float *bias, co
 }
 
 extern "C" void attend(const float *query, const float *key_value, const uint8_t *keep, float *out, int64_t batch,
-                       int64_t asked, int64_t tokens, int64_t heads, int threads) {
-    WITH_THREADS attend_all(query, key_value, keep, out, batch, asked, tokens, heads);
+                       int64_t queries, int64_t tokens, int64_t heads, int threads) {
+    WITH_THREADS attend_all(query, key_value, keep, out, batch, queries, tokens, heads);
 }
 
-// hidden: [batch, tokens, width]; asked_rows, out: [batch, asked, width]; asked_rows is hidden itself for all rows;
-// floats, bytes: memory for intermediate results, whose size cpu/encoder.py computes
-extern "C" void layer(const Layer *layer, const float *hidden, const float *asked_rows, const uint8_t *keep, float *out,
-                      float *floats, uint8_t *bytes, int64_t batch, int64_t asked, int64_t tokens, int threads) {
-    int64_t width = layer->query.inner, wide = layer->expand.width, all = batch * tokens, some = batch * asked;
-    bool narrow = layer->query.lost != nullptr;
-    float *key_value = floats, *query = key_value + all * 2 * width, *context = query + some * width;
-    float *middle = context + some * width, *expanded = middle + some * width, *scales = expanded + some * wide;
-    float *known = narrow ? scales : nullptr;
+// hidden: [batch, tokens, width]; query_rows, out: [batch, queries, width]; where all rows are queries, query_rows must
+// be hidden itself; floats, bytes: memory for intermediate results, whose size cpu/encoder.py computes
+extern "C" void layer(const Layer *layer, const float *hidden, const float *query_rows, const uint8_t *keep, float *out,
+                      float *floats, uint8_t *bytes, int64_t batch, int64_t queries, int64_t tokens, int threads) {
+    int64_t width = layer->query.inner, wide = layer->expand.width;
+    int64_t num_tokens = batch * tokens, num_queries = batch * queries;
+    bool narrow = layer->query.offsets != nullptr;
+    float *key_value = floats, *query = key_value + num_tokens * 2 * width, *context = query + num_queries * width;
+    float *middle = context + num_queries * width, *expanded = middle + num_queries * width;
+    float *scales = expanded + num_queries * wide;
+    float *row_scales = narrow ? scales : nullptr;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        auto give = [&](const float *rows, int64_t count) -> Given {
+        auto input_of = [&](const float *rows, int64_t count) -> Input {
             if (narrow) quantise_rows(rows, bytes, scales, count, width);
             return {rows, bytes, scales};
         };
-        Given given = give(hidden, all);
-        multiply(layer->key_value, given, key_value, all);
-        finish_rows(key_value, known, layer->key_value.bias, all, 2 * width);
-        if (asked_rows != hidden) given = give(asked_rows, some);
-        multiply(layer->query, given, query, some);
-        finish_rows(query, known, layer->query.bias, some, width);
-        attend_all(query, key_value, keep, context, batch, asked, tokens, layer->heads);
-        multiply(layer->output, give(context, some), middle, some);
-        add_norm_rows(middle, known, layer->output.bias, asked_rows, layer->attention.gain, layer->attention.shift,
-                      layer->attention.epsilon, some, width);
-        multiply(layer->expand, give(middle, some), expanded, some);
+        Input input = input_of(hidden, num_tokens);
+        multiply(layer->key_value, input, key_value, num_tokens);
+        finish_rows(key_value, row_scales, layer->key_value.bias, num_tokens, 2 * width);
+        if (query_rows != hidden) input = input_of(query_rows, num_queries);
+        multiply(layer->query, input, query, num_queries);
+        finish_rows(query, row_scales, layer->query.bias, num_queries, width);
+        attend_all(query, key_value, keep, context, batch, queries, tokens, layer->heads);
+        multiply(layer->output, input_of(context, num_queries), middle, num_queries);
+        add_norm_rows(middle, row_scales, layer->output.bias, query_rows, layer->attention.gain, layer->attention.shift,
+                      layer->attention.epsilon, num_queries, width);
+        multiply(layer->expand, input_of(middle, num_queries), expanded, num_queries);
         // Row by row, the scales of the input are read just before the scales of the output overwrite them.
-        activate_rows(expanded, known, layer->expand.bias, narrow ? bytes : nullptr, scales, some, wide, layer->with_tanh);
-        multiply(layer->contract, {expanded, bytes, scales}, out, some);
-        add_norm_rows(out, known, layer->contract.bias, middle, layer->out.gain, layer->out.shift, layer->out.epsilon, some,
-                      width);
+        activate_rows(expanded, row_scales, layer->expand.bias, narrow ? bytes : nullptr, scales, num_queries, wide,
+                      layer->with_tanh);
+        multiply(layer->contract, {expanded, bytes, scales}, out, num_queries);
+        add_norm_rows(out, row_scales, layer->contract.bias, middle, layer->out.gain, layer->out.shift,
+                      layer->out.epsilon, num_queries, width);
     }
 }

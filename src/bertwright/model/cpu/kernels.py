@@ -1,8 +1,8 @@
 """rows of a product → rows of the next product: bias, GELU, residual, LayerNorm and quantisation, each in one pass.
 
-A product gives sums. They still have to be multiplied by the scale of their row (None: 1), and the bias has to be
-added. `kernels.cpp` is built once for each kind of processor and kept in the user's cache folder. Without a C++
-compiler, torch computes the same in several passes, and a message says so once. The functions overwrite their sums.
+A product gives sums. The functions here multiply them by the scale of their row (None: 1), add the bias, and overwrite
+them. `kernels.cpp` is built once for each kind of processor and kept in the user's cache folder. Without a C++
+compiler, torch computes the same in several passes, and a message says so once.
 
 Shapes: N rows, W columns.
 """
@@ -91,17 +91,9 @@ def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, 
     if (built := library()) is None:
         normed: Tensor = norm(before + _finished(sums, scales, bias))
         return normed
-    gain, shift = _at(norm.weight), _at(norm.bias)
-    built.add_norm(
-        _at(sums),
-        _at(scales),
-        _at(bias),
-        _at(before.contiguous()),
-        gain,
-        shift,
-        ctypes.c_float(norm.eps),
-        *_sizes(sums),
-    )
+    before = before.contiguous()
+    pointers = map(_at, (sums, scales, bias, before, norm.weight, norm.bias))
+    built.add_norm(*pointers, ctypes.c_float(norm.eps), *_sizes(sums))
     return sums
 
 
@@ -170,7 +162,7 @@ def _has_wide_vectors() -> bool:
 
 
 def _processor() -> str:
-    """Return the processor's features, which decide the result of -march=native; machines may share a cache folder."""
+    """Return the processor's features, on which -march=native depends; several machines may share a cache folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next((line for line in lines if line.startswith(("flags", "Features"))), "")

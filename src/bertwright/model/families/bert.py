@@ -1,7 +1,7 @@
-"""BERT, with attention to both sides, to the left or to the right (paper §3 and §5.1); as transformers' BERT stores it.
+"""BERT, with attention to both sides, to the left or to the right (paper §3 and §5.1), and its form in transformers.
 
-A right-to-left BERT, and a left-to-right BERT with a task's head, are stored in bertwright's own form: no class of
-transformers computes them.
+A right-to-left BERT, and a left-to-right BERT with a task's head, are stored in bertwright's own form, because no class
+of transformers computes them.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig, SingleBackboneConfig
-from bertwright.model.families import Family, ModelDescription
-from bertwright.model.hf_config import check_values, labels_to_json, notes_in, read_labels
+from bertwright.model.families import ModelDescription, TransformersFamily
+from bertwright.model.hf_config import check_values, labels_to_json, notes_in, our_values, read_labels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,56 +64,50 @@ _WEIGHT_NAMES = {
     "head.recurrent.lstm": "bertwright.recurrent.lstm",
     "head.classifier.linear": "bertwright.classifier",
 }
-"""Our module → module of transformers. # is the number of the layer; qkv is split in three before."""
+"""Our module → module of transformers. # is the number of the layer. Query, key and value are split from qkv before."""
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Constants that older versions of transformers stored with the weights."""
 
 
-class _Bert(Family[EncoderConfig]):
+class _Bert(TransformersFamily[EncoderConfig]):
     def build(self, config: EncoderConfig) -> "Encoder":
-        """Return an encoder with word, position and segment embeddings."""
         from bertwright.model.encoder import Encoder  # torch
 
         return Encoder(config)
 
     def output(self, config: EncoderConfig) -> "MaskedLMHead":
-        """Return the masked-LM head as the output layer."""
         from bertwright.model.heads import MaskedLMHead  # torch
 
         return MaskedLMHead(config)
 
     def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
-        """Return the configuration with the system's direction of attention."""
         return shape.model_copy(update={"attends": system.partition("-")[2] or "both"})
 
     def system_of(self, config: EncoderConfig) -> str:
-        """Return bert, bert-left or bert-right."""
         return "bert" if config.attends == "both" else f"bert-{config.attends}"
 
     def language_architecture(self, config: EncoderConfig) -> str:
-        """Return the decoder class of transformers for a left-to-right BERT."""
         return LANGUAGE_MODEL if config.attends == "left" else super().language_architecture(config)
 
     def is_standard(self, config: EncoderConfig, architecture: str) -> bool:
-        """Return whether it attends to both sides, or is a left-to-right language model."""
+        """Return True for attention to both sides, and for a left-to-right language model."""
         return config.attends == "both" or _is_decoder(config, architecture)
 
     def config_to_json(self, config: EncoderConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
-        """Return config.json for transformers' BERT."""
         values = config.model_dump()
         described = {
             "architectures": [architecture],
             "model_type": FEATURES_TYPE if architecture == FEATURES else "bert",
             "hidden_act": _ACTIVATIONS[config.activation],
             "position_embedding_type": "absolute",
-            **{theirs: values[ours] for ours, theirs in _CONFIG_NAMES.items()},
+            **{stored: values[ours] for ours, stored in _CONFIG_NAMES.items()},
         }
         if _is_decoder(config, architecture):
             described["is_decoder"] = True
         return described | labels_to_json(labels)
 
     def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
-        """Read a config.json of transformers' BERT; InputError for an encoder that is not built here."""
+        """Read a config.json of transformers' BERT; InputError for an encoder that bertwright cannot build."""
         architectures = raw.get("architectures") or [None]
         if not isinstance(architectures, list) or not isinstance(architectures[0], str | None):
             raise InputError(f"{path}: expected a list with a class name in architectures, got {architectures!r}")
@@ -126,10 +120,8 @@ class _Bert(Family[EncoderConfig]):
             "add_cross_attention": (raw.get("add_cross_attention", False), False),
         }
         check_values(path, wanted)
-        values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
-        if values.get("pad_id", 0) is None:  # transformers writes null for a model without padding
-            del values["pad_id"]
-        activations = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
+        values = our_values(raw, _CONFIG_NAMES)
+        activations = {stored: ours for ours, stored in _ACTIVATIONS.items()} | {"gelu_pytorch_tanh": "gelu_tanh"}
         activation = raw.get("hidden_act")
         if not isinstance(activation, str) or activation not in activations:
             raise InputError(f"{path}: hidden_act is {activation!r}; allowed are {', '.join(activations)}")
@@ -142,17 +134,10 @@ class _Bert(Family[EncoderConfig]):
         return ModelDescription(config, architectures[0], labels, notes_in(raw, path), raw)
 
     def weights_to_foreign(self, weights: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-        """Return weights under the names of transformers' BERT, with qkv split in three."""
-        from bertwright.model.hf_weights import rename  # torch
+        """Return weights under the names of transformers' BERT, with query, key and value as three tensors."""
+        from bertwright.model.hf_weights import rename, split_qkv  # torch
 
-        split: dict[str, Tensor] = {}
-        for name, tensor in weights.items():
-            if ".attention.qkv." in name:
-                for part, piece in zip(("query", "key", "value"), tensor.chunk(3), strict=True):
-                    split[name.replace(".qkv.", f".{part}.")] = piece
-            else:
-                split[name] = tensor
-        return {rename(name, _WEIGHT_NAMES): tensor for name, tensor in split.items()}
+        return {rename(name, _WEIGHT_NAMES): tensor for name, tensor in split_qkv(weights).items()}
 
     def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
         """Return tensors of transformers' BERT, with today's or older names, under our names in fp32.
@@ -161,6 +146,8 @@ class _Bert(Family[EncoderConfig]):
         each other.
         """
         import torch
+
+        from bertwright.model.hf_weights import fuse_qkv, our_names, without_tied_output  # torch
 
         named: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
@@ -173,18 +160,16 @@ class _Bert(Family[EncoderConfig]):
                 raise InputError(f"{source}: {name} is {kind}; weights are plain floating-point numbers")
             named[full] = tensor
         weights = {name: tensor.float() for name, tensor in named.items()}
-        decoder, words = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
-        if decoder in weights and not (words in weights and torch.equal(weights[decoder], weights[words])):
-            raise InputError(f"{source}: {decoder} is not {words}; only models that tie the two can be read")
-        weights.pop(decoder, None)
+        decoder, embeddings = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
+        weights = without_tied_output(weights, decoder, embeddings, source=source)
         bias = weights.pop("cls.predictions.decoder.bias", None)  # the same tensor under another name
         if bias is not None and not torch.equal(weights.setdefault("cls.predictions.bias", bias), bias):
             raise InputError(f"{source}: cls.predictions.decoder.bias is not cls.predictions.bias; they are one tensor")
-        return _with_fused_qkv(weights, source)
+        return fuse_qkv(our_names(weights, _WEIGHT_NAMES, kind="BERT", source=source), source=source)
 
 
 def _is_decoder(config: EncoderConfig, architecture: str) -> bool:
-    """Return whether it is transformers' BERT as a decoder: a left-to-right language model."""
+    """Return True for a left-to-right language model, which transformers' BERT computes as a decoder."""
     return config.attends == "left" and architecture == LANGUAGE_MODEL
 
 
@@ -200,27 +185,8 @@ def _by_stored_names(error: ValidationError) -> str:
     return "; ".join(wrong)
 
 
-def _with_fused_qkv(tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
-    """Return tensors under our names, with query, key and value as one tensor."""
-    import torch
-
-    from bertwright.model.hf_weights import check_names, rename  # torch
-
-    back = {theirs: ours for ours, theirs in _WEIGHT_NAMES.items()}
-    check_names(tensors, back, kind="BERT", source=source)
-    weights = {rename(name, back): tensor for name, tensor in tensors.items()}
-    for name in [name for name in weights if ".attention.query." in name]:
-        names = [name.replace(".query.", f".{part}.") for part in ("query", "key", "value")]
-        shapes = {part: tuple(weights[part].shape) for part in names if part in weights}
-        if len(shapes) < len(names) or len(set(shapes.values())) > 1 or not shapes[name]:
-            raise InputError(f"{source}: expected query, key and value of the same shape, got {shapes}")
-        parts = [weights.pop(part) for part in names]
-        weights[name.replace(".query.", ".qkv.")] = torch.cat(parts)
-    return weights
-
-
 def _full_name(name: str) -> str:
-    """Return today's name in transformers of a parameter; a bare encoder and the first BERTs have other names."""
+    """Return the present name of a parameter in transformers; an encoder without heads and old files have others."""
     name = name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 

@@ -41,18 +41,15 @@ class TopConfig(CompositeConfig):
 
 class _Top(Family[TopConfig]):
     def build(self, config: TopConfig) -> "WithBiLSTM":
-        """Return the backbone below with a BiLSTM on its last states."""
         from bertwright.model.backbones import build_backbone  # torch
         from bertwright.model.recurrent import WithBiLSTM  # torch
 
         return WithBiLSTM(config, build_backbone(config.inner))
 
     def prefixes(self, config: TopConfig) -> tuple[str, ...]:
-        """Return the prefixes of the backbone below."""
         return tuple(f"inner.{prefix}" for prefix in family_of(config.inner).prefixes(config.inner))
 
     def title(self, config: TopConfig) -> str:
-        """Return the title of the backbone below, with its BiLSTM."""
         return f"{family_of(config.inner).title(config.inner)} (BiLSTM on top)"
 
 

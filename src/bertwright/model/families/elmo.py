@@ -17,10 +17,10 @@ from bertwright.model.config import (
     SingleBackboneConfig,
     Size,
 )
-from bertwright.model.families import Family, family_of
+from bertwright.model.families import Family, SystemFamily, family_of
 
 if TYPE_CHECKING:
-    from bertwright.model.heads import BiasedOutput
+    from bertwright.model.heads import TiedOutput
     from bertwright.model.recurrent import RecurrentBackbone, SideBySide
 
 
@@ -80,18 +80,16 @@ class PairConfig(CompositeConfig):
         return self.left.layers
 
 
-class _LSTM(Family[LSTMConfig]):
+class _LSTM(SystemFamily[LSTMConfig]):
     def build(self, config: LSTMConfig) -> "RecurrentBackbone":
-        """Return a stack of LSTM layers."""
         from bertwright.model.recurrent import RecurrentBackbone  # torch
 
         return RecurrentBackbone(config, cells=config.cells)
 
-    def output(self, config: LSTMConfig) -> "BiasedOutput":
-        """Return the tied word embeddings with a bias as the output layer."""
-        from bertwright.model.heads import BiasedOutput  # torch
+    def output(self, config: LSTMConfig) -> "TiedOutput":
+        from bertwright.model.heads import TiedOutput  # torch
 
-        return BiasedOutput(config)
+        return TiedOutput(config, bias=True)
 
     def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
         """Return the LSTM of the same size, with as many cells as a Transformer has feed-forward units."""
@@ -105,24 +103,20 @@ class _LSTM(Family[LSTMConfig]):
         return LSTMConfig.model_validate({**values, "cells": shape.intermediate, "attends": side})
 
     def system_of(self, config: LSTMConfig) -> str:
-        """Return lstm-left or lstm-right."""
         return f"lstm-{config.attends}"
 
 
 class _Pair(Family[PairConfig]):
     def build(self, config: PairConfig) -> "SideBySide":
-        """Return both models side by side."""
         from bertwright.model.backbones import build_backbone  # torch
         from bertwright.model.recurrent import SideBySide  # torch
 
         return SideBySide(config, build_backbone(config.left), build_backbone(config.right))
 
     def prefixes(self, config: PairConfig) -> tuple[str, ...]:
-        """Return the prefixes of both models."""
         return ("left.", "right.")
 
     def title(self, config: PairConfig) -> str:
-        """Return the titles of both models."""
         left, right = (family_of(half).title(half) for half in (config.left, config.right))
         return f"pair of a {left} and a {right}"
 

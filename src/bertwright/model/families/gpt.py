@@ -1,4 +1,4 @@
-"""GPT-1 (GPT paper §3.1 and §4.1): BERT's blocks with attention to the left; as transformers' OpenAIGPTLMHeadModel.
+"""GPT-1 (GPT paper §3.1 and §4.1): BERT's blocks with attention to the left, and its form in transformers.
 
 There are no segments and no LayerNorm on the embeddings. The output layer is the word embeddings, without a bias.
 """
@@ -13,8 +13,8 @@ from pydantic import model_validator
 from bertwright.config import PositiveNumber
 from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig, SingleBackboneConfig
-from bertwright.model.families import Family, ModelDescription
-from bertwright.model.hf_config import check_values, notes_in
+from bertwright.model.families import ModelDescription, TransformersFamily
+from bertwright.model.hf_config import check_values, notes_in, our_values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,18 +68,16 @@ class GPTConfig(EncoderConfig):
         return self
 
 
-class _GPT(Family[GPTConfig]):
+class _GPT(TransformersFamily[GPTConfig]):
     def build(self, config: GPTConfig) -> "Encoder":
-        """Return an encoder with word and position embeddings."""
         from bertwright.model.encoder import Encoder, TokensAndPositions  # torch
 
         return Encoder(config, embeddings=TokensAndPositions)
 
     def output(self, config: GPTConfig) -> "TiedOutput":
-        """Return the tied word embeddings as the output layer."""
         from bertwright.model.heads import TiedOutput  # torch
 
-        return TiedOutput(config)
+        return TiedOutput(config, bias=False)
 
     def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
         """Return the GPT-1 of the same size; its activation is fixed."""
@@ -87,22 +85,20 @@ class _GPT(Family[GPTConfig]):
         return GPTConfig.model_validate({name: value for name, value in changes.items() if name != "activation"})
 
     def language_architecture(self, config: GPTConfig) -> str:
-        """Return the class of transformers."""
         return GPT_ARCHITECTURE
 
     def is_standard(self, config: GPTConfig, architecture: str) -> bool:
-        """Return whether it is a language model; GPT-1 with a task's head is stored in bertwright's own form."""
+        """Return True for a language model; GPT-1 with a task's head is stored in bertwright's own form."""
         return architecture == GPT_ARCHITECTURE
 
     def config_to_json(self, config: GPTConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
-        """Return config.json for transformers' GPT-1."""
         values = config.model_dump()
         return {
             "architectures": [GPT_ARCHITECTURE],
             "model_type": GPT_MODEL_TYPE,
             "afn": "gelu",  # name of the tanh form in this class
             "embd_pdrop": config.hidden_dropout,
-            **{theirs: values[ours] for ours, theirs in _CONFIG_NAMES.items()},
+            **{stored: values[ours] for ours, stored in _CONFIG_NAMES.items()},
         }
 
     def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
@@ -116,9 +112,7 @@ class _GPT(Family[GPTConfig]):
         }
         check_values(path, wanted)
         notes = notes_in(raw, path)
-        values = {ours: raw[theirs] for ours, theirs in _CONFIG_NAMES.items() if theirs in raw}
-        if values.get("pad_id", 0) is None:  # transformers writes null for a model without padding
-            del values["pad_id"]
+        values = our_values(raw, _CONFIG_NAMES)
         hidden = values.get("hidden")
         values["intermediate"] = 4 * hidden if isinstance(hidden, int) else hidden
         try:
@@ -139,23 +133,16 @@ class _GPT(Family[GPTConfig]):
         Constants are left out. Raises InputError for tensors that do not belong to a GPT-1, and for an output layer
         that differs from the word embeddings.
         """
-        import torch
+        from bertwright.model.hf_weights import our_names, without_tied_output  # torch
 
-        from bertwright.model.hf_weights import check_names, rename  # torch
-
-        kept = {_full_name(name): tensor.float() for name, tensor in tensors.items() if not is_constant(name)}
-        output, words = "lm_head.weight", "transformer.tokens_embed.weight"
-        if output in kept and not (words in kept and torch.equal(kept[output], kept[words])):
-            raise InputError(f"{source}: {output} is not {words}; only models that tie the two can be read")
-        kept.pop(output, None)
-        back = {theirs: ours for ours, theirs in _WEIGHT_NAMES.items()}
-        check_names(kept, back, kind="GPT-1", source=source)
-        named = {rename(name, back): tensor for name, tensor in kept.items()}
+        weights = {_full_name(name): tensor.float() for name, tensor in tensors.items() if not is_constant(name)}
+        weights = without_tied_output(weights, "lm_head.weight", "transformer.tokens_embed.weight", source=source)
+        named = our_names(weights, _WEIGHT_NAMES, kind="GPT-1", source=source)
         return {name: _transposed(name, tensor) for name, tensor in named.items()}
 
 
 def is_constant(name: str) -> bool:
-    """Return whether a stored tensor of this name is a constant and not a weight."""
+    """Return True for the name of a stored constant, which is no weight."""
     return _CONSTANT.fullmatch(name) is not None
 
 

@@ -142,7 +142,7 @@ def noted_task(saved: SavedModel) -> tuple[ClassificationTask, int]:
     """Return the task stored in a model folder, with the folder's labels, and its maximal length."""
     if "task" not in saved.extra:
         raise InputError(
-            f"{saved.place}: not a fine-tuned classifier; fine-tune one with: bertwright finetune TASK --model …"
+            f"{saved.source}: not a fine-tuned classifier; fine-tune one with: bertwright finetune TASK --model …"
         )
     task = ClassificationTask.model_validate(saved.extra["task"])
     if task.has_labels:

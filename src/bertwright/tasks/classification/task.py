@@ -194,11 +194,11 @@ class ClassificationKind(TaskKind):
         task = with_labels(task, trained.labels) if task.has_labels else task
         if task.kind != trained.kind:
             raise InputError(
-                f"{saved.place}: expected a model for {task.kind} ({task.name}), got one for {trained.kind} "
+                f"{saved.source}: expected a model for {task.kind} ({task.name}), got one for {trained.kind} "
                 f"({trained.name})"
             )
         learned = {"centre": trained.centre, "spread": trained.spread, "long": trained.long}
-        task = with_texts_of(task.model_copy(update=learned), trained, saved.place)
+        task = with_texts_of(task.model_copy(update=learned), trained, saved.source)
         files = dev_files(task, data)
         if not files:
             raise InputError(f"{data}: expected a dev file of {task.name}, found none; give the path of a file")
@@ -220,10 +220,10 @@ class ClassificationKind(TaskKind):
         task, max_length = noted_task(saved)
         if request.input_format == "lines" and len(task.text) > 1:
             raise InputError(
-                f"--input-format lines: {saved.place} is a model for pairs ({task.name}), which need a table with the "
+                f"--input-format lines: {saved.source} is a model for pairs ({task.name}), which need a table with the "
                 f"columns {', '.join(task.text)}"
             )
-        task = with_texts_of(with_columns(task, text=request.text), task, saved.place)
+        task = with_texts_of(with_columns(task, text=request.text), task, saved.source)
         logits_of = cache(lambda: open_logits(saved))
         long = LongTexts(max_length)
 

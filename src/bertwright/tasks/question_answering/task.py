@@ -161,7 +161,7 @@ class SpanKind(TaskKind):
         """Return F1 and exact match in percent on the validation file, at the threshold chosen in training."""
         model, trained, max_length, threshold = open_span_model(saved)
         if task.null and not trained.null:
-            raise InputError(f"{saved.place}: expected a model for {task.name}, got one for {trained.name}")
+            raise InputError(f"{saved.source}: expected a model for {task.name}, got one for {trained.name}")
         path = dev_questions_file(task, data, needed=True)
         assert path is not None
         questions = read_labelled(task, path)

@@ -212,7 +212,7 @@ def task_of_model(saved: SavedModel) -> TaggingTask:
     task = TaggingTask.model_validate(saved.extra["task"])
     if sorted(task.labels) != sorted(saved.labels):
         raise InputError(
-            f"{saved.place}: config.json has the labels {', '.join(saved.labels)} in id2label "
+            f"{saved.source}: config.json has the labels {', '.join(saved.labels)} in id2label "
             f"and {', '.join(task.labels)} in the task; they must be equal"
         )
     return task.model_copy(update={"labels": saved.labels})

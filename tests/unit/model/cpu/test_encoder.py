@@ -23,7 +23,7 @@ needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this
 
 
 @pytest.fixture(params=["built", "plain torch"])
-def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def kernels_or_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Once with what is built, once as where there is no compiler."""
     if request.param == "plain torch":
         monkeypatch.setattr(kernels, "library", lambda: None)
@@ -32,7 +32,7 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return str(request.param)
 
 
-def classifier(**changes: Any) -> Classifier:
+def noisy_classifier(**changes: Any) -> Classifier:
     config = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0, **changes)
     model = Classifier(config, 16).eval()
     generator = torch.Generator().manual_seed(0)
@@ -44,7 +44,7 @@ def classifier(**changes: Any) -> Classifier:
     return model
 
 
-def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
+def text_batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, length + 1, (count, 1), generator=generator)
     lengths[0] = length
@@ -54,76 +54,78 @@ def batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], steps: str) -> None:
-    model = classifier()
-    given = batch(*shape)
+def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], kernels_or_torch: str) -> None:
+    model = noisy_classifier()
+    inputs = text_batch(*shape)
     with torch.inference_mode():
-        torch.testing.assert_close(packed_copy(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
+        torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
 @needs_bytes
 @pytest.mark.parametrize("shape", SHAPES)
-def test_int8_points_where_fp32_does(shape: tuple[int, int], steps: str) -> None:
-    model = classifier()
-    given = batch(*shape)
+def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: str) -> None:
+    model = noisy_classifier()
+    inputs = text_batch(*shape)
     with torch.inference_mode():
-        found = torch.cosine_similarity(packed_copy(model, "int8")(given), model(given))
-    assert float(found.min()) >= 0.998, found
+        similarity = torch.cosine_similarity(packed_copy(model, "int8")(inputs), model(inputs))
+    assert float(similarity.min()) >= 0.998, similarity
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 @pytest.mark.parametrize("changes", [{}, {"activation": "gelu_tanh"}])
 def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes: dict[str, Any]) -> None:
-    model = packed_copy(classifier(**changes), kind)
+    model = packed_copy(noisy_classifier(**changes), kind)
     layers = [part for part in model.modules() if isinstance(part, PackedLayer)]
     for shape in ((1, 1), (1, 9), (3, 11), (2, 16), (17, 1)):
-        given = batch(*shape)
+        inputs = text_batch(*shape)
         with torch.inference_mode():
-            found = model(given)
+            logits = model(inputs)
             assert all(layer._fused for layer in layers)
             few = [layer.most_fused for layer in layers]
             for layer in layers:
                 layer.most_fused = 0
-            expected = model(given)
+            expected = model(inputs)
             for layer, number in zip(layers, few, strict=True):
                 layer.most_fused = number
-        assert float((found - expected).abs().max()) <= (CLOSE if kind == "fp32" else 0.02)
+        assert float((logits - expected).abs().max()) <= (CLOSE if kind == "fp32" else 0.02)
 
 
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
-    model = packed_copy(classifier(), kind)
-    given = batch(6, 31)
+    model = packed_copy(noisy_classifier(), kind)
+    inputs = text_batch(6, 31)
     with torch.inference_mode():
-        together = model(given)
+        together = model(inputs)
         for row in range(6):
-            length = int(given.mask[row].sum())
+            length = int(inputs.mask[row].sum())
             alone = TextBatch(
-                given.ids[row : row + 1, :length],
-                given.segments[row : row + 1, :length],
-                given.mask[row : row + 1, :length],
+                inputs.ids[row : row + 1, :length],
+                inputs.segments[row : row + 1, :length],
+                inputs.mask[row : row + 1, :length],
             )
             difference = float((model(alone)[0] - together[row]).abs().max())
             assert difference <= (CLOSE if kind == "fp32" else 0.05), (row, difference)
 
 
 @pytest.mark.parametrize("changes", [{"heads": 2}, {"activation": "gelu_tanh"}])
-def test_other_heads_and_the_other_gelu(changes: dict[str, Any], steps: str) -> None:
-    model = classifier(**changes)
-    given = batch(4, 19)
+def test_other_heads_and_the_other_gelu(changes: dict[str, Any], kernels_or_torch: str) -> None:
+    model = noisy_classifier(**changes)
+    inputs = text_batch(4, 19)
     with torch.inference_mode():
-        torch.testing.assert_close(packed_copy(model, "fp32")(given), model(given), atol=CLOSE, rtol=CLOSE)
+        torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
-def test_every_layer_comes_out_for_features(steps: str) -> None:
-    model = classifier()
-    given = batch(4, 19)
+def test_every_layer_comes_out_for_features(kernels_or_torch: str) -> None:
+    model = noisy_classifier()
+    inputs = text_batch(4, 19)
     encoders = [part.get_submodule("encoder") for part in (model, packed_copy(model, "fp32"))]
     with torch.inference_mode():
-        plain, fast = (encoder(given.ids, given.segments, given.mask, all_hidden=True).hidden for encoder in encoders)
+        plain, fast = (
+            encoder(inputs.ids, inputs.segments, inputs.mask, all_hidden=True).hidden for encoder in encoders
+        )
     assert isinstance(encoders[0], Encoder)
     assert len(plain) == len(fast) == 5
-    real = given.mask
+    real = inputs.mask
     for mine, other in zip(fast, plain, strict=True):
         torch.testing.assert_close(mine[real], other[real], atol=CLOSE, rtol=CLOSE)
 
@@ -141,7 +143,7 @@ def test_built_and_plain_steps_give_the_same_bytes() -> None:
         assert float(((back - wide).abs() / steps_of_it[:, None]).max()) <= 0.501
 
 
-def test_a_row_of_zeros_becomes_zeros(steps: str) -> None:
+def test_a_row_of_zeros_becomes_zeros(kernels_or_torch: str) -> None:
     narrow, scales = kernels.quantise(torch.zeros(2, 5))
     assert narrow.tolist() == [[kernels.MIDDLE] * 5] * 2
     assert scales.tolist() == [1.0, 1.0]
@@ -149,20 +151,20 @@ def test_a_row_of_zeros_becomes_zeros(steps: str) -> None:
 
 def test_nothing_to_answer() -> None:
     encoded = Encoded(ids=(), first=np.zeros(0, dtype=np.int64), cut=np.zeros(0, dtype=np.bool_))
-    assert predict_logits(packed_copy(classifier(), "fp32"), encoded).shape == (0, 16)
+    assert predict_logits(packed_copy(noisy_classifier(), "fp32"), encoded).shape == (0, 16)
 
 
 def test_the_model_itself_stays_as_it_was() -> None:
-    model = classifier()
+    model = noisy_classifier()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    found = packed_copy(model, "fp32")
+    packed = packed_copy(model, "fp32")
     with torch.inference_mode():
-        found(batch(2, 9))
+        packed(text_batch(2, 9))
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    assert found.pooler.dense.weight is model.pooler.dense.weight
+    assert packed.pooler.dense.weight is model.pooler.dense.weight
 
 
-def test_auto_is_never_int8_and_what_is_chosen_is_said(
+def test_auto_is_never_int8_and_what_is_chosen_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for fastest in ("fp32", "bf16"):
@@ -173,7 +175,7 @@ def test_auto_is_never_int8_and_what_is_chosen_is_said(
         precision.choose("int4")
 
 
-def test_without_the_products_of_bytes_the_plain_way_is_said(
+def test_without_the_products_of_bytes_the_plain_way_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
@@ -181,7 +183,7 @@ def test_without_the_products_of_bytes_the_plain_way_is_said(
     assert "lacks exact 8-bit products" in capsys.readouterr().err
 
 
-def test_without_a_compiler_it_is_said(
+def test_a_missing_compiler_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -212,7 +214,7 @@ def test_a_damaged_library_is_built_again(
     assert any(path.stat().st_size > len(damage) for path in damaged.parent.glob("rows-*.so"))
 
 
-def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_home_is_reported(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -225,19 +227,19 @@ def test_without_a_home_it_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 @pytest.mark.parametrize("shape", [(1, 10), (4, 100)])
 def test_another_default_of_torch_changes_nothing(kind: Any, shape: tuple[int, int]) -> None:
-    model, given = packed_copy(classifier(), kind), batch(*shape)
+    model, inputs = packed_copy(noisy_classifier(), kind), text_batch(*shape)
     with torch.inference_mode():
-        usual = model(given)
+        usual = model(inputs)
         torch.set_default_dtype(torch.float64)
         try:
-            assert torch.equal(model(given), usual)
+            assert torch.equal(model(inputs), usual)
         finally:
             torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("few", [0, 64])
 def test_no_rows_are_answered_with_none(few: int) -> None:
-    layer = packed_copy(classifier(), "fp32").get_submodule("encoder").layers[0]
+    layer = packed_copy(noisy_classifier(), "fp32").get_submodule("encoder").layers[0]
     layer.most_fused = few
     with torch.inference_mode():
         assert layer(torch.zeros(0, 7, 256), torch.ones(0, 1, 1, 7, dtype=torch.bool)).shape == (0, 7, 256)
@@ -251,7 +253,7 @@ def test_the_built_steps_leave_small_numbers_to_the_process() -> None:
 @pytest.mark.parametrize("kind", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A product is compiled for each number of rows, and kept: a service would grow with every new one."""
-    model, product = packed_copy(classifier(), kind), PackedProduct if kind == "fp32" else Int8Product
+    model, product = packed_copy(noisy_classifier(), kind), PackedProduct if kind == "fp32" else Int8Product
     sizes: set[int] = set()
     forward = product.forward
 
@@ -263,16 +265,16 @@ def test_batches_of_many_shapes_need_products_of_few_sizes(kind: Any, monkeypatc
     shapes = [(count, length) for count in (9, 11) for length in range(31, 64, 4)]
     with torch.inference_mode():
         for shape in shapes:
-            model(batch(*shape))
+            model(text_batch(*shape))
     wanted = {count * length for count, length in shapes} | {9, 11}  # the last layer is computed at [CLS] alone
     assert sizes == {len(with_zero_rows(torch.ones(count, 1))) for count in wanted}
 
 
 def test_what_is_filled_up_is_little() -> None:
     counts = range(1, 5000)
-    given = torch.ones(5000, 1)
-    found = [with_zero_rows(given[:count]) for count in counts]
-    assert len({len(one) for one in found}) <= 104
-    for count, one in zip(counts, found, strict=True):
+    rows = torch.ones(5000, 1)
+    padded = [with_zero_rows(rows[:count]) for count in counts]
+    assert len({len(one) for one in padded}) <= 104
+    for count, one in zip(counts, padded, strict=True):
         assert len(one) - count <= max(7, count / 16)
         assert int(one.count_nonzero()) == count

@@ -26,27 +26,20 @@ from bertwright.tasks.classification.model import (
 )
 from bertwright.tasks.classification.spec import MRPC, QQP, RTE, STSB
 from bertwright.tasks.classification.task import CLASSIFICATION
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
-from tests.support.task_examples import PLACES, example_data
+from bertwright.text.wordpiece import Tokenizer
+from tests.support.task_examples import example_data
 
 FAST = FinetuneSettings(epochs=2, batch_size=4, learning_rate=1e-3, max_length=40, threads=1, precision="fp32")
 PAIRS = (("The harbour lies still.", "Nobody is at the harbour"), ("a tower", "The library, and the long bridge"))
 
 
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    folder = tmp_path_factory.mktemp("words") / "tok"
-    train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=450).save(folder)
-    return folder
-
-
 @pytest.fixture(scope="module", params=["mrpc", "rte"])
-def tuned(request: Any, tmp_path_factory: pytest.TempPathFactory, words: Path) -> str:
+def tuned_gpt(request: Any, tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
     """A GPT-1 that was fine-tuned on pairs: similar ones, or ones of which the second follows from the first."""
     task = {"mrpc": MRPC, "rte": RTE}[request.param]
     folder = tmp_path_factory.mktemp(request.param)
     data = example_data(task, folder).data
-    finetune(FAST, task, model="random:gpt:tiny", tokenizer=words, data=data, out=folder / "run")
+    finetune(FAST, task, model="random:gpt:tiny", tokenizer=places_tokenizer, data=data, out=folder / "run")
     return str(folder / "run")
 
 
@@ -61,8 +54,8 @@ def plain_logits(model: Classifier, words: Tokenizer, first: str, second: str) -
     return (state @ model.classifier.linear.weight.T + model.classifier.linear.bias)[0]
 
 
-def test_logits_are_those_of_a_plain_computation(tuned: str) -> None:
-    saved = open_model(tuned)
+def test_logits_are_those_of_a_plain_computation(tuned_gpt: str) -> None:
+    saved = open_model(tuned_gpt)
     model, task, max_length = open_classifier(saved)
     words = open_tokenizer(saved)
     assert model.both_orders == task.symmetric == (task.name == "mrpc")
@@ -73,20 +66,22 @@ def test_logits_are_those_of_a_plain_computation(tuned: str) -> None:
     torch.testing.assert_close(torch.from_numpy(predict_logits(model, encoded)), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_only_similar_texts_may_be_swapped(tuned: str) -> None:
-    model = load(tuned, precision="fp32")
+def test_only_similar_texts_may_be_swapped(tuned_gpt: str) -> None:
+    model = load(tuned_gpt, precision="fp32")
     there, back = model(list(PAIRS)), model([pair[::-1] for pair in PAIRS])
     for one, other in zip(there, back, strict=True):
         same = np.allclose(list(one.probabilities.values()), list(other.probabilities.values()), atol=1e-6)
         assert same == (model.pipeline.task.name == "mrpc")
 
 
-def test_a_batch_of_both_orders_is_learned_from_once(words: Path) -> None:
+def test_a_batch_of_both_orders_is_learned_from_once(places_tokenizer: Path) -> None:
     """Twice the rows are read, and each example counts once."""
-    config = system_config("gpt", "tiny", Tokenizer.load(words).vocab_size, hidden_dropout=0.0, attention_dropout=0.0)
+    config = system_config(
+        "gpt", "tiny", Tokenizer.load(places_tokenizer).vocab_size, hidden_dropout=0.0, attention_dropout=0.0
+    )
     torch.manual_seed(0)
     model = Classifier(config, 1, both_orders=True)
-    encoded = encode(Tokenizer.load(words), *zip(*PAIRS, strict=True), max_length=40)
+    encoded = encode(Tokenizer.load(places_tokenizer), *zip(*PAIRS, strict=True), max_length=40)
     targets = np.array([1.0, -0.5], dtype=np.float32)
     rows = padded(encoded, [1, 0], pad_id=0, targets=targets, both_orders=True)
     assert (len(rows), len(rows.ids), rows.orders) == (2, 4, 2)
@@ -95,13 +90,13 @@ def test_a_batch_of_both_orders_is_learned_from_once(words: Path) -> None:
     assert trainable.tokens(rows) == 2 * sum(map(len, encoded.ids))
     one_by_one = [padded(encoded, [row], pad_id=0, targets=targets, both_orders=True) for row in (0, 1)]
     with torch.no_grad():
-        whole, *parts = (float(trainable.step(given)["loss"][0]) for given in (rows, *one_by_one))
+        whole, *parts = (float(trainable.step(batch)["loss"][0]) for batch in (rows, *one_by_one))
     assert whole == pytest.approx(sum(parts), rel=1e-5)
-    turned = encode(Tokenizer.load(words), *reversed(list(zip(*PAIRS, strict=True))), max_length=40)
-    for place, row in enumerate((1, 0)):
-        real = int(rows.mask[2 + place].sum())
-        assert rows.ids[2 + place, :real].tolist() == turned.ids[row].tolist()
-        assert int(rows.segments[2 + place].sum()) == real - turned.first[row]
+    turned = encode(Tokenizer.load(places_tokenizer), *reversed(list(zip(*PAIRS, strict=True))), max_length=40)
+    for position, row in enumerate((1, 0)):
+        real = int(rows.mask[2 + position].sum())
+        assert rows.ids[2 + position, :real].tolist() == turned.ids[row].tolist()
+        assert int(rows.segments[2 + position].sum()) == real - turned.first[row]
 
 
 def test_who_reads_in_both_orders() -> None:

@@ -14,67 +14,43 @@ from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.examples import TextExamples, row_weights, weigh
-from bertwright.tasks.classification.model import Classifier, padded
+from bertwright.tasks.classification.model import padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import OptimizerSettings
+from tests.support.encoders import classifier_config, small_classifier
+from tests.support.examples import text_examples
+from tests.support.letters import Letters
 
 NUMERICS = Numerics(precision="fp32", compiled=False, threads=1, peak_flops=1e9)
-SHAPE = EncoderConfig(
-    vocab_size=200,
-    hidden=16,
-    layers=1,
-    heads=2,
-    intermediate=32,
-    max_positions=64,
-    hidden_dropout=0,
-    attention_dropout=0,
-)
+SHAPE = classifier_config()
 BALANCED = with_labels(with_options(get_task("classify"), class_weights="balanced"), ["a", "b", "c"])
 LABELS = np.array([0, 0, 0, 1, 0, 2, 0, 1, 0, 1])  # six, three and one
 
 
-class Letters:
-    """A tokenizer for tests: one token per letter."""
-
-    begin_id, between_id, end_id = 1, 2, 2
-
-    def ids(self, texts: Any) -> list[list[int]]:
-        return [[ord(letter) for letter in text] for text in texts]
-
-
-def examples(targets: Any) -> TextExamples:
-    texts = tuple("abcdefghij"[: number % 7 + 1] for number in range(len(targets)))
-    return TextExamples(texts, None, np.asarray(targets), "made up", tuple(range(len(targets))))
-
-
-def classifier(num_outputs: int = 3) -> Classifier:
-    model = Classifier(SHAPE, num_outputs)
-    init_weights(model, 0.3, torch.Generator().manual_seed(1))
-    return model
+def letter_examples(targets: Any) -> TextExamples:
+    return text_examples(("abcdefghij"[: number % 7 + 1] for number in range(len(targets))), targets)
 
 
 def weighed_rows(task: ClassificationTask) -> tuple[Any, Any, Any]:
-    given = examples(LABELS)
-    encoded = encode(Letters(), given.texts_a, max_length=12)
-    return encoded, given.targets, row_weights(task, LABELS, encoded)
+    labelled = letter_examples(LABELS)
+    encoded = encode(Letters(), labelled.texts_a, max_length=12)
+    return encoded, labelled.targets, row_weights(task, LABELS, encoded)
 
 
 def test_a_label_weighs_the_inverse_of_its_share() -> None:
-    task = weigh(BALANCED, examples(LABELS))
+    task = weigh(BALANCED, letter_examples(LABELS))
     assert task.weights == pytest.approx((10 / (3 * 6), 10 / (3 * 3), 10 / (3 * 1)), rel=1e-12)
     of_labels = [sum(task.weights[label] for label in LABELS if label == wanted) for wanted in range(3)]
     assert of_labels == pytest.approx([10 / 3] * 3)
     plain = with_labels(get_task("classify"), ["a", "b", "c"])
-    assert weigh(plain, examples(LABELS)) is plain
+    assert weigh(plain, letter_examples(LABELS)) is plain
     assert weighed_rows(plain)[2] is None
     assert weighed_rows(task)[2].tolist() == pytest.approx([task.weights[label] for label in LABELS], rel=1e-6)
 
@@ -82,13 +58,13 @@ def test_a_label_weighs_the_inverse_of_its_share() -> None:
 def test_weights_are_those_of_scikit_learn() -> None:
     chosen = pytest.importorskip("sklearn.utils.class_weight", reason="the oracle; it is in the tasks extra")
     theirs = chosen.compute_class_weight("balanced", classes=np.arange(3), y=LABELS)
-    assert weigh(BALANCED, examples(LABELS)).weights == pytest.approx(theirs.tolist(), rel=1e-12)
+    assert weigh(BALANCED, letter_examples(LABELS)).weights == pytest.approx(theirs.tolist(), rel=1e-12)
 
 
 def test_loss_and_gradient_are_those_of_torchs_weighted_cross_entropy() -> None:
-    task = weigh(BALANCED, examples(LABELS))
+    task = weigh(BALANCED, letter_examples(LABELS))
     encoded, targets, weights = weighed_rows(task)
-    model = classifier()
+    model = small_classifier(SHAPE, 3)
     of_task = CLASSIFICATION.trainable(task, model)
     whole = padded(encoded, range(10), pad_id=0, targets=targets, weights=weights)
     expected = F.cross_entropy(model(whole), torch.from_numpy(LABELS), weight=torch.tensor(task.weights))
@@ -115,10 +91,10 @@ def test_loss_and_gradient_are_those_of_torchs_weighted_cross_entropy() -> None:
 
 
 def test_the_loop_divides_by_weights_below_one(tmp_path: Path) -> None:
-    """One row of the commonest label: its weight is 10/18, and the logged mean is the plain loss of that row."""
-    task = weigh(BALANCED, examples(LABELS))
+    """A row of the commonest label: its weight is 10/18, and the logged mean is the plain loss of that row."""
+    task = weigh(BALANCED, letter_examples(LABELS))
     encoded, targets, weights = weighed_rows(task)
-    model = classifier()
+    model = small_classifier(SHAPE, 3)
     batch = padded(encoded, [0], pad_id=0, targets=targets, weights=weights)
     assert CLASSIFICATION.trainable(task, model).counts(batch)["rows"] == pytest.approx(10 / 18)
     expected = F.cross_entropy(model(batch), torch.tensor([0])).item()
@@ -129,7 +105,7 @@ def test_the_loop_divides_by_weights_below_one(tmp_path: Path) -> None:
 
 
 def test_labels_keep_their_weights_in_another_order() -> None:
-    task = weigh(BALANCED, examples(LABELS))
+    task = weigh(BALANCED, letter_examples(LABELS))
     turned = with_labels(task, ["c", "a", "b"])
     assert turned.weights == (task.weights[2], task.weights[0], task.weights[1])
     assert ClassificationTask.model_validate(json.loads(json.dumps(turned.model_dump(mode="json")))) == turned
@@ -140,7 +116,7 @@ def test_what_no_weight_can_be_for_is_refused(tmp_path: Path, capsys: pytest.Cap
         InputError,
         match="made up: --class-weights balanced needs a training row of every label; there is none with 'b'",
     ):
-        weigh(BALANCED, examples([0, 0, 2]))
+        weigh(BALANCED, letter_examples([0, 0, 2]))
     with pytest.raises(
         InputError, match="--class-weights balanced: needs a task with one label per text; regress has a number"
     ):
@@ -161,23 +137,22 @@ def test_what_no_weight_can_be_for_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "run").exists()
 
 
-def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_path: Path, own_text: Path) -> None:
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
+def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_path: Path, own_tokenizer: Path) -> None:
     rows = [("good" if n % 4 else "bad", n) for n in range(24)]
     for name in ("train", "dev"):
         lines = "".join(f"{word} number {n}\t{word}\n" for word, n in rows)
         (tmp_path / f"{name}.tsv").write_text(f"words\tverdict\n{lines}")
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=16, threads=1)
-    given: dict[str, Any] = {"model": "random:tiny", "data": tmp_path, "tokenizer": tmp_path / "tok"}
+    arguments: dict[str, Any] = {"model": "random:tiny", "data": tmp_path, "tokenizer": own_tokenizer}
     task = with_columns(get_task("classify"), text=["words"], label="verdict")
     balanced = with_options(task, class_weights="balanced")
-    words = Tokenizer.load(tmp_path / "tok")
+    words = Tokenizer.load(own_tokenizer)
     work = CLASSIFICATION.prepare(balanced, tmp_path, words, SHAPE, 16)
     batch = work.batch(np.arange(24))
     assert batch.weights.tolist() == pytest.approx([24 / 36 if n % 4 else 24 / 12 for n in range(24)])
     assert CLASSIFICATION.prepare(task, tmp_path, words, SHAPE, 16).batch(np.arange(24)).weights is None
-    finetune(settings, balanced, out=tmp_path / "weighed", **given)
-    finetune(settings, task, out=tmp_path / "plain", **given)
+    finetune(settings, balanced, out=tmp_path / "weighed", **arguments)
+    finetune(settings, task, out=tmp_path / "plain", **arguments)
     weighed, plain = (
         json.loads((tmp_path / run / "model" / "config.json").read_text())["bertwright"]["task"]
         for run in ("weighed", "plain")
@@ -188,6 +163,6 @@ def test_the_model_folder_notes_weights_and_nothing_where_there_are_none(tmp_pat
     assert not {"class_weights", "weights", "long"} & set(plain)  # as folders and runs of before have it
     assert {name: value for name, value in weighed.items() if name in plain} == plain
     with pytest.raises(InputError, match=r"data\.task\.class_weights is None there and 'balanced' here"):
-        finetune(settings, balanced, out=tmp_path / "plain", resume=True, **given)
+        finetune(settings, balanced, out=tmp_path / "plain", resume=True, **arguments)
     with pytest.raises(InputError, match=r"data\.task\.class_weights is 'balanced' there and None here"):
-        finetune(settings, task, out=tmp_path / "weighed", resume=True, **given)
+        finetune(settings, task, out=tmp_path / "weighed", resume=True, **arguments)

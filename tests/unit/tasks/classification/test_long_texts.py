@@ -15,51 +15,18 @@ from bertwright.cli import main
 from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import init_weights
-from bertwright.model.folder import open_model, save_model
+from bertwright.model.folder import open_model
 from bertwright.tasks.classification.encoding import decode, encode, shortened, windows
 from bertwright.tasks.classification.examples import row_weights
-from bertwright.tasks.classification.model import Classifier, padded, predict_logits
+from bertwright.tasks.classification.model import padded, predict_logits
 from bertwright.tasks.classification.spec import get_task, with_labels, with_options
 from bertwright.tasks.classification.task import CLASSIFICATION
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
+from tests.support.encoders import classifier_config, save_classifier, small_classifier
+from tests.support.folders import read_jsonl
+from tests.support.letters import Letters
 
 FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
-
-
-class Letters:
-    """A tokenizer for tests: one token per letter."""
-
-    begin_id, between_id, end_id = 1, 2, 2
-
-    def ids(self, texts: Any) -> list[list[int]]:
-        return [[ord(letter) for letter in text] for text in texts]
-
-
-def small(vocab_size: int = 200) -> EncoderConfig:
-    return EncoderConfig(
-        vocab_size=vocab_size,
-        hidden=16,
-        layers=1,
-        heads=2,
-        intermediate=32,
-        max_positions=128,
-        hidden_dropout=0,
-        attention_dropout=0,
-    )
-
-
-def classifier(config: EncoderConfig, num_outputs: int) -> Classifier:
-    model = Classifier(config, num_outputs)
-    init_weights(model, 0.3, torch.Generator().manual_seed(1))
-    return model
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
-    return tmp_path / "tok"
 
 
 def test_head_and_tail_keep_a_quarter_and_the_rest() -> None:
@@ -114,7 +81,7 @@ def check_strides(parts: Any, whole: list[int], width: int) -> None:
     assert all(part == whole[part[0] : part[0] + len(part)] for part in parts)
 
 
-def test_rows_of_windows_know_their_example() -> None:
+def test_rows_of_windows_have_their_example() -> None:
     texts = ["abc", "abcdefghijklmn", "", "abcdefghi"]
     rows = encode(Letters(), texts, max_length=8, long="windows")  # room for 6, stride 3
     assert ["".join(map(chr, row[1:-1])) for row in rows.ids] == [
@@ -135,13 +102,13 @@ def test_rows_of_windows_know_their_example() -> None:
 def test_a_text_weighs_one_whatever_its_windows_and_times_its_label() -> None:
     task = with_labels(get_task("classify"), ["a", "b"])
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "abcdefghi"], max_length=8, long="windows")
-    found = row_weights(task, np.array([0, 1, 0]), rows)
-    assert found is not None
-    assert found.tolist() == pytest.approx([1, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5])
+    weights = row_weights(task, np.array([0, 1, 0]), rows)
+    assert weights is not None
+    assert weights.tolist() == pytest.approx([1, 0.25, 0.25, 0.25, 0.25, 0.5, 0.5])
     weighed = task.model_copy(update={"weights": (2.0, 0.5)})
-    found = row_weights(weighed, np.array([0, 1, 0]), rows)
-    assert found is not None
-    assert found.tolist() == pytest.approx([2, 0.125, 0.125, 0.125, 0.125, 1, 1])
+    weights = row_weights(weighed, np.array([0, 1, 0]), rows)
+    assert weights is not None
+    assert weights.tolist() == pytest.approx([2, 0.125, 0.125, 0.125, 0.125, 1, 1])
     short = encode(Letters(), ["abc", "de"], max_length=8, long="windows")
     assert row_weights(task, np.array([0, 1]), short) is None
 
@@ -156,7 +123,7 @@ def test_the_loss_is_the_mean_over_texts_of_the_mean_over_windows(name: str) -> 
         "multilabel": np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1]], dtype=np.float32),
     }[name]
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "abcdefghi"], max_length=8, long="windows")
-    model = classifier(small(), task.num_outputs)
+    model = small_classifier(classifier_config(), task.num_outputs)
     goals, weights = np.repeat(targets, rows.num_rows, axis=0), row_weights(task, targets, rows)
     of_task = CLASSIFICATION.trainable(task, model)
     batches = [padded(rows, part, pad_id=0, targets=goals, weights=weights) for part in ([0, 2, 6], [1, 3, 4, 5])]
@@ -169,29 +136,34 @@ def test_the_loss_is_the_mean_over_texts_of_the_mean_over_windows(name: str) -> 
 
 
 def test_logits_are_the_mean_over_the_windows() -> None:
-    model = classifier(small(), 3)
+    model = small_classifier(classifier_config(), 3)
     rows = encode(Letters(), ["abc", "abcdefghijklmn", "", "abcdefghi"], max_length=8, long="windows")
-    found = predict_logits(model, rows)
+    averaged = predict_logits(model, rows)
     with torch.inference_mode():
         each = np.concatenate([model.eval()(padded(rows, [row], pad_id=0)).numpy() for row in range(len(rows))])
     expected = [each[0], each[1:5].mean(0), each[5], each[6:].mean(0)]
-    assert found == pytest.approx(np.stack(expected), abs=1e-5)
+    assert averaged == pytest.approx(np.stack(expected), abs=1e-5)
     assert np.abs(each[1] - each[4]).max() > 1e-3  # so that the mean tells something
 
 
 @pytest.mark.parametrize("long", ["truncate", "head-tail", "windows"])
 def test_what_is_learned_is_evaluated_and_predicted_alike(
-    tmp_path: Path, tokenizer: Path, long: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, own_tokenizer: Path, long: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Texts whose words differ only at their end: cut off at the end, they are all the same."""
     lines = [f"{'one more word and ' * (3 + n % 3)}{('good ' if n % 2 else 'bad ') * 5}" for n in range(24)]
     for name in ("train", "dev"):
         rows = "".join(f"{line}\t{n % 2}\n" for n, line in enumerate(lines))
         (tmp_path / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
-    place = {"--model": "random:tiny", "--data": tmp_path, "--tokenizer": tokenizer, "--out": tmp_path / "run"}
+    run_options = {
+        "--model": "random:tiny",
+        "--data": tmp_path,
+        "--tokenizer": own_tokenizer,
+        "--out": tmp_path / "run",
+    }
     options = {"--max-length": 16, "--epochs": 10, "--learning-rate": 1e-3, "--threads": 1, "--batch-size": 8}
     options |= {"--long": long} if long != "truncate" else {}
-    assert main(["finetune", "sst2", *(str(part) for pair in {**place, **options}.items() for part in pair)]) == 0
+    assert main(["finetune", "sst2", *(str(part) for pair in {**run_options, **options}.items() for part in pair)]) == 0
     said = capsys.readouterr().err
     assert ("of 24 examples exceed 16 tokens: with their windows" in said) == (long == "windows")
     assert ("24 of 24 examples exceed 16 tokens and are cut" in said) == (long != "windows")
@@ -209,26 +181,26 @@ def test_what_is_learned_is_evaluated_and_predicted_alike(
     assert right == pytest.approx(figures["accuracy"])
 
 
-def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_run_takes_as_many_steps_as_its_windows(tmp_path: Path, own_tokenizer: Path) -> None:
     rows = "".join(f"{'word ' * 40}\t{n % 2}\n" for n in range(8))
     (tmp_path / "train.tsv").write_text(f"sentence\tlabel\n{rows}")
     (tmp_path / "dev.tsv").write_text(f"sentence\tlabel\n{rows}")
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(own_tokenizer)
     num_pieces = len(words.ids(["word " * 40])[0])
     task = with_options(get_task("sst2"), long="windows")
-    work = CLASSIFICATION.prepare(task, tmp_path, words, small(words.vocab_size), 16)
+    work = CLASSIFICATION.prepare(task, tmp_path, words, classifier_config(words.vocab_size), 16)
     each = 1 + -(-(num_pieces - 14) // 7)
     assert len(work.lengths) == 8 * each
     batch = work.batch(np.arange(8 * each))
     assert batch.weights.tolist() == pytest.approx([1 / each] * 8 * each)
     assert batch.targets.tolist() == [label for label in (0, 1) * 4 for _ in range(each)]
-    finetune(FAST, task, model="random:tiny", data=tmp_path, out=tmp_path / "run", tokenizer=tokenizer)
+    finetune(FAST, task, model="random:tiny", data=tmp_path, out=tmp_path / "run", tokenizer=own_tokenizer)
     resolved = json.loads((tmp_path / "run" / "seed-0" / "run.json").read_text())["resolved"]
     assert resolved["steps"] == each
 
 
-def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, tokenizer: Path) -> None:
-    words = Tokenizer.load(tokenizer)
+def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, own_tokenizer: Path) -> None:
+    words = Tokenizer.load(own_tokenizer)
     megabyte = "the small house by the river was built of wood and stone " * 18_000
     assert len(megabyte) > 1_000_000
     ids = words.ids([megabyte])[0]
@@ -247,24 +219,14 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, tokenizer: 
             seconds.append(time.process_time() - begin)
         assert sum(len(row) for row in rows.ids) < 4.2 * len(ids)  # of a pair, half of each row is the first text
         assert seconds[1] < 0.2 + 24 * seconds[0]  # eight times the tokens; squared, it would be 64 times
-    config = small(words.vocab_size)
     task = with_labels(with_options(get_task("classify"), long="windows"), ["a", "b"])
-    model = classifier(config, 2)
-    extra = {"task": task.model_dump(mode="json"), "max_length": 128}
-    save_model(
-        tmp_path / "m",
-        model,
-        config=config,
-        tokenizer=tokenizer,
-        architecture="BertForSequenceClassification",
-        labels=task.labels,
-        extra=extra,
-    )
+    model = small_classifier(classifier_config(words.vocab_size), 2)
+    save_classifier(tmp_path / "m", model, task, own_tokenizer, 128)
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ("short", megabyte)))
     predict_file(str(tmp_path / "m"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
-    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    answers = read_jsonl(tmp_path / "out.jsonl")
     logits = predict_logits(model.eval(), encode(words, [megabyte], max_length=128, long="windows"))
-    found = decode(task, logits).probabilities
-    assert found is not None
-    assert list(answers[1]["probabilities"].values()) == pytest.approx(found[0].tolist(), abs=2e-6)
+    probabilities = decode(task, logits).probabilities
+    assert probabilities is not None
+    assert list(answers[1]["probabilities"].values()) == pytest.approx(probabilities[0].tolist(), abs=2e-6)
     assert open_model(str(tmp_path / "m")).extra["task"]["long"] == "windows"

@@ -16,33 +16,27 @@ from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.import_model import import_model
-from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import init_weights
-from bertwright.model.folder import open_model, save_model
+from bertwright.model.folder import open_model
 from bertwright.tables.reader import read_table
 from bertwright.tasks.baselines import bag_of_words_baseline, majority_baseline
 from bertwright.tasks.classification.encoding import add_predictions, decode, encode, score_values
-from bertwright.tasks.classification.examples import TextExamples, learn, read_examples
-from bertwright.tasks.classification.model import Classifier, padded
+from bertwright.tasks.classification.examples import learn, read_examples
+from bertwright.tasks.classification.model import padded
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_labels, with_options
 from bertwright.tasks.classification.split import split_dev
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.metrics import collapsed, measure
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer
+from tests.support.encoders import classifier_config, save_classifier, small_classifier
+from tests.support.examples import text_examples
+from tests.support.folders import read_jsonl
 
 TASK = get_task("multilabel")
 COLOURS = with_labels(TASK, ["blue", "green", "red"])
 SETTINGS = FinetuneSettings(epochs=12, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
 
 
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
-    place = tmp_path_factory.mktemp("words") / "tok"
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(place)
-    return place
-
-
-def table(path: Path, rows: list[tuple[str, list[str]]]) -> Path:
+def write_labelled(path: Path, rows: list[tuple[str, list[str]]]) -> Path:
     """A table of texts and their labels, in the format of its ending."""
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps({"text": text, "label": labels}) + "\n" for text, labels in rows))
@@ -57,12 +51,12 @@ ROWS = [("a sky", ["blue"]), ("a plain text", []), ("a flag", ["red", "blue"]), 
 
 @pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl"])
 def test_labels_are_learned_and_read_in_every_format(tmp_path: Path, ending: str) -> None:
-    path = table(tmp_path / f"a.{ending}", ROWS)
+    path = write_labelled(tmp_path / f"a.{ending}", ROWS)
     task = learn(TASK, path)
     assert task.labels == ("blue", "green", "red")
-    found = read_examples(task, path).targets
-    assert found is not None
-    assert found.tolist() == [[True, False, False], [False] * 3, [True, False, True], [False, True, False]]
+    targets = read_examples(task, path).targets
+    assert targets is not None
+    assert targets.tolist() == [[True, False, False], [False] * 3, [True, False, True], [False, True, False]]
     with pytest.raises(ValueError, match=r"multilabel has no labels yet; call learn\(task, train_file\)"):
         read_examples(TASK, path)
 
@@ -74,9 +68,9 @@ def test_blanks_around_labels_and_numbers_as_labels(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "x", "label": [10, "2"]}\n{"text": "y", "label": []}\n')
     assert learn(TASK, tmp_path / "a.jsonl").labels == ("2", "10")
     for ending in ("tsv", "jsonl"):
-        found = read_examples(task, tmp_path / f"a.{ending}").targets
-        assert found is not None
-        assert found.tolist() == [[True, True], [False, False]]
+        targets = read_examples(task, tmp_path / f"a.{ending}").targets
+        assert targets is not None
+        assert targets.tolist() == [[True, True], [False, False]]
 
 
 @pytest.mark.parametrize(
@@ -129,14 +123,14 @@ def test_what_are_no_labels_is_named_with_its_line(tmp_path: Path, name: str, co
 
 def test_columns_without_labels_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.tsv: expected labels in column 'label', got no label"):
-        learn(TASK, table(tmp_path / "a.tsv", [("x", []), ("y", [])]))
-    alone = learn(TASK, table(tmp_path / "a.tsv", [("x", ["only"]), ("y", [])]))
+        learn(TASK, write_labelled(tmp_path / "a.tsv", [("x", []), ("y", [])]))
+    alone = learn(TASK, write_labelled(tmp_path / "a.tsv", [("x", ["only"]), ("y", [])]))
     assert (alone.labels, alone.num_outputs) == (("only",), 1)
     with pytest.raises(
         InputError,
         match=r"a\.tsv: expected labels in column 'label', got 40 different values in 40 places; set --label-column",
     ):
-        learn(TASK, table(tmp_path / "a.tsv", [("x", [f"word {n}", f"text {n}"]) for n in range(20)]))
+        learn(TASK, write_labelled(tmp_path / "a.tsv", [("x", [f"word {n}", f"text {n}"]) for n in range(20)]))
 
 
 def test_metrics_are_those_of_scikit_learn() -> None:
@@ -184,36 +178,12 @@ def test_the_same_answer_to_everything_is_named() -> None:
     assert collapsed(same, same, COLOURS.labels) is None
 
 
-def small(vocab_size: int) -> EncoderConfig:
-    return EncoderConfig(
-        vocab_size=vocab_size,
-        hidden=16,
-        layers=1,
-        heads=2,
-        intermediate=32,
-        max_positions=40,
-        hidden_dropout=0,
-        attention_dropout=0,
-        initializer_range=0.3,
-    )
-
-
-def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, tokenizer: Path) -> None:
+def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, own_tokenizer: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    words = Tokenizer.load(tokenizer)
-    config = small(words.vocab_size)
-    model = Classifier(config, 3)
-    init_weights(model, 0.3, torch.Generator().manual_seed(1))
-    extra = {"task": COLOURS.model_dump(mode="json"), "max_length": 40}
-    save_model(
-        tmp_path / "m",
-        model,
-        config=config,
-        tokenizer=tokenizer,
-        architecture="BertForSequenceClassification",
-        labels=COLOURS.labels,
-        extra=extra,
-    )
+    words = Tokenizer.load(own_tokenizer)
+    config = classifier_config(words.vocab_size, max_positions=40, initializer_range=0.3)
+    model = small_classifier(config, 3)
+    save_classifier(tmp_path / "m", model, COLOURS, own_tokenizer, 40)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "m").eval()
     assert theirs.config.problem_type == "multi_label_classification"
     assert theirs.config.id2label == {0: "blue", 1: "green", 2: "red"}
@@ -230,9 +200,9 @@ def test_transformers_has_the_same_problem_logits_and_loss(tmp_path: Path, token
     assert loss.item() == pytest.approx(by_hand.item(), rel=1e-5)
 
 
-def test_a_classifier_of_several_labels_is_imported_and_answers(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_classifier_of_several_labels_is_imported_and_answers(tmp_path: Path, own_tokenizer: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(own_tokenizer)
     torch.manual_seed(3)
     shape = transformers.BertConfig(
         vocab_size=words.vocab_size,
@@ -259,9 +229,9 @@ def test_a_classifier_of_several_labels_is_imported_and_answers(tmp_path: Path, 
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
     texts = ["the sky over the river", "a leaf", "the end of the road"]
-    table(tmp_path / "in.jsonl", [(text, []) for text in texts])
+    write_labelled(tmp_path / "in.jsonl", [(text, []) for text in texts])
     predict_file(str(tmp_path / "own"), str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"))
-    answers = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    answers = read_jsonl(tmp_path / "out.jsonl")
     for text, answer in zip(texts, answers, strict=True):
         with torch.inference_mode():
             ids = [words.cls_id, *words.ids([text])[0], words.sep_id]
@@ -275,7 +245,7 @@ def test_answers_are_written_as_labels_are_read(tmp_path: Path) -> None:
     logits = np.array([[1.0, -1, 1], [-1, -1, -1]])
     rows = [("a flag", []), ("a text", [])]
     for ending, wanted in (("tsv", ["blue|red", ""]), ("csv", ["blue|red", ""]), ("jsonl", [["blue", "red"], []])):
-        read = read_table(table(tmp_path / f"a.{ending}", rows))
+        read = read_table(write_labelled(tmp_path / f"a.{ending}", rows))
         answered = add_predictions(COLOURS, read, decode(COLOURS, logits))
         assert list(answered.column("predicted_label")) == wanted
         assert answered.columns[2:] == (
@@ -289,8 +259,8 @@ def test_answers_are_written_as_labels_are_read(tmp_path: Path) -> None:
         match=r"a\.tsv: the label 'a\|b' contains '\|', which separates labels in this format; use JSON lines",
     ):
         add_predictions(torn, read_table(tmp_path / "a.tsv"), decode(torn, logits[:, :2]))
-    found = add_predictions(torn, read_table(tmp_path / "a.jsonl"), decode(torn, logits[:, [0, 1]]))
-    assert list(found.column("predicted_label")) == [["a|b"], []]
+    columns = add_predictions(torn, read_table(tmp_path / "a.jsonl"), decode(torn, logits[:, [0, 1]]))
+    assert list(columns.column("predicted_label")) == [["a|b"], []]
 
 
 def test_every_label_has_its_share_of_dev_and_equal_texts_stay_together() -> None:
@@ -299,25 +269,25 @@ def test_every_label_has_its_share_of_dev_and_equal_texts_stay_together() -> Non
     targets = random.random((1000, 3)) < shares
     texts = [f"text {number % 900}" for number in range(1000)]
     targets[900:] = targets[:100]
-    given = TextExamples(tuple(texts), None, targets, "made up", tuple(range(1000)))
-    train, dev = split_dev(given)
+    examples_given = text_examples(texts, targets)
+    train, dev = split_dev(examples_given)
     assert dev.targets is not None
     assert len(train) + len(dev) == 1000
     assert not set(train.texts_a) & set(dev.texts_a)
     assert abs(len(dev) - 100) <= 3
     assert np.abs(dev.targets.sum(axis=0) - 0.1 * targets.sum(axis=0)).max() <= 8
     assert abs(dev.targets[:, 2].sum() - 0.1 * targets[:, 2].sum()) <= 1  # the rarest is cut to within a group
-    turned = given.select(random.permutation(1000))
+    turned = examples_given.select(random.permutation(1000))
     assert set(split_dev(turned)[1].texts_a) == set(dev.texts_a)
-    none = TextExamples(tuple(texts), None, targets & False, "made up", tuple(range(1000)))
+    none = text_examples(texts, targets & False)
     assert abs(len(split_dev(none)[1]) - 100) <= 3
 
 
 def test_baselines_refuse_several_labels() -> None:
-    given = TextExamples(("a", "b"), None, np.eye(3, dtype=bool)[:2], "made up", (1, 2))
+    labelled = text_examples("ab", np.eye(3, dtype=bool)[:2])
     for baseline in (majority_baseline, bag_of_words_baseline):
         with pytest.raises(InputError, match="made up: the baselines need one label or one number per row"):
-            baseline(COLOURS, given, given)
+            baseline(COLOURS, labelled, labelled)
 
 
 @pytest.mark.parametrize(
@@ -337,16 +307,16 @@ def test_an_inconsistent_spec_is_refused(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("ending", ["tsv", "jsonl"])
 def test_a_few_rows_are_learned_saved_and_answered_again(
-    tmp_path: Path, tokenizer: Path, ending: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, own_tokenizer: Path, ending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     colours = [["red"], [], ["green", "red"], ["green"]]
     rows = [(f"{' and '.join(labels) or 'nothing'} here", labels) for labels in colours] * 4
     data = tmp_path / "data"
     data.mkdir()
     for name in ("train", "dev"):
-        table(data / f"{name}.{ending}", rows)
-    found = finetune(SETTINGS, TASK, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
-    assert (found["metric"], found["mean"], found["collapsed"]) == ("micro_f1", 1.0, [])
+        write_labelled(data / f"{name}.{ending}", rows)
+    result = finetune(SETTINGS, TASK, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=own_tokenizer)
+    assert (result["metric"], result["mean"], result["collapsed"]) == ("micro_f1", 1.0, [])
     figures = evaluate_task(TASK, model=str(tmp_path / "run"), data=data)
     labels = {name: value for name, value in figures.items() if "." in name}
     assert {name: figures[name] for name in figures.keys() - labels} == {
@@ -366,7 +336,7 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
         evaluate_task(get_task("classify"), model=str(tmp_path / "run"), data=data / f"dev.{ending}")
     with pytest.raises(InputError, match="the model's labels are green, red; sst2 has negative, positive"):
         evaluate_task(get_task("sst2"), model=str(tmp_path / "run"), data=data)
-    other = table(tmp_path / "other.tsv", [("x", ["green"]), ("y", ["pink"])])
+    other = write_labelled(tmp_path / "other.tsv", [("x", ["green"]), ("y", ["pink"])])
     assert main(["evaluate", "multilabel", "--model", str(tmp_path / "run"), "--data", str(other)]) == 2
     assert "other.tsv:3: unknown label 'pink' in column 'label'; allowed: green, red" in capsys.readouterr().err
 
@@ -380,18 +350,18 @@ def test_a_few_rows_are_learned_saved_and_answered_again(
     ],
 )
 def test_what_features_do_not_learn_is_refused(
-    tmp_path: Path, tokenizer: Path, task: ClassificationTask, words: str
+    tmp_path: Path, own_tokenizer: Path, task: ClassificationTask, words: str
 ) -> None:
-    path = table(tmp_path / "train.tsv", [(f"text {n}", ["red"] if n % 2 else ["green"]) for n in range(20)])
+    path = write_labelled(tmp_path / "train.tsv", [(f"text {n}", ["red"] if n % 2 else ["green"]) for n in range(20)])
     settings = SETTINGS.model_copy(update={"features": "last"})
     with pytest.raises(InputError, match=f"--features: .*{task.name} .*{words}"):
-        finetune(settings, task, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=tokenizer)
+        finetune(settings, task, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=own_tokenizer)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_table_alone_is_split_and_learned(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_table_alone_is_split_and_learned(tmp_path: Path, own_tokenizer: Path) -> None:
     labels = [["red"], [], ["green", "red"], ["green"]]
-    path = table(tmp_path / "all.csv", [(f"text {n} of {n % 4}", labels[n % 4]) for n in range(40)])
+    path = write_labelled(tmp_path / "all.csv", [(f"text {n} of {n % 4}", labels[n % 4]) for n in range(40)])
     settings = SETTINGS.model_copy(update={"epochs": 1})
-    found = finetune(settings, TASK, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=tokenizer)
-    assert set(found["seeds"][0]["scores"]) == {"micro_f1", "macro_f1", "exact_match"}
+    result = finetune(settings, TASK, model="random:tiny", data=path, out=tmp_path / "run", tokenizer=own_tokenizer)
+    assert set(result["seeds"][0]["scores"]) == {"micro_f1", "macro_f1", "exact_match"}

@@ -22,7 +22,6 @@ from bertwright.tasks.classification.encoding import (
     score_values,
 )
 from bertwright.tasks.classification.examples import (
-    TextExamples,
     dev_files,
     learn,
     read_examples,
@@ -30,6 +29,8 @@ from bertwright.tasks.classification.examples import (
 )
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_labels
 from bertwright.tasks.classification.split import split_dev
+from tests.support.examples import text_examples
+from tests.support.letters import Letters
 
 # One file as GLUE lays each task out: its text, the texts read from it and the names of the labels.
 GLUE = {
@@ -78,21 +79,6 @@ PUBLISHED = {
     "rte": ("entailment", "not_entailment"),
     "wnli": ("not_entailment", "entailment"),
 }
-
-
-class Letters:
-    """A tokenizer for tests: one token per letter."""
-
-    begin_id, between_id, end_id = 1, 2, 2
-
-    def ids(self, texts):
-        return [[ord(letter) for letter in text] for text in texts]
-
-
-def make_examples(texts, targets, texts_b=None):
-    return TextExamples(
-        tuple(texts), texts_b and tuple(texts_b), np.array(targets), "made up", tuple(range(len(texts)))
-    )
 
 
 def inputs(examples):
@@ -264,7 +250,7 @@ def test_f1_follows_the_positive_label_through_a_change_of_order():
 
 
 @pytest.mark.parametrize("kind", ["classification", "multilabel"])
-def test_every_label_has_figures_of_its_own(kind: str) -> None:
+def test_every_label_has_metrics_of_its_own(kind: str) -> None:
     labels, random = ("red", "green", "blue", "never"), np.random.default_rng(5)
     task = ClassificationTask(
         name="own",
@@ -279,11 +265,11 @@ def test_every_label_has_figures_of_its_own(kind: str) -> None:
     if kind == "multilabel":
         targets = np.eye(4, dtype=bool)[targets] | np.eye(4, dtype=bool)[random.integers(0, 3, 50)]
     values = decode(task, logits).values
-    found = score_labels(task, values, targets)
+    metrics = score_labels(task, values, targets)
     expected = precision_recall_fscore_support(targets, values, labels=range(4), zero_division=0)
     for name, values in zip(("precision", "recall", "f1", "examples"), expected, strict=True):
-        assert [found[f"{label}.{name}"] for label in labels] == pytest.approx(list(values))
-    assert found["never.examples"] == 0
+        assert [metrics[f"{label}.{name}"] for label in labels] == pytest.approx(list(values))
+    assert metrics["never.examples"] == 0
     assert score_labels(get_task("stsb"), np.zeros(3), np.zeros(3)) == {}
 
 
@@ -408,7 +394,7 @@ def test_a_length_without_room_for_text_is_refused():
 )
 def test_no_text_stands_on_both_sides_and_no_row_is_lost(rows, seed, share):
     texts, targets = zip(*rows, strict=True)
-    examples = make_examples(texts, targets)
+    examples = text_examples(texts, targets)
     normal = [" ".join(text.casefold().split()) for text in texts]
     if len(set(normal)) < 2:
         with pytest.raises(
@@ -439,35 +425,35 @@ def test_no_text_stands_on_both_sides_and_no_row_is_lost(rows, seed, share):
 
 def test_every_label_gives_its_share():
     targets = [0] * 700 + [1] * 200 + [2] * 100
-    _, dev = split_dev(make_examples([f"text {row}" for row in range(1000)], targets), seed=3)
+    _, dev = split_dev(text_examples([f"text {row}" for row in range(1000)], targets), seed=3)
     assert len(dev) == 100
     assert np.abs(np.bincount(dev.targets) - [70, 20, 10]).max() <= 1
 
 
 def test_many_small_labels_still_give_a_dev_set():
     targets = [row // 4 for row in range(400)]
-    _, dev = split_dev(make_examples([f"text {row}" for row in range(400)], targets))
+    _, dev = split_dev(text_examples([f"text {row}" for row in range(400)], targets))
     assert len(dev) == 40
 
 
 def test_the_only_rows_of_a_label_are_there_to_be_learned():
     targets = [0] * 30 + [1] * 33 + list(range(2, 14))
     for seed in range(5):
-        train, dev = split_dev(make_examples([f"text {row}" for row in range(75)], targets), seed=seed)
+        train, dev = split_dev(text_examples([f"text {row}" for row in range(75)], targets), seed=seed)
         assert set(train.targets) == set(range(14))
         assert set(dev.targets) == {0, 1}
 
 
 def test_numbers_are_stratified_by_rank():
     targets = np.linspace(0, 1, 1000, dtype=np.float32) ** 4
-    _, dev = split_dev(make_examples([f"text {row}" for row in range(1000)], targets), seed=1)
+    _, dev = split_dev(text_examples([f"text {row}" for row in range(1000)], targets), seed=1)
     ranks = np.array(dev.lines) * 10 // 1000
     assert np.abs(np.bincount(ranks, minlength=10) - 10).max() <= 1
 
 
 def test_the_split_is_a_function_of_the_seed_and_the_texts():
     texts = [f"text {row}" for row in range(200)]
-    examples = make_examples(texts, [row % 2 for row in range(200)])
+    examples = text_examples(texts, [row % 2 for row in range(200)])
     first, again, other = (set(split_dev(examples, seed=seed)[1].texts_a) for seed in (0, 0, 1))
     turned = examples.select(range(199, -1, -1))
     assert first == again == set(split_dev(turned, seed=0)[1].texts_a)
@@ -475,7 +461,7 @@ def test_the_split_is_a_function_of_the_seed_and_the_texts():
 
 
 def test_pairs_are_one_text():
-    pairs = make_examples(["a", "a", "a b", "a"], [0, 1, 0, 0], texts_b=["b", "c", "", "b"])
+    pairs = text_examples(["a", "a", "a b", "a"], [0, 1, 0, 0], texts_b=["b", "c", "", "b"])
     train, dev = split_dev(pairs, fraction=0.5)
     assert not set(inputs(train)) & set(inputs(dev))
     assert len(train) + len(dev) == 4
@@ -483,7 +469,7 @@ def test_pairs_are_one_text():
 
 def test_a_large_group_of_equal_rows_stays_in_train():
     texts = ["the same"] * 500 + [f"text {row}" for row in range(500)]
-    train, dev = split_dev(make_examples(texts, [0] * 1000))
+    train, dev = split_dev(text_examples(texts, [0] * 1000))
     assert "the same" not in dev.texts_a
     assert 50 <= len(dev) <= 100
     assert len(train) + len(dev) == 1000
@@ -517,7 +503,7 @@ def test_the_wrong_number_of_logits_is_refused():
         decode(get_task("sst2"), np.zeros((2, 3)))
 
 
-def answered(task, table, logits):
+def predictions_as_tsv(task, table, logits):
     stream = io.BytesIO()
     write_table(add_predictions(task, table, decode(task, logits)), stream)
     return stream.getvalue().decode()
@@ -526,16 +512,16 @@ def answered(task, table, logits):
 def test_predictions_are_added_to_the_fields_in_their_order(write):
     task, logits = get_task("sst2"), np.log([[0.25, 0.75], [0.5, 0.25]])
     table = read_table(write("a.tsv", "id\tsentence\n8\tA\n7\tB\n"))
-    assert answered(task, table, logits) == (
+    assert predictions_as_tsv(task, table, logits) == (
         "id\tsentence\tlabel\tprobability_negative\tprobability_positive\n"
         "8\tA\tpositive\t0.25\t0.75\n7\tB\tnegative\t0.666667\t0.333333\n"
     )
     table = read_table(write("a.jsonl", '{"sentence": "A", "label": 0}\n{"sentence": "B"}\n'))
-    assert answered(task, table, logits) == (
+    assert predictions_as_tsv(task, table, logits) == (
         '{"sentence": "A", "label": 0, "predicted_label": "positive",'
         ' "probabilities": {"negative": 0.25, "positive": 0.75}}\n'
         '{"sentence": "B", "predicted_label": "negative",'
         ' "probabilities": {"negative": 0.666667, "positive": 0.333333}}\n'
     )
     table = read_table(write("b.csv", "sentence1,sentence2\nA,B\n"))
-    assert answered(get_task("stsb"), table, np.array([[3.25]])) == "sentence1,sentence2,score\nA,B,3.25\n"
+    assert predictions_as_tsv(get_task("stsb"), table, np.array([[3.25]])) == "sentence1,sentence2,score\nA,B,3.25\n"

@@ -28,7 +28,7 @@ ENDINGS = ("asks the ferryman", "eats a stone", "paints the moon", "sells the ri
 
 
 @pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
+def endings_tokenizer(tmp_path: Path, own_text: Path) -> Path:
     train_tokenizer([own_text.read_text("utf-8"), *ENDINGS * 3], vocab_size=500).save(tmp_path / "tok")
     return tmp_path / "tok"
 
@@ -80,25 +80,28 @@ def test_rows_may_have_any_number_of_choices(tmp_path: Path) -> None:
         {"context": "", "choices": ["d", "e", "f", "g", "h"], "label": "4"},
     ]
     rows = read_choices(SWAG, as_lines(tmp_path / "a.jsonl", lines))
-    assert [len(given) for given in rows.choices] == [2, 5]
+    assert [len(choices) for choices in rows.choices] == [2, 5]
     table = swag_rows(2)
     table[1]["ending3"] = " "
     table[1]["label"] = 2
-    assert [len(given) for given in read_choices(SWAG, as_csv(tmp_path / "b.csv", table)).choices] == [4, 3]
+    assert [len(choices) for choices in read_choices(SWAG, as_csv(tmp_path / "b.csv", table)).choices] == [4, 3]
 
 
-def broken(**change: Any) -> list[dict[str, Any]]:
+def broken_rows(**change: Any) -> list[dict[str, Any]]:
     return [swag_rows(1)[0], {**swag_rows(2)[1], **change}]
 
 
 LINE = {"context": "A", "choices": ["b", "c"], "label": 0}
 BAD: dict[str, tuple[Any, str]] = {
-    "an index out of range": (broken(label=4), r"t\.csv:3: expected a number from 0 to 3 in 'label', got 4"),
-    "a negative index": (broken(label=-1), r"t\.csv:3: expected the number of the right choice in 'label', got '-1'"),
-    "no index": (broken(label=""), r"t\.csv:3: expected the number of the right choice in 'label', got ''"),
-    "one choice": (broken(ending1="", ending2="", ending3=""), r"t\.csv:3: expected at least two choices, got 1"),
+    "an index out of range": (broken_rows(label=4), r"t\.csv:3: expected a number from 0 to 3 in 'label', got 4"),
+    "a negative index": (
+        broken_rows(label=-1),
+        r"t\.csv:3: expected the number of the right choice in 'label', got '-1'",
+    ),
+    "no index": (broken_rows(label=""), r"t\.csv:3: expected the number of the right choice in 'label', got ''"),
+    "one choice": (broken_rows(ending1="", ending2="", ending3=""), r"t\.csv:3: expected at least two choices, got 1"),
     "a hole": (
-        broken(ending1=""),
+        broken_rows(ending1=""),
         r"t\.csv:3: expected a choice in 'ending1', got an empty cell before another choice",
     ),
     "no such columns": (
@@ -153,14 +156,14 @@ def test_a_softmax_over_each_rows_own_choices() -> None:
         decode_choices(np.array([1.0, np.nan]), np.array([0, 2]))
 
 
-def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, tokenizer: Path) -> None:
+def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, endings_tokenizer: Path) -> None:
     """A batch of rows with 2 and 4 choices sums what each gives by itself; padding of choices and tokens is nothing."""
     lines = [
         {"context": "The miller waits.", "choices": [*ENDINGS], "label": 2},
         {"context": "", "choices": ["Yes.", "No, and the river never did so before."], "label": 1},
     ]
     rows = read_choices(SWAG, as_lines(tmp_path / "a.jsonl", lines))
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(endings_tokenizer)
     encoded = encode_choices(words, rows, max_length=64)
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
     torch.manual_seed(1)
@@ -180,7 +183,7 @@ def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, tokenizer: Path) -> 
 
 
 def test_many_choices_are_learned_in_parts_with_the_same_gradients(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, endings_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step of 7 rows of 2 to 9 choices, at once, and in parts of 200 tokens."""
     choices = [f"She sells {number}" for number in range(9)]
@@ -188,7 +191,7 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
         {"context": f"The miller waits at gate {row}.", "choices": choices[: 2 + row % 8], "label": row % 8}
         for row in range(16)
     ]
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(endings_tokenizer)
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=32, layers=2, heads=4, intermediate=48)
     work = CHOICE.prepare(SWAG, as_lines(tmp_path / "train.jsonl", lines), words, config, 40)
     torch.manual_seed(3)
@@ -209,19 +212,21 @@ def test_many_choices_are_learned_in_parts_with_the_same_gradients(
     one, whole = learned(10**6)
     several, parts = learned(200)
     assert one == 1 < several < 7 == learned(1)[0]
-    for given, wanted in zip(parts, whole, strict=True):
-        torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-12)
+    for part_gradient, wanted in zip(parts, whole, strict=True):
+        torch.testing.assert_close(part_gradient, wanted, rtol=1e-9, atol=1e-12)
 
 
-def test_it_learns_answers_and_comes_back(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Fine-tuned on rows whose right choice can be told: all right after a few epochs, also from the folder."""
+def test_it_learns_answers_and_comes_back(
+    tmp_path: Path, endings_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows whose right choice can be learned: all answers are right after a few epochs, also from the folder."""
     data = tmp_path / "data"
     data.mkdir()
     as_csv(data / "own-train.csv", swag_rows(16))
     as_csv(data / "own-val.csv", swag_rows(8))
     settings = FinetuneSettings(epochs=12, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
-    found = finetune(settings, SWAG, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
-    assert found["mean"] == 1.0
+    result = finetune(settings, SWAG, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=endings_tokenizer)
+    assert result["mean"] == 1.0
     assert evaluate_task(SWAG, model=str(tmp_path / "run"), data=data) == {"accuracy": 1.0, "examples": 8}
     source = as_csv(tmp_path / "in.csv", [{**row, "label": "?"} for row in swag_rows(5)])
     assert predict_file(str(tmp_path / "run"), str(source), str(tmp_path / "out.csv"))["rows"] == 5
@@ -265,11 +270,13 @@ def test_two_dev_files_are_refused(tmp_path: Path) -> None:
         CHOICE.read(SWAG, tmp_path)
 
 
-def test_another_kind_of_model_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+def test_another_kind_of_model_is_refused(tmp_path: Path, endings_tokenizer: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     as_csv(data / "train.csv", [{"sentence": f"word {n}", "label": n % 2} for n in range(8)])
     settings = FinetuneSettings(epochs=1, batch_size=4, threads=1)
-    finetune(settings, get_task("sst2"), model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+    finetune(
+        settings, get_task("sst2"), model="random:tiny", data=data, out=tmp_path / "run", tokenizer=endings_tokenizer
+    )
     with pytest.raises(InputError, match="run: expected a model for swag, got one for sst2, another kind of task"):
         evaluate_task(SWAG, model=str(tmp_path / "run"), data=data)

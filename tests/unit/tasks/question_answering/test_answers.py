@@ -16,28 +16,14 @@ from bertwright.tasks.question_answering.data import Question, Questions
 from bertwright.tasks.question_answering.score import score_answers
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
 from bertwright.tasks.question_answering.windows import Windows, encode_windows
+from tests.support.letters import LettersWithOffsets
 
 
-class Letters:
-    """A tokenizer for tests: a piece for every character that is no blank."""
-
-    begin_id, between_id, end_id = 1, 2, 2
-
-    def offsets(self, texts: Any) -> Any:
-        return [
-            ([ord(letter) for letter in text if letter != " "], [(n, n + 1) for n, x in enumerate(text) if x != " "])
-            for text in texts
-        ]
-
-    def ids(self, texts: Any) -> Any:
-        return [ids for ids, _ in self.offsets(texts)]
-
-
-def made(contexts: list[str], golds: list[tuple[str, ...]] | None = None, version: Any = "1.1") -> Questions:
-    given = golds or [()] * len(contexts)
+def questions_on(contexts: list[str], golds: list[tuple[str, ...]] | None = None, version: Any = "1.1") -> Questions:
+    gold_answers = golds or [()] * len(contexts)
     items = (
         Question(f"q{row}", "Who?", context, tuple((gold, -1) for gold in texts))
-        for row, (context, texts) in enumerate(zip(contexts, given, strict=True))
+        for row, (context, texts) in enumerate(zip(contexts, gold_answers, strict=True))
     )
     return Questions(tuple(items), version, "made up")
 
@@ -58,18 +44,18 @@ def plain_search(windows: Windows, logits: SpanLogits, question: int, context: s
     every = []
     begin = 0
     for window in range(len(windows)):
-        first, last = (int(place) for place in windows.span[window])
+        first, last = (int(piece) for piece in windows.span[window])
         if windows.question[window] == question:
-            for place in range(*windows.core[window]):
-                for end in range(place, min(last, place + longest)):
-                    score = logits.start[begin + place - first] + logits.end[begin + end - first]
-                    cut = int(windows.offsets[place, 0]), int(windows.offsets[end, 1])
+            for piece in range(*windows.core[window]):
+                for end in range(piece, min(last, piece + longest)):
+                    score = logits.start[begin + piece - first] + logits.end[begin + end - first]
+                    cut = int(windows.offsets[piece, 0]), int(windows.offsets[end, 1])
                     every.append((float(score), *cut, context[slice(*cut)]))
         begin += last - first
-    every.sort(key=lambda found: (-found[0], found[1], found[2]))
+    every.sort(key=lambda span: (-span[0], span[1], span[2]))
     distinct: dict[str, Any] = {}
-    for found in every:
-        distinct.setdefault(found[3], found)
+    for span in every:
+        distinct.setdefault(span[3], span)
     return list(distinct.values())
 
 
@@ -90,20 +76,20 @@ def test_the_best_spans_are_those_of_a_search_through_all(
     """Also with few letters, where most spans have the same text as a better one, and with scores that are equal."""
     random = np.random.default_rng(seed)
     contexts = ["".join("abcd "[n] for n in random.integers(0, letters, size)) for size in sizes]
-    questions = made(contexts)
+    questions = questions_on(contexts)
     task = SQUAD1.model_copy(update={"stride": stride})
-    windows = encode_windows(Letters(), questions, task, max_length=length)
+    windows = encode_windows(LettersWithOffsets(), questions, task, max_length=length)
     logits = random_logits(windows, seed, coarse=coarse)
-    found = best_spans(windows, logits, questions, longest=longest, count=count)
+    best = best_spans(windows, logits, questions, longest=longest, count=count)
     for row, context in enumerate(contexts):
         expected = plain_search(windows, logits, row, context, longest)[:count]
-        spans = [(span.score, span.first, span.last, span.text) for span in found[row]]
+        spans = [(span.score, span.first, span.last, span.text) for span in best[row]]
         assert spans == expected
 
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = made(["abc " * size for size in (1, 30, 4, 9, 2, 60)])
-    windows = encode_windows(Letters(), questions, SQUAD1.model_copy(update={"stride": 8}), max_length=32)
+    questions = questions_on(["abc " * size for size in (1, 30, 4, 9, 2, 60)])
+    windows = encode_windows(LettersWithOffsets(), questions, SQUAD1.model_copy(update={"stride": 8}), max_length=32)
     logits = random_logits(windows, 5)
     whole = best_spans(windows, logits, questions, longest=30, count=20)
     for size in (1, 7, 50):
@@ -112,8 +98,8 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decoded(task: Any, threshold: float = 0.0) -> tuple[Questions, Windows, SpanLogits, list[Answer]]:
-    questions = made(["a bc def", "ghi j"])
-    windows = encode_windows(Letters(), questions, task, max_length=20)
+    questions = questions_on(["a bc def", "ghi j"])
+    windows = encode_windows(LettersWithOffsets(), questions, task, max_length=20)
     logits = random_logits(windows, 3)
     return questions, windows, logits, decode_spans(windows, logits, questions, task, threshold=threshold)
 
@@ -151,8 +137,8 @@ def test_the_threshold_decides_between_the_best_span_and_none() -> None:
 
 
 def test_the_null_score_is_the_least_of_the_windows() -> None:
-    questions = made(["abcdefgh" * 4])
-    windows = encode_windows(Letters(), questions, SQUAD2.model_copy(update={"stride": 4}), max_length=20)
+    questions = questions_on(["abcdefgh" * 4])
+    windows = encode_windows(LettersWithOffsets(), questions, SQUAD2.model_copy(update={"stride": 4}), max_length=20)
     assert len(windows) > 3
     logits = random_logits(windows, 1)
     (answer,) = decode_spans(windows, logits, questions, SQUAD2)
@@ -166,8 +152,8 @@ def test_the_threshold_is_the_best_for_f1_of_all_there_are() -> None:
     for seed in range(20):
         contexts = ["".join("abc "[n] for n in random.integers(0, 4, 12)) + "d" for _ in range(8)]
         golds = [() if random.random() < 0.4 else (context[2:7].strip() or "d",) for context in contexts]
-        questions = made(contexts, golds, "2.0")
-        windows = encode_windows(Letters(), questions, SQUAD2, max_length=30)
+        questions = questions_on(contexts, golds, "2.0")
+        windows = encode_windows(LettersWithOffsets(), questions, SQUAD2, max_length=30)
         logits = random_logits(windows, seed)
         scores, threshold, _ = score_spans(windows, logits, questions, SQUAD2)
         answers = decode_spans(windows, logits, questions, SQUAD2, threshold=threshold)
@@ -183,8 +169,8 @@ def test_the_threshold_is_the_best_for_f1_of_all_there_are() -> None:
 
 @pytest.mark.parametrize("task", [SQUAD1, SQUAD2])
 def test_a_passage_without_a_piece_is_answered_with_nothing(task: Any) -> None:
-    questions = made([" ", "x y"], [(), ("y",)], "2.0")
-    windows = encode_windows(Letters(), questions, task, max_length=20)
+    questions = questions_on([" ", "x y"], [(), ("y",)], "2.0")
+    windows = encode_windows(LettersWithOffsets(), questions, task, max_length=20)
     logits = SpanLogits(*(np.array(values, dtype=np.float32) for values in ([0, 1], [0, 1], [-9, -9])))
     first, second = decode_spans(windows, logits, questions, task, threshold=0.0)
     assert (first.chosen.text, first.chosen.first, first.probability) == ("", None, 1.0)
@@ -195,9 +181,9 @@ def test_a_passage_without_a_piece_is_answered_with_nothing(task: Any) -> None:
     assert scores.em.tolist() == [1.0, 1.0]
 
 
-def test_the_same_answer_to_everything_is_told() -> None:
-    questions = made(["ab", "ab", "cd"], [("ab",), (), ("cd",)], "2.0")
-    windows = encode_windows(Letters(), questions, SQUAD2, max_length=20)
+def test_the_same_answer_to_everything_is_reported() -> None:
+    questions = questions_on(["ab", "ab", "cd"], [("ab",), (), ("cd",)], "2.0")
+    windows = encode_windows(LettersWithOffsets(), questions, SQUAD2, max_length=20)
     best_first = np.array([1, 0] * 3, dtype=np.float32)
     best_last = np.array([0, 1] * 3, dtype=np.float32)
     for nulls, threshold in itertools.product(([0, 0, 0], [5, 5, 0], [9, 9, 9]), (10.0, 5.0, 0.0, -10.0)):
@@ -210,8 +196,8 @@ def test_the_same_answer_to_everything_is_told() -> None:
 
 @pytest.mark.parametrize("broken", ["start", "end", "null"])
 def test_numbers_that_are_not_finite_are_no_answer(broken: str) -> None:
-    questions = made(["ab"])
-    windows = encode_windows(Letters(), questions, SQUAD1, max_length=20)
+    questions = questions_on(["ab"])
+    windows = encode_windows(LettersWithOffsets(), questions, SQUAD1, max_length=20)
     values = {name: np.zeros(size, dtype=np.float32) for name, size in (("start", 2), ("end", 2), ("null", 1))}
     values[broken][0] = np.nan
     with pytest.raises(RunFailed, match=f"the model's {broken} logits are not all finite"):

@@ -27,7 +27,7 @@ def squad(*entries: dict[str, Any], version: str = "1.1", context: str = CONTEXT
     return {"version": version, "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(entries)}]}]}
 
 
-def asked(name: str = "q1", **change: Any) -> dict[str, Any]:
+def squad_question(name: str = "q1", **change: Any) -> dict[str, Any]:
     entry = {"id": name, "question": "When?", "answers": [{"text": "at dawn", "answer_start": 20}], **change}
     return {key: value for key, value in entry.items() if value is not ...}
 
@@ -48,101 +48,113 @@ def test_the_settings_are_the_papers() -> None:
 
 def test_questions_are_read_with_all_answers(write: Any) -> None:
     two = [{"text": "at dawn", "answer_start": 20}, {"text": "at dawn", "answer_start": 33}]
-    found = read_questions(write("a.json", squad(asked(), asked("q2", answers=two))))
-    assert found.version == "1.1"
-    assert [question.id for question in found.items] == ["q1", "q2"]
-    assert found.items[1].answers == (("at dawn", 20), ("at dawn", 33))
-    assert found.items[0].context is found.items[1].context
+    questions = read_questions(write("a.json", squad(squad_question(), squad_question("q2", answers=two))))
+    assert questions.version == "1.1"
+    assert [question.id for question in questions.items] == ["q1", "q2"]
+    assert questions.items[1].answers == (("at dawn", 20), ("at dawn", 33))
+    assert questions.items[0].context is questions.items[1].context
 
 
 @pytest.mark.parametrize(
     ("file", "version"),
     [
-        (squad(asked()), "1.1"),
-        (squad(asked(), version="KorQuAD_v1.0"), "1.1"),
-        (squad(asked(), version="v2.0"), "2.0"),
-        (squad(asked(), version=2), "2.0"),
-        (squad(asked(), version="2021-05"), "1.1"),
-        (squad(asked(is_impossible=False)), "2.0"),
-        (squad(asked(), asked("q2", answers=[])), "2.0"),
-        ({"data": squad(asked())["data"]}, "1.1"),
+        (squad(squad_question()), "1.1"),
+        (squad(squad_question(), version="KorQuAD_v1.0"), "1.1"),
+        (squad(squad_question(), version="v2.0"), "2.0"),
+        (squad(squad_question(), version=2), "2.0"),
+        (squad(squad_question(), version="2021-05"), "1.1"),
+        (squad(squad_question(is_impossible=False)), "2.0"),
+        (squad(squad_question(), squad_question("q2", answers=[])), "2.0"),
+        ({"data": squad(squad_question())["data"]}, "1.1"),
     ],
 )
-def test_the_content_tells_the_version(write: Any, file: Any, version: str) -> None:
+def test_the_version_follows_from_the_content(write: Any, file: Any, version: str) -> None:
     assert read_questions(write("a.json", file)).version == version
 
 
 BAD: dict[str, tuple[Any, str]] = {
     "an answer elsewhere": (
-        squad(asked(answers=[{"text": "at dawn", "answer_start": 21}])),
+        squad(squad_question(answers=[{"text": "at dawn", "answer_start": 21}])),
         r"a\.json: question q1: expected the answer 'at dawn' at character 21 .*; the context has it at character 20",
     ),
     "an answer nowhere": (
-        squad(asked(answers=[{"text": "At dawn", "answer_start": 20}])),
+        squad(squad_question(answers=[{"text": "At dawn", "answer_start": 20}])),
         r"a\.json: question q1: expected the answer 'At dawn' at character 20 .*; the context does not have it",
     ),
     "an answer beyond the end": (
-        squad(asked(answers=[{"text": "too.", "answer_start": 999}])),
+        squad(squad_question(answers=[{"text": "too.", "answer_start": 999}])),
         r"a\.json: question q1: expected the answer 'too\.' at character 999 .*; the context has it at character 58",
     ),
     "a place before the beginning": (
-        squad(asked(answers=[{"text": ".", "answer_start": -1}])),
+        squad(squad_question(answers=[{"text": ".", "answer_start": -1}])),
         r"a\.json: question q1: expected a number from 0 on in 'answer_start', got -1",
     ),
     "a place that is none": (
-        squad(asked(answers=[{"text": "at dawn", "answer_start": "20"}])),
+        squad(squad_question(answers=[{"text": "at dawn", "answer_start": "20"}])),
         r"a\.json: question q1: expected a number from 0 on in 'answer_start', got 20",
     ),
     "a truth value for a place": (
-        squad(asked(answers=[{"text": "at dawn", "answer_start": True}])),
+        squad(squad_question(answers=[{"text": "at dawn", "answer_start": True}])),
         r"a\.json: question q1: expected a number from 0 on in 'answer_start', got True",
     ),
     "no place": (
-        squad(asked(answers=[{"text": "at dawn"}])),
+        squad(squad_question(answers=[{"text": "at dawn"}])),
         r"a\.json: question q1: expected a number from 0 on in 'answer_start', it is missing",
     ),
     "an empty answer": (
-        squad(asked(answers=[{"text": " ", "answer_start": 3}])),
+        squad(squad_question(answers=[{"text": " ", "answer_start": 3}])),
         r"a\.json: question q1: expected a text in 'text', got an empty one",
     ),
     "answers that are no list": (
-        squad(asked(answers={"text": "x"})),
+        squad(squad_question(answers={"text": "x"})),
         r"a\.json: question q1: expected a list in 'answers', got \{'text': 'x'\}",
     ),
     "an answer that is text": (
-        squad(asked(answers=["at dawn"])),
+        squad(squad_question(answers=["at dawn"])),
         r"a\.json: question q1\.answers\[0\]: expected an object, got at dawn",
     ),
-    "no answers": (squad(asked(answers=...)), r"a\.json: question q1: expected a list in 'answers', it is missing"),
-    "impossible, yet answered": (squad(asked(is_impossible=True)), r"q1: is_impossible is true, but there are answers"),
+    "no answers": (
+        squad(squad_question(answers=...)),
+        r"a\.json: question q1: expected a list in 'answers', it is missing",
+    ),
+    "impossible, yet answered": (
+        squad(squad_question(is_impossible=True)),
+        r"q1: is_impossible is true, but there are answers",
+    ),
     "possible, yet unanswered": (
-        squad(asked(is_impossible=False, answers=[])),
+        squad(squad_question(is_impossible=False, answers=[])),
         r"question q1: is_impossible is false, but there are no answers",
     ),
     "neither true nor false": (
-        squad(asked(is_impossible="no")),
+        squad(squad_question(is_impossible="no")),
         r"a\.json: question q1: expected true or false in 'is_impossible', got no",
     ),
-    "an id twice": (squad(asked(), asked("q2"), asked()), r"a\.json: question q1: duplicate id"),
+    "an id twice": (
+        squad(squad_question(), squad_question("q2"), squad_question()),
+        r"a\.json: question q1: duplicate id",
+    ),
     "no id": (
-        squad(asked(), asked(id=...)),
+        squad(squad_question(), squad_question(id=...)),
         r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[1\]: expected a text in 'id', it is missing",
     ),
     "a number for an id": (
-        squad(asked(id=7)),
+        squad(squad_question(id=7)),
         r"a\.json: data\[0\]\.paragraphs\[0\]\.qas\[0\]: expected a text in 'id', got 7",
     ),
     "an empty question": (
-        squad(asked(question="\t ")),
+        squad(squad_question(question="\t ")),
         r"a\.json: question q1: expected a text in 'question', got an empty one",
     ),
-    "no question": (squad(asked(question=None)), r"a\.json: question q1: expected a text in 'question', got None"),
+    "no question": (
+        squad(squad_question(question=None)),
+        r"a\.json: question q1: expected a text in 'question', got None",
+    ),
     "half a surrogate pair": (
-        json.dumps(squad(asked(question="so \ud83d"))),
+        json.dumps(squad(squad_question(question="so \ud83d"))),
         r"a\.json: question q1: expected a text in 'question', got half of a surrogate pair \(\\ud800 to",
     ),
     "an empty context": (
-        squad(asked(), context=" \n"),
+        squad(squad_question(), context=" \n"),
         r"a\.json: data\[0\]\.paragraphs\[0\]: expected a text in 'context', got an empty one",
     ),
     "no questions": (squad(), r"a\.json: expected questions, found none"),
@@ -182,7 +194,7 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_may_hold_both_versions(write: Any, tmp_path: Path) -> None:
-    one, two = squad(asked()), squad(asked(is_impossible=False))
+    one, two = squad(squad_question()), squad(squad_question(is_impossible=False))
     for name, content in (("train-v1.1-part", one), ("dev", one), ("train-large", two), ("dev-v2.0", two)):
         write(f"{name}.json", content)
     write("train.notes.txt", "not a file of questions")
@@ -193,7 +205,7 @@ def test_a_folder_may_hold_both_versions(write: Any, tmp_path: Path) -> None:
 
 
 def test_doubt_about_files_is_raised(write: Any, tmp_path: Path) -> None:
-    first = write("train-v1.1.json", squad(asked()))
+    first = write("train-v1.1.json", squad(squad_question()))
     with pytest.raises(
         InputError,
         match=r"expected train\*\.json of SQuAD 2\.0 \(or \.jsonl, \.parquet\), found train-v1\.1\.json \(SQuAD 1\.1\)",
@@ -205,7 +217,7 @@ def test_doubt_about_files_is_raised(write: Any, tmp_path: Path) -> None:
         match=r"expected dev\*\.json of SQuAD 1\.1 \(or \.jsonl, \.parquet\), found no such name; give",
     ):
         dev_questions_file(SQUAD1, tmp_path, needed=True)
-    write("train-more.json", squad(asked()))
+    write("train-more.json", squad(squad_question()))
     with pytest.raises(
         InputError,
         match=r"expected one file of SQuAD 1\.1, found train-more\.json, train-v1\.1\.json; keep one",
@@ -226,10 +238,10 @@ LINE = {"id": "x", "question": "When?", "context": CONTEXT}
 
 def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     layouts = {
-        "official.json": json.dumps(squad(asked("x", answers=...))),
-        "wrong-answers.json": json.dumps(squad(asked("x", answers=[{"text": "not there"}]))),
-        "pretty.json": json.dumps(squad(asked("x")), indent=1),
-        "marked.json": "\ufeff" + json.dumps(squad(asked("x"))),
+        "official.json": json.dumps(squad(squad_question("x", answers=...))),
+        "wrong-answers.json": json.dumps(squad(squad_question("x", answers=[{"text": "not there"}]))),
+        "pretty.json": json.dumps(squad(squad_question("x")), indent=1),
+        "marked.json": "\ufeff" + json.dumps(squad(squad_question("x"))),
         "lines.jsonl": json.dumps(LINE) + "\n\n",
         "lines-crlf.jsonl": json.dumps(LINE) + "\r\n",
     }
@@ -279,7 +291,7 @@ def test_the_real_files_are_read(shared_data: Path) -> None:
     }
     folder = shared_data / "squad"
     for name, (count, version) in expected.items():
-        found = read_questions(folder / name)
-        assert (len(found), found.version) == (count, version)
+        questions = read_questions(folder / name)
+        assert (len(questions), questions.version) == (count, version)
     assert train_questions_file(SQUAD2, folder).name == "train-v2.0-part.json"
     assert dev_questions_file(SQUAD1, folder) == folder / "dev-v1.1.json"

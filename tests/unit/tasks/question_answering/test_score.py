@@ -26,9 +26,9 @@ MANY = "Ada swam across the wide lake at dawn, and nobody saw her."
 def gold(*answers: list[str], version: str = "1.1") -> dict[str, Any]:
     """A file with a question for each list of answers, q0, q1, …"""
     qas = [
-        {"id": f"q{row}", "question": "Who?", "answers": [{"text": text, "answer_start": 0} for text in given]}
-        | ({"is_impossible": not given} if version == "2.0" else {})
-        for row, given in enumerate(answers)
+        {"id": f"q{row}", "question": "Who?", "answers": [{"text": text, "answer_start": 0} for text in gold_answers]}
+        | ({"is_impossible": not gold_answers} if version == "2.0" else {})
+        for row, gold_answers in enumerate(answers)
     ]
     return {"version": version, "data": [{"title": "t", "paragraphs": [{"context": MANY, "qas": qas}]}]}
 
@@ -92,7 +92,7 @@ def test_answers_are_scored_as_in_2_0(prediction: str, answers: list[str], em: f
     assert scored(prediction, *answers, version="2.0") == (em, pytest.approx(f1))
 
 
-def test_published_predictions_have_their_published_figures(
+def test_published_predictions_have_their_published_metrics(
     shared_data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shared_data / "squad"
@@ -103,10 +103,12 @@ def test_published_predictions_have_their_published_figures(
     for (dev, predictions), (version, em, f1) in expected.items():
         files = ["--gold", str(folder / dev), "--predictions", str(folder / "predictions" / predictions)]
         assert main(["score", "squad", *files, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert (found["version"], round(found["em"], 3), round(found["f1"], 3)) == (version, em, f1)
-        parts = [found[name] for name in ("has_answer", "no_answer") if name in found] or [found]
-        assert sum(part["em"] * part["questions"] for part in parts) == pytest.approx(found["em"] * found["questions"])
+        printed = json.loads(capsys.readouterr().out)
+        assert (printed["version"], round(printed["em"], 3), round(printed["f1"], 3)) == (version, em, f1)
+        parts = [printed[name] for name in ("has_answer", "no_answer") if name in printed] or [printed]
+        assert sum(part["em"] * part["questions"] for part in parts) == pytest.approx(
+            printed["em"] * printed["questions"]
+        )
 
 
 def test_the_command_scores_files_of_our_own(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,17 +116,17 @@ def test_the_command_scores_files_of_our_own(write: Any, capsys: pytest.CaptureF
     answers = write("p.json", {"q0": "The lake", "q1": "wide", "q2": "x"})
     first = write("gold1.json", gold(["lake"], ["wide lake"], ["dawn"]))
     assert main(["score", "squad", "--gold", str(first), "--predictions", str(answers), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == pytest.approx({"version": "1.1", "em": 100 / 3, "f1": 500 / 9, "questions": 3})
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == pytest.approx({"version": "1.1", "em": 100 / 3, "f1": 500 / 9, "questions": 3})
     second = write("gold2.json", gold(["lake"], ["wide lake"], [], version="2.0"))
-    found = score_files(second, answers)
-    assert found["has_answer"] == pytest.approx({"em": 50, "f1": 250 / 3, "questions": 2})
-    assert found["no_answer"] == {"em": 0, "f1": 0, "questions": 1}
+    printed = score_files(second, answers)
+    assert printed["has_answer"] == pytest.approx({"em": 50, "f1": 250 / 3, "questions": 2})
+    assert printed["no_answer"] == {"em": 0, "f1": 0, "questions": 1}
     odds = write("odds.json", {"q0": -3, "q1": 2.5, "q2": 4})
-    found = score_files(second, answers, null_odds=odds)
-    assert found["em"] == pytest.approx(100 / 3)  # the file's answers stand as they are
-    assert found["best_em"] == {"em": pytest.approx(200 / 3), "threshold": -3}
-    assert found["best_f1"] == {"f1": pytest.approx(800 / 9), "threshold": 2.5}
+    printed = score_files(second, answers, null_odds=odds)
+    assert printed["em"] == pytest.approx(100 / 3)  # the file's answers stand as they are
+    assert printed["best_em"] == {"em": pytest.approx(200 / 3), "threshold": -3}
+    assert printed["best_f1"] == {"f1": pytest.approx(800 / 9), "threshold": 2.5}
     assert score_files(second, answers, null_odds=odds, threshold=2.5)["f1"] == pytest.approx(800 / 9)
     assert score_files(second, answers, null_odds=odds, threshold=-4)["em"] == pytest.approx(100 / 3)
 
@@ -137,7 +139,7 @@ def test_thresholds_are_the_best_of_all_there_are() -> None:
         odds = np.array([dice.choice([-1.5, 0.0, 0.5, 2.0, dice.uniform(-3, 3)]) for _ in range(count)])
         null = np.array([float(dice.random() < 0.5) for _ in range(count)])
         answered = np.array([0.0 if none else dice.choice([0.0, 0.25, 1.0]) for none in null])
-        found = best_threshold(answered, null, odds)
+        threshold = best_threshold(answered, null, odds)
 
         def mean(cut: float, odds: Any = odds, null: Any = null, answered: Any = answered) -> float:
             return sum(
@@ -145,11 +147,11 @@ def test_thresholds_are_the_best_of_all_there_are() -> None:
             ) / len(odds)
 
         every = [mean(cut) for cut in [odds.min() - 1, *odds]]
-        assert found.score == pytest.approx(max(every), abs=1e-12)
-        assert mean(found.middle) == mean(found.low) == pytest.approx(found.score, abs=1e-12)
-        assert found.low <= found.middle < found.high
-        if np.isfinite(found.low) and np.isfinite(found.high):
-            assert found.low < found.middle
+        assert threshold.score == pytest.approx(max(every), abs=1e-12)
+        assert mean(threshold.middle) == mean(threshold.low) == pytest.approx(threshold.score, abs=1e-12)
+        assert threshold.low <= threshold.middle < threshold.high
+        if np.isfinite(threshold.low) and np.isfinite(threshold.high):
+            assert threshold.low < threshold.middle
 
 
 def test_a_threshold_takes_answers_back() -> None:
@@ -186,8 +188,8 @@ def test_a_predictions_file_that_is_wrong_is_refused(write: Any, name: str) -> N
 def test_missing_predictions_count_as_wrong_where_that_is_wanted(
     write: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = score_files(write("gold.json", GOLD), write("p.json", {"q0": "lake"}), allow_missing=True)
-    assert found["em"] == 20.0
+    metrics = score_files(write("gold.json", GOLD), write("p.json", {"q0": "lake"}), allow_missing=True)
+    assert metrics["em"] == 20.0
     assert "4 of 5 questions have no prediction and count as wrong" in capsys.readouterr().err
     impossible = write("gold2.json", gold([], [], version="2.0"))
     assert score_files(impossible, write("p2.json", {"q0": ""}), allow_missing=True)["em"] == 50.0

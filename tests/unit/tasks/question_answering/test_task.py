@@ -46,15 +46,15 @@ FACTS = (
     ("Why did they leave?", "They left because the well had dried up.", "because the well had dried up"),
 )
 NONE = ("Who sells the bread?", "How many boats?", "Why did they leave?")
-"""What 2.0 asks about passages that do not tell."""
+"""Questions of SQuAD 2.0 whose passages have no answer."""
 
 
-def squad(*, null: bool) -> dict[str, Any]:
+def facts_as_squad(*, null: bool) -> dict[str, Any]:
     """The facts in SQuAD's layout; in 2.0 three more questions stand at the wrong passage."""
     articles = []
     for row, (question, context, answer) in enumerate(FACTS):
-        given = [{"text": answer, "answer_start": context.index(answer)}]
-        qas: list[dict[str, Any]] = [{"id": f"q{row}", "question": question, "answers": given}]
+        answers = [{"text": answer, "answer_start": context.index(answer)}]
+        qas: list[dict[str, Any]] = [{"id": f"q{row}", "question": question, "answers": answers}]
         if null:
             qas[0]["is_impossible"] = False
         if null and row in (1, 4, 5):
@@ -65,7 +65,7 @@ def squad(*, null: bool) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def facts_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words") / "tok"
     train_tokenizer([text for fact in FACTS for text in fact[:2]] * 3, vocab_size=420).save(folder)
     return folder
@@ -74,7 +74,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def saved_as(folder: Path, *, null: bool) -> Path:
     folder.mkdir(parents=True)
     for name in ("train-own.json", "dev-own.json"):
-        (folder / name).write_text(json.dumps(squad(null=null)), "utf-8")
+        (folder / name).write_text(json.dumps(facts_as_squad(null=null)), "utf-8")
     return folder
 
 
@@ -82,13 +82,13 @@ SETTINGS = FinetuneSettings(epochs=30, batch_size=8, learning_rate=2e-3, max_len
 
 
 @pytest.fixture(scope="module", params=["squad1", "squad2"])
-def trained(request: Any, tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> dict[str, Any]:
-    """A run that learned the facts by heart, with what it found."""
+def trained(request: Any, tmp_path_factory: pytest.TempPathFactory, facts_tokenizer: Path) -> dict[str, Any]:
+    """A run that was overfitted to the facts, and its result."""
     task = SQUAD2 if request.param == "squad2" else SQUAD1
     folder = tmp_path_factory.mktemp(task.name)
     data = saved_as(folder / "data", null=task.null)
-    found = finetune(SETTINGS, task, model="random:tiny", data=data, out=folder / "run", tokenizer=tokenizer)
-    return {"task": task, "data": data, "run": folder / "run", "found": found, "folder": folder}
+    result = finetune(SETTINGS, task, model="random:tiny", data=data, out=folder / "run", tokenizer=facts_tokenizer)
+    return {"task": task, "data": data, "run": folder / "run", "found": result, "folder": folder}
 
 
 def test_a_tiny_model_learns_eight_questions_by_heart(trained: dict[str, Any]) -> None:
@@ -134,11 +134,11 @@ def test_answers_are_written_in_three_files(trained: dict[str, Any]) -> None:
         assert listed[0]["text"] == texts[name] or task.null
         assert len(listed) <= 20 + task.null
     odds = {"null_odds": out / "null_odds.json"} if task.null else {}
-    found = score_files(gold, out / "predictions.json", **odds)
-    assert (found["f1"], found["em"]) == (100.0, 100.0)
+    metrics = score_files(gold, out / "predictions.json", **odds)
+    assert (metrics["f1"], metrics["em"]) == (100.0, 100.0)
     if task.null:
         threshold = trained["found"]["seeds"][0]["scores"]["null_threshold"]
-        assert found["best_f1"]["f1"] == 100.0
+        assert metrics["best_f1"]["f1"] == 100.0
         by_odds = {name: "" if odd > threshold else "x" for name, odd in read_json(odds["null_odds"]).items()}
         assert {name for name, text in by_odds.items() if not text} == {
             name for name, text in texts.items() if not text
@@ -192,14 +192,14 @@ def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], t
     with pytest.raises(InputError, match=r"folder\.jsonl: expected a file or - for JSON lines"):
         predict_file(model, gold, str(tmp_path / "folder.jsonl"))
     assert not list(tmp_path.glob("answers*"))
-    asked = tmp_path / "asked.jsonl"
-    asked.write_text(json.dumps({"question": "When?", "context": "At dawn."}) + "\n", "utf-8")
-    (tmp_path / "link.jsonl").symlink_to(asked)
-    before = asked.read_bytes()
+    questions_path = tmp_path / "asked.jsonl"
+    questions_path.write_text(json.dumps({"question": "When?", "context": "At dawn."}) + "\n", "utf-8")
+    (tmp_path / "link.jsonl").symlink_to(questions_path)
+    before = questions_path.read_bytes()
     for name in ("asked.jsonl", "link.jsonl"):
         with pytest.raises(InputError, match=rf"{name}: expected another file than that of --input"):
-            predict_file(model, str(asked), str(tmp_path / name))
-    assert asked.read_bytes() == before
+            predict_file(model, str(questions_path), str(tmp_path / name))
+    assert questions_path.read_bytes() == before
     out = tmp_path / "out"
     predict_file(model, gold, str(out))
     first = (out / "nbest.json").read_bytes()
@@ -211,7 +211,7 @@ def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], t
 def test_questions_that_are_cut_are_counted_by_every_command(
     trained: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    long = squad(null=trained["task"].null)
+    long = facts_as_squad(null=trained["task"].null)
     long["data"][0]["paragraphs"][0]["qas"][0]["question"] = "When does the ferry leave? " * 9
     for name in ("train-long.json", "dev-long.json"):
         (tmp_path / name).write_text(json.dumps(long), "utf-8")
@@ -227,7 +227,7 @@ def test_questions_that_are_cut_are_counted_by_every_command(
     assert all(said.count(f"{name}-long.json: 1 of {number} questions exceed 22") == 1 for name in ("train", "dev"))
 
 
-def test_versions_and_kinds_are_told_apart(trained: dict[str, Any], tmp_path: Path, tokenizer: Path) -> None:
+def test_versions_and_kinds_are_distinguished(trained: dict[str, Any], tmp_path: Path, facts_tokenizer: Path) -> None:
     task, model = trained["task"], str(trained["run"])
     other = SQUAD1 if task.null else SQUAD2
     data = saved_as(tmp_path / "other", null=other.null)
@@ -269,8 +269,8 @@ def long_rows(tokenizer: Path) -> tuple[Questions, Windows, SpanModel]:
     return questions, windows, SpanModel(config).double().eval()
 
 
-def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
-    _, windows, model = long_rows(tokenizer)
+def test_a_rows_loss_does_not_depend_on_its_batch(facts_tokenizer: Path) -> None:
+    _, windows, model = long_rows(facts_tokenizer)
     trainable = SPAN.trainable(SQUAD1, model)
     rows = np.arange(len(windows))
     assert (windows.target[:, 0] == 0).any()
@@ -293,17 +293,17 @@ def test_a_rows_loss_does_not_depend_on_its_batch(tokenizer: Path) -> None:
         assert each[row] == pytest.approx(float((start + end).detach() / 2), abs=1e-5)
 
 
-def test_logits_are_those_of_each_window_alone(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, windows, model = long_rows(tokenizer)
+def test_logits_are_those_of_each_window_alone(facts_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, windows, model = long_rows(facts_tokenizer)
     monkeypatch.setattr(inference, "ANSWERED_TOKENS", 100)
     monkeypatch.setattr(inference, "_PATIENCE", -1.0)
-    told: list[str] = []
-    monkeypatch.setattr(inference.Status, "update", lambda _, text: told.append(text))
+    messages: list[str] = []
+    monkeypatch.setattr(inference.Status, "update", lambda _, text: messages.append(text))
     model.train()
-    found = span_logits(model, windows)
+    together = span_logits(model, windows)
     assert model.training
-    assert len(told) > 3
-    assert told[-1] == f"100% of {len(windows)} windows answered · 0:00 left"
+    assert len(messages) > 3
+    assert messages[-1] == f"100% of {len(windows)} windows answered · 0:00 left"
     model.eval()
     begin = 0
     for row in range(len(windows)):
@@ -313,14 +313,14 @@ def test_logits_are_those_of_each_window_alone(tokenizer: Path, monkeypatch: pyt
                 SpanRows(*(torch.from_numpy(part[None]) for part in (ids, segments, mask)), torch.zeros(1, 2))
             )
         size = int(windows.span[row, 1] - windows.span[row, 0])
-        asked = len(ids) - size - 3
-        for logits, flat in zip(alone, (found.start, found.end), strict=True):
-            expected = logits[0, asked + 2 : asked + 2 + size].numpy()
+        num_question = len(ids) - size - 3
+        for logits, flat in zip(alone, (together.start, together.end), strict=True):
+            expected = logits[0, num_question + 2 : num_question + 2 + size].numpy()
             assert flat[begin : begin + size] == pytest.approx(expected, abs=1e-6)
         null = float(alone[0][0, 0] + alone[1][0, 0])
-        assert found.null[row] == pytest.approx(null, abs=1e-6)
+        assert together.null[row] == pytest.approx(null, abs=1e-6)
         begin += size
-    assert begin == len(found.start) == len(found.end)
+    assert begin == len(together.start) == len(together.end)
 
 
 def _plain(windows: Windows, row: int) -> tuple[Any, Any, Any]:
@@ -359,42 +359,47 @@ def test_without_a_dev_file_whole_passages_are_kept(tmp_path: Path) -> None:
         SPAN.read(SQUAD1, path)
 
 
-def test_the_commands_go_end_to_end(tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands_go_end_to_end(tmp_path: Path, facts_tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, run = saved_as(tmp_path / "data", null=True), tmp_path / "run"
-    start = ["finetune", "squad2", "--model", "random:tiny", "--tokenizer", str(tokenizer), "--epochs", "1"]
+    start = ["finetune", "squad2", "--model", "random:tiny", "--tokenizer", str(facts_tokenizer), "--epochs", "1"]
     assert main([*start, "--data", str(data), "--out", str(run), "--threads", "1", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (found["task"], found["metric"]) == ("squad2", "f1")
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (printed["task"], printed["metric"]) == ("squad2", "f1")
     extra = open_model(str(run)).extra
     assert extra["max_length"] == 384  # the paper's, where nothing is said
-    assert extra["null_threshold"] == found["seeds"][0]["scores"]["null_threshold"]
+    assert extra["null_threshold"] == printed["seeds"][0]["scores"]["null_threshold"]
     assert main(["evaluate", "squad2", "--model", str(run), "--data", str(data), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert figures["f1"] == pytest.approx(found["mean"])
+    assert figures["f1"] == pytest.approx(printed["mean"])
     assert figures["null_threshold"] == extra["null_threshold"]
     answers = ["predict", "--model", str(run), "--input", str(data / "dev-own.json"), "--output", str(tmp_path / "a")]
     assert main([*answers, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["questions"] == 11
     files = ["--gold", str(data / "dev-own.json"), "--predictions", str(tmp_path / "a" / "predictions.json")]
     assert main(["score", "squad", *files, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["f1"] == pytest.approx(found["mean"])
+    assert json.loads(capsys.readouterr().out)["f1"] == pytest.approx(printed["mean"])
     assert main([*start, "--data", str(data), "--out", str(tmp_path / "r2"), "--text-column", "question"]) == 2
     assert "--text-column and --label-column: expected a task with a table, got squad2" in capsys.readouterr().err
 
 
-def test_a_training_run_names_what_is_wrong(tmp_path: Path, tokenizer: Path) -> None:
+def test_a_training_run_names_what_is_wrong(tmp_path: Path, facts_tokenizer: Path) -> None:
     data = saved_as(tmp_path / "data", null=False)
-    broken = squad(null=False)
+    broken = facts_as_squad(null=False)
     broken["data"][3]["paragraphs"][0]["qas"][0]["answers"][0]["answer_start"] = 4
     (data / "train-own.json").write_text(json.dumps(broken))
     with pytest.raises(
         InputError,
         match=r"train-own\.json: question q3: expected the answer 'seven' at character 4",
     ):
-        finetune(SETTINGS, SQUAD1, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=tokenizer)
+        finetune(SETTINGS, SQUAD1, model="random:tiny", data=data, out=tmp_path / "run", tokenizer=facts_tokenizer)
     with pytest.raises(InputError, match=r"nowhere: there is no such file"):
         finetune(
-            SETTINGS, SQUAD1, model="random:tiny", data=tmp_path / "nowhere", out=tmp_path / "run", tokenizer=tokenizer
+            SETTINGS,
+            SQUAD1,
+            model="random:tiny",
+            data=tmp_path / "nowhere",
+            out=tmp_path / "run",
+            tokenizer=facts_tokenizer,
         )
     assert not (tmp_path / "run").exists()
 
@@ -414,7 +419,7 @@ TRANSFORMER: dict[str, Any] = {**SHAPE, "heads": 2, "intermediate": 32}
     ids=["both", "left", "right", "lstm"],
 )
 def test_no_answer_is_read_where_the_whole_row_is_known(config: EncoderConfig | LSTMConfig) -> None:
-    """Another token anywhere in a row changes its logit of "no answer"; those of the passage stay in place."""
+    """Another token anywhere in a row changes its logit of "no answer"; the logits of the passage stay the same."""
     torch.manual_seed(0)
     model = SpanModel(config).eval()
     with torch.no_grad():
@@ -430,7 +435,7 @@ def test_no_answer_is_read_where_the_whole_row_is_known(config: EncoderConfig | 
         inside = model.span(model.encoder(ids, plain, mask).last)[..., 0]
         for row, length in enumerate(lengths):
             assert torch.equal(start[row, 1 : length - 1], inside[row, 1 : length - 1])
-            for place in range(length):
+            for position in range(length):
                 other = ids.clone()
-                other[row, place] = 4
-                assert model(SpanRows(other, plain, mask, plain[:, :2]))[0][row, 0] != start[row, 0], place
+                other[row, position] = 4
+                assert model(SpanRows(other, plain, mask, plain[:, :2]))[0][row, 0] != start[row, 0], position

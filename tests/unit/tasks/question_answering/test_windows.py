@@ -22,26 +22,12 @@ from bertwright.tasks.question_answering.windows import (
 )
 from bertwright.text.vocabulary import Rules
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary
+from tests.support.letters import LettersWithOffsets
 
 CLS, SEP = 1, 2
 
 
-class Letters:
-    """A tokenizer for tests: a piece for every character that is no blank."""
-
-    begin_id, between_id, end_id, hash = CLS, SEP, SEP, "letters"
-
-    def offsets(self, texts: Any) -> Any:
-        return [
-            ([ord(letter) for letter in text if letter != " "], [(n, n + 1) for n, x in enumerate(text) if x != " "])
-            for text in texts
-        ]
-
-    def ids(self, texts: Any) -> Any:
-        return [ids for ids, _ in self.offsets(texts)]
-
-
-def made(*questions: tuple[str, str, tuple[str, int] | None]) -> Questions:
+def questions_of(*questions: tuple[str, str, tuple[str, int] | None]) -> Questions:
     """Questions of (question, context, answer)."""
     items = (
         Question(f"q{row}", text, context, (answer,) if answer else ())
@@ -51,10 +37,10 @@ def made(*questions: tuple[str, str, tuple[str, int] | None]) -> Questions:
 
 
 def plain_windows(question: str, context: str, answer: tuple[str, int] | None, length: int, stride: int) -> list[Any]:
-    """For each window: its ids, the target's positions and, by place in the passage, where it has most context."""
-    asked = [ord(letter) for letter in question if letter != " "][: min(64, (length - 3) // 2)]
+    """Return for each window: its ids, the target, and the positions of the passage for which it has most context."""
+    question_ids = [ord(letter) for letter in question if letter != " "][: min(64, (length - 3) // 2)]
     places = [n for n, letter in enumerate(context) if letter != " "]
-    room = length - 3 - len(asked)
+    room = length - 3 - len(question_ids)
     spans, begin = [], 0
     while True:
         end = min(begin + room, len(places))
@@ -64,19 +50,19 @@ def plain_windows(question: str, context: str, answer: tuple[str, int] | None, l
         begin += min(stride, room)
     windows = []
     for begin, end in spans:
-        ids = [CLS, *asked, SEP, *(ord(context[n]) for n in places[begin:end]), SEP]
+        ids = [CLS, *question_ids, SEP, *(ord(context[n]) for n in places[begin:end]), SEP]
         target = (0, 0)
         if answer:
             covered = [p for p, n in enumerate(places) if answer[1] <= n < answer[1] + len(answer[0])]
             if covered[0] >= begin and covered[-1] < end:
-                target = (covered[0] - begin + len(asked) + 2, covered[-1] - begin + len(asked) + 2)
+                target = (covered[0] - begin + len(question_ids) + 2, covered[-1] - begin + len(question_ids) + 2)
         windows.append((ids, target, []))
-    for place in range(len(places)):
+    for position in range(len(places)):
         scores = [
-            min(place - begin, end - 1 - place) + 0.01 * (end - begin) if begin <= place < end else -1
+            min(position - begin, end - 1 - position) + 0.01 * (end - begin) if begin <= position < end else -1
             for begin, end in spans
         ]
-        windows[scores.index(max(scores))][2].append(place)
+        windows[scores.index(max(scores))][2].append(position)
     return windows
 
 
@@ -92,44 +78,47 @@ def plain_windows(question: str, context: str, answer: tuple[str, int] | None, l
 )
 def test_windows_are_those_of_a_plain_walk(length: int, stride: int, rows: list[Any]) -> None:
     questions = []
-    for asked, size, first, longest, answered in rows:
+    for num_question, size, first, longest, answered in rows:
         context = "".join(" " if n % 7 == 5 else chr(97 + n % 26) for n in range(size))
         first = min(first, size - 1)
         answer = (context[first : first + longest], first)
-        questions.append(("q" * asked, context, answer if answered and answer[0].strip() else None))
-    compare(questions, length, stride)
+        questions.append(("q" * num_question, context, answer if answered and answer[0].strip() else None))
+    assert_windows_are_plain(questions, length, stride)
 
 
 @pytest.mark.parametrize("more", [0, 1, 2, 3, 64, 127, 128, 129, 300])
 def test_windows_are_those_of_a_plain_walk_at_the_papers_size(more: int) -> None:
     """So long that the hundredth of a window's length outweighs a piece or two of context."""
-    questions = [("q" * asked, "x" * (381 - asked + more), ("xxx", 300)) for asked in (1, 12, 64)]
-    compare(questions, 384, 128)
+    questions = [("q" * num_question, "x" * (381 - num_question + more), ("xxx", 300)) for num_question in (1, 12, 64)]
+    assert_windows_are_plain(questions, 384, 128)
 
 
-def compare(questions: list[Any], length: int, stride: int) -> None:
+def assert_windows_are_plain(questions: list[Any], length: int, stride: int) -> None:
     """Every field of the windows against the plain walk's."""
     task = SQUAD1.model_copy(update={"stride": stride})
-    windows = encode_windows(Letters(), made(*questions), task, max_length=length, targets=True)
+    windows = encode_windows(LettersWithOffsets(), questions_of(*questions), task, max_length=length, targets=True)
     expected = [
-        (row, *window) for row, asked in enumerate(questions) for window in plain_windows(*asked, length, stride)
+        (row, *window) for row, question in enumerate(questions) for window in plain_windows(*question, length, stride)
     ]
     assert windows.question.tolist() == [row for row, *_ in expected]
     assert windows.lengths.tolist() == [len(ids) for _, ids, _, _ in expected]
     assert max(windows.lengths) <= length
     begins: dict[int, int] = {}
-    for window, (row, ids, target, own) in enumerate(expected):
+    for window, (row, ids, target, answered) in enumerate(expected):
         assert windows.row(window).tolist() == ids
         assert tuple(windows.target[window]) == target
         begin = begins.setdefault(row, int(windows.span[window, 0]))
-        assert [int(place) - begin for place in range(*windows.core[window])] == own
-    every = np.concatenate([np.arange(*own) for own in windows.core])
+        assert [int(position) - begin for position in range(*windows.core[window])] == answered
+    every = np.concatenate([np.arange(*answered) for answered in windows.core])
     assert sorted(set(every)) == list(range(len(windows.pieces)))
 
 
 def test_a_passage_is_kept_once_however_many_questions_it_has() -> None:
     windows = encode_windows(
-        Letters(), made(("a", "xyz", None), ("b", "xyz", None), ("c", "uv", None)), SQUAD1, max_length=20
+        LettersWithOffsets(),
+        questions_of(("a", "xyz", None), ("b", "xyz", None), ("c", "uv", None)),
+        SQUAD1,
+        max_length=20,
     )
     assert [chr(id) for id in windows.pieces] == list("xyzuv")
     assert windows.span.tolist() == [[0, 3], [0, 3], [3, 5]]
@@ -140,7 +129,10 @@ def test_a_passage_is_kept_once_however_many_questions_it_has() -> None:
 
 def test_a_batch_is_padded_to_its_longest_row() -> None:
     windows = encode_windows(
-        Letters(), made(("ab", "xyz", None), ("c", "u", None), ("d", "v" * 30, None)), SQUAD1, max_length=40
+        LettersWithOffsets(),
+        questions_of(("ab", "xyz", None), ("c", "u", None), ("d", "v" * 30, None)),
+        SQUAD1,
+        max_length=40,
     )
     batch = span_batch(windows, np.array([1, 0]), pad_id=9)
     assert batch.ids.tolist() == [[CLS, 99, SEP, 117, SEP, 9, 9, 9], [CLS, 97, 98, SEP, 120, 121, 122, SEP]]
@@ -149,22 +141,22 @@ def test_a_batch_is_padded_to_its_longest_row() -> None:
 
 
 def test_long_questions_are_cut_and_counted() -> None:
-    questions = made(("q" * 80, "x" * 10, None), ("r" * 64, "x" * 10, None))
-    windows = encode_windows(Letters(), questions, SQUAD1, max_length=384)
+    questions = questions_of(("q" * 80, "x" * 10, None), ("r" * 64, "x" * 10, None))
+    windows = encode_windows(LettersWithOffsets(), questions, SQUAD1, max_length=384)
     assert np.diff(windows.question_at).tolist() == [64, 64]
     assert windows.cut.sum() == 1
-    short = encode_windows(Letters(), questions, SQUAD1, max_length=23)  # half of the room is the passage's
+    short = encode_windows(LettersWithOffsets(), questions, SQUAD1, max_length=23)  # half of the room is the passage's
     assert np.diff(short.question_at).tolist() == [10, 10]
     assert short.span.tolist() == [[0, 10], [0, 10]]
     with pytest.raises(InputError, match="--max-length 4: expected at least 5, to have room for question and passage"):
-        encode_windows(Letters(), questions, SQUAD1, max_length=4)
+        encode_windows(LettersWithOffsets(), questions, SQUAD1, max_length=4)
 
 
 def test_a_document_of_a_megabyte_has_its_windows() -> None:
     document = "The ferry leaves at dawn. " * 40_000
     begin = document.rindex("at dawn")
-    found = made(("When does it leave?", document, ("at dawn", begin)))
-    windows = encode_windows(Letters(), found, SQUAD1, max_length=384, targets=True)
+    questions = questions_of(("When does it leave?", document, ("at dawn", begin)))
+    windows = encode_windows(LettersWithOffsets(), questions, SQUAD1, max_length=384, targets=True)
     assert len(windows) > 5000
     (holding,) = np.flatnonzero(windows.target[:, 0])
     first, last = windows.target[holding] - windows.first_piece[holding] + windows.span[holding, 0]
@@ -195,16 +187,16 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def spelling(text: str, *, cased: bool) -> Tokenizer:
-    """A tokenizer that knows every letter of a text by itself, decomposed or not."""
+    """Return a tokenizer with a piece for every letter of a text, decomposed or not."""
     letters = sorted(set(unicodedata.normalize("NFD", text) + text) - {" "})
     pieces = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
     return Tokenizer(pieces, Rules(cased=cased, strip_accents=not cased))
 
 
-def learned(words: Tokenizer, context: str, text: str) -> str:
-    """What is cut out of the passage where the answer is to be learned."""
-    found = made(("Who?", context, (text, context.index(text))))
-    windows = encode_windows(words, found, SQUAD1, max_length=90, targets=True)
+def answer_text(words: Tokenizer, context: str, text: str) -> str:
+    """Return the text of the passage at the learned answer."""
+    questions = questions_of(("Who?", context, (text, context.index(text))))
+    windows = encode_windows(words, questions, SQUAD1, max_length=90, targets=True)
     assert np.all(windows.offsets[:, 0] < windows.offsets[:, 1])
     assert np.all(np.diff(windows.offsets, axis=0) >= 0)
     first, last = windows.target[0] - windows.first_piece[0]
@@ -215,27 +207,27 @@ def learned(words: Tokenizer, context: str, text: str) -> str:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_answer_is_the_text_that_it_was(name: str, cased: bool) -> None:
     context, text = SCRIPTS[name]
-    assert learned(spelling(context, cased=cased), context, text) == text
+    assert answer_text(spelling(context, cased=cased), context, text) == text
     ignorant = spelling("the ofig, 1990–4", cased=cased)  # most words are [UNK], which covers a word
-    assert learned(ignorant, context, text) == text
+    assert answer_text(ignorant, context, text) == text
 
 
 @pytest.mark.parametrize("cased", [True, False])
 def test_an_answer_may_be_a_part_of_a_word(cased: bool) -> None:
     context = "그는 서울에서는 산다"
-    assert learned(spelling(context, cased=cased), context, "서울") == "서울"
-    assert learned(spelling("x", cased=cased), context, "서울") == "서울에서는"
+    assert answer_text(spelling(context, cased=cased), context, "서울") == "서울"
+    assert answer_text(spelling("x", cased=cased), context, "서울") == "서울에서는"
 
 
 def test_an_answer_inside_a_piece_takes_the_piece() -> None:
     words = Tokenizer([*SPECIAL, "in", "1990"], Rules(cased=True, strip_accents=False))
-    windows = encode_windows(words, made(("When?", "in 1990", ("99", 4))), SQUAD1, max_length=30, targets=True)
+    windows = encode_windows(words, questions_of(("When?", "in 1990", ("99", 4))), SQUAD1, max_length=30, targets=True)
     assert (windows.target - windows.first_piece[:, None]).tolist() == [[1, 1]]
 
 
 def test_an_answer_of_which_nothing_is_left_cannot_be_learned() -> None:
     words = Tokenizer(SPECIAL, Rules(cased=True, strip_accents=False))
-    questions = made(("Who?", "so \u200b\u200b it", ("\u200b", 4)))
+    questions = questions_of(("Who?", "so \u200b\u200b it", ("\u200b", 4)))
     with pytest.raises(InputError, match="made up: question q0: the tokenizer drops the whole answer"):
         encode_windows(words, questions, SQUAD1, max_length=30, targets=True)
     assert len(encode_windows(words, questions, SQUAD1, max_length=30)) == 1
@@ -243,12 +235,12 @@ def test_an_answer_of_which_nothing_is_left_cannot_be_learned() -> None:
 
 def test_a_passage_of_which_nothing_is_left_is_one_empty_window() -> None:
     words = Tokenizer(SPECIAL, Rules(cased=True, strip_accents=False))
-    windows = encode_windows(words, made(("a", "\u200b", None), ("b", "x y", None)), SQUAD1, max_length=30)
+    windows = encode_windows(words, questions_of(("a", "\u200b", None), ("b", "x y", None)), SQUAD1, max_length=30)
     assert windows.span.tolist() == [[0, 0], [0, 2]]
     assert windows.row(0).tolist() == [words.cls_id, words.unk_id, words.sep_id, words.sep_id]
 
 
-def same(one: Any, other: Any) -> bool:
+def same_windows(one: Any, other: Any) -> bool:
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in vars(one))
 
 
@@ -268,30 +260,30 @@ def test_windows_are_made_once(
         return encode_windows(*arguments, **named)
 
     monkeypatch.setattr(squad_cache, "encode_windows", counted)
-    questions = made(("When?", "at dawn", ("dawn", 3)), ("Who?", "nobody", None))
+    questions = questions_of(("When?", "at dawn", ("dawn", 3)), ("Who?", "nobody", None))
     asks: list[tuple[Any, Any, Any]] = [
         (questions, SQUAD1, {"max_length": 30}),
         (questions, SQUAD1, {"max_length": 31}),
         (questions, SQUAD1, {"max_length": 30, "targets": True}),
         (questions, SQUAD1.model_copy(update={"stride": 7}), {"max_length": 30}),
-        (made(("When?", "at dawn", ("at", 0))), SQUAD1, {"max_length": 30, "targets": True}),
-        (made(("when?", "at dawn", ("at", 0))), SQUAD1, {"max_length": 30, "targets": True}),
+        (questions_of(("When?", "at dawn", ("at", 0))), SQUAD1, {"max_length": 30, "targets": True}),
+        (questions_of(("when?", "at dawn", ("at", 0))), SQUAD1, {"max_length": 30, "targets": True}),
     ]
-    first = [cached_windows(Letters(), *ask[:2], **ask[2]) for ask in asks]
+    first = [cached_windows(LettersWithOffsets(), *ask[:2], **ask[2]) for ask in asks]
     assert len(calls) == len(asks) == len(list(cache.iterdir()))
-    again = [cached_windows(Letters(), *ask[:2], **ask[2]) for ask in asks]
+    again = [cached_windows(LettersWithOffsets(), *ask[:2], **ask[2]) for ask in asks]
     assert len(calls) == len(asks)
-    assert all(same(one, other) for one, other in zip(first, again, strict=True))
+    assert all(same_windows(one, other) for one, other in zip(first, again, strict=True))
     assert again[0].begin_id == CLS
-    other = Letters()
+    other = LettersWithOffsets()
     other.hash = "another"
     cached_windows(other, *asks[0][:2], **asks[0][2])
     assert len(calls) == len(asks) + 1
     for path in cache.iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    assert same(cached_windows(Letters(), *asks[2][:2], **asks[2][2]), first[2])
+    assert same_windows(cached_windows(LettersWithOffsets(), *asks[2][:2], **asks[2][2]), first[2])
     assert "broken cache file, computed again" in capsys.readouterr().err
-    assert same(cached_windows(Letters(), *asks[2][:2], **asks[2][2]), first[2])
+    assert same_windows(cached_windows(LettersWithOffsets(), *asks[2][:2], **asks[2][2]), first[2])
     assert capsys.readouterr().err == ""
 
 
@@ -300,9 +292,9 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "file"))
-    questions = made(("When?", "at dawn", None))
-    found = cached_windows(Letters(), questions, SQUAD1, max_length=30)
-    assert same(found, encode_windows(Letters(), questions, SQUAD1, max_length=30))
+    questions = questions_of(("When?", "at dawn", None))
+    windows = cached_windows(LettersWithOffsets(), questions, SQUAD1, max_length=30)
+    assert same_windows(windows, encode_windows(LettersWithOffsets(), questions, SQUAD1, max_length=30))
     assert "cannot cache the windows" in capsys.readouterr().err
 
 
@@ -344,5 +336,5 @@ def test_a_dev_set_becomes_windows_in_seconds(shared_data: Path, cache: Path) ->
     assert time.monotonic() - begin < 15
     assert len(windows) >= len(questions) == 10_570
     begin = time.monotonic()
-    assert same(cached_windows(words, questions, SQUAD1, max_length=384), windows)
+    assert same_windows(cached_windows(words, questions, SQUAD1, max_length=384), windows)
     assert time.monotonic() - begin < 5

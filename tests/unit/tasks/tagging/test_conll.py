@@ -13,7 +13,7 @@ from bertwright.tasks.tagging.conll import Columns, read_tag_lines, sentences_of
 from bertwright.tasks.tagging.files import split_tagged, tag_dev_file, tag_train_file
 
 
-def read(path, with_tags=True, **columns):
+def read_tagged_sentences(path, with_tags=True, **columns):
     return sentences_of(read_tag_lines(path), Columns(**columns), with_tags=with_tags)
 
 
@@ -41,17 +41,17 @@ def pairs(sentences):
     ids=["spaces", "tabs", "crlf", "bom", "no end", "blank lines", "several spaces", "four columns", "a lone tab"],
 )
 def test_columns_are_read_as_they_are(write, content):
-    assert pairs(read(write("a.conll", content))) == CORPUS
+    assert pairs(read_tagged_sentences(write("a.conll", content))) == CORPUS
 
 
 def test_columns_may_be_chosen(write):
     path = write("a.conll", "1 Ada NNP B-PER\n2 wrote VBD O\n")
-    assert pairs(read(path, word="2", tag="3")) == [(("Ada", "wrote"), ("NNP", "VBD"))]
-    assert pairs(read(path, word="2")) == [(("Ada", "wrote"), ("B-PER", "O"))]
+    assert pairs(read_tagged_sentences(path, word="2", tag="3")) == [(("Ada", "wrote"), ("NNP", "VBD"))]
+    assert pairs(read_tagged_sentences(path, word="2")) == [(("Ada", "wrote"), ("B-PER", "O"))]
 
 
 def test_lines_of_words_are_kept(write):
-    sentences = read(write("a.conll", SPACES))
+    sentences = read_tagged_sentences(write("a.conll", SPACES))
     assert sentences.lines == ((1, 2), (4, 5))
     assert sentences.location(1, 1).endswith("a.conll:5")
     assert sentences.num_words == 4
@@ -59,7 +59,7 @@ def test_lines_of_words_are_kept(write):
 
 
 def test_words_without_tags_are_read_where_none_are_asked_for(write):
-    sentences = read(write("a.conll", "Ada\nwrote\n\nIn\n"), with_tags=False)
+    sentences = read_tagged_sentences(write("a.conll", "Ada\nwrote\n\nIn\n"), with_tags=False)
     assert (sentences.words, sentences.tags) == ((("Ada", "wrote"), ("In",)), None)
 
 
@@ -67,36 +67,36 @@ def test_words_without_tags_are_read_where_none_are_asked_for(write):
 def test_document_lines_begin_documents(write, separator):
     row = f"-DOCSTART-{separator}-X-{separator}O\n\n"
     body = f"a{separator}NN{separator}O\n\n"
-    sentences = read(write("a.conll", body + row + body + body + row + row + body + row))
+    sentences = read_tagged_sentences(write("a.conll", body + row + body + body + row + row + body + row))
     assert len(sentences) == 4
     assert len(set(sentences.documents)) == 3
     assert sentences.documents[1] == sentences.documents[2]
-    assert read(write("b.conll", body)).documents is None
+    assert read_tagged_sentences(write("b.conll", body)).documents is None
 
 
 def test_a_document_line_ends_a_sentence_and_may_stand_alone(write):
-    sentences = read(write("a.conll", "a O\n-DOCSTART-\nb O\n"))
+    sentences = read_tagged_sentences(write("a.conll", "a O\n-DOCSTART-\nb O\n"))
     assert sentences.words == (("a",), ("b",))
 
 
 def test_a_hash_is_a_word_and_a_comment_has_no_tab(write):
     tabs = "# sent_id = 1\n# two\n#\tO\nx\tO\n\n#\tO\n#tag\tB-X\n"
-    assert read(write("a.conll", tabs)).words == (("#", "x"), ("#", "#tag"))
-    assert read(write("b.conll", "# O\nx O\n")).words == (("#", "x"),)
+    assert read_tagged_sentences(write("a.conll", tabs)).words == (("#", "x"), ("#", "#tag"))
+    assert read_tagged_sentences(write("b.conll", "# O\nx O\n")).words == (("#", "x"),)
     with pytest.raises(InputError, match=r"c\.conll:2: expected 2 columns, as on line 1, got 1"):
-        read(write("c.conll", "x\tO\n# within a sentence\n"))
+        read_tagged_sentences(write("c.conll", "x\tO\n# within a sentence\n"))
 
 
 def test_words_with_spaces_and_other_kinds_of_space(write):
-    assert read(write("a.tsv", "New York\tB-LOC\n\u00a0\tO\n")).words == (("New York", "\u00a0"),)
-    assert read(write("a.conll", "\u3000 O\n")).words == (("\u3000",),)
+    assert read_tagged_sentences(write("a.tsv", "New York\tB-LOC\n\u00a0\tO\n")).words == (("New York", "\u00a0"),)
+    assert read_tagged_sentences(write("a.conll", "\u3000 O\n")).words == (("\u3000",),)
 
 
 def test_compressed_files_and_standard_input(write, monkeypatch):
-    assert pairs(read(write("a.conll.gz", gzip.compress(SPACES.encode())))) == CORPUS
+    assert pairs(read_tagged_sentences(write("a.conll.gz", gzip.compress(SPACES.encode())))) == CORPUS
     for content in (SPACES, '{"tokens": ["Ada", "wrote"]}\n{"tokens": ["In", "Paris"]}\n'):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
-        sentences = read("-", with_tags=False)
+        sentences = read_tagged_sentences("-", with_tags=False)
         assert sentences.words == (("Ada", "wrote"), ("In", "Paris"))
         assert sentences.source == "standard input"
 
@@ -104,12 +104,12 @@ def test_compressed_files_and_standard_input(write, monkeypatch):
 def test_json_lines(write):
     rows = [{"id": 7, "tokens": list(words), "tags": list(tags)} for words, tags in CORPUS]
     path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows) + "\n\n")
-    assert pairs(read(path)) == CORPUS
-    assert read(path).documents is None
-    assert read(path).lines == ((1, 1), (2, 2))
+    assert pairs(read_tagged_sentences(path)) == CORPUS
+    assert read_tagged_sentences(path).documents is None
+    assert read_tagged_sentences(path).lines == ((1, 1), (2, 2))
     named = write("b.jsonl", '{"w": ["a"], "t": ["O"], "document": "x"}\n{"w": ["b"], "t": ["O"], "document": "x"}\n')
-    assert read(named, word="w", tag="t").documents == (0, 0)
-    assert read(write("c.jsonl", '{"tokens": []}\n'), with_tags=False).words == ((),)
+    assert read_tagged_sentences(named, word="w", tag="t").documents == (0, 0)
+    assert read_tagged_sentences(write("c.jsonl", '{"tokens": []}\n'), with_tags=False).words == ((),)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_json_lines(write):
 )
 def test_bad_columns_are_named_with_their_line(write, content, message):
     with pytest.raises(InputError, match=message):
-        read(write("a.conll", content))
+        read_tagged_sentences(write("a.conll", content))
 
 
 @pytest.mark.parametrize("columns", [{"word": "3"}, {"tag": "0"}, {"word": "-1"}, {"tag": "tag"}])
 def test_a_column_that_is_not_there_is_an_error(write, columns):
     with pytest.raises(InputError, match=r"a\.conll:1: expected a column number from 1 to 2, got "):
-        read(write("a.conll", SPACES), **columns)
+        read_tagged_sentences(write("a.conll", SPACES), **columns)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_column_that_is_not_there_is_an_error(write, columns):
 def test_bad_json_is_named_with_its_line(write, line, message):
     good = '{"tokens": ["a"], "tags": ["O"], "document": 1}\n'
     with pytest.raises(InputError, match=r"a\.jsonl:2: " + message):
-        read(write("a.jsonl", good + line + "\n" + good))
+        read_tagged_sentences(write("a.jsonl", good + line + "\n" + good))
 
 
 def test_a_document_that_is_taken_up_again_is_an_error(write):
@@ -177,7 +177,7 @@ def test_a_document_that_is_taken_up_again_is_an_error(write):
     with pytest.raises(
         InputError, match=r"a\.jsonl:4: document 'x' continues after another document; put its sentences together"
     ):
-        read(write("a.jsonl", rows))
+        read_tagged_sentences(write("a.jsonl", rows))
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_files_are_known_by_the_words_in_their_names(write, tmp_path, names, tra
     for name in names:
         write(name, "a O\n")
     assert tag_train_file(tmp_path).name == train
-    found = tag_dev_file(tmp_path)
-    assert (found and found.name) == dev
+    dev_file = tag_dev_file(tmp_path)
+    assert (dev_file and dev_file.name) == dev
     assert tag_train_file(tmp_path / names[0]).name == names[0]
     assert tag_dev_file(tmp_path / names[0]) is None
 
@@ -229,7 +229,7 @@ def test_a_doubt_about_files_is_raised(write, tmp_path, names, message):
 
 def test_a_tenth_of_the_sentences_is_kept_and_equal_ones_stay_together(write):
     content = "".join(f"word{number % 50} O\nend O\n\n" for number in range(100))
-    sentences = read(write("a.conll", content))
+    sentences = read_tagged_sentences(write("a.conll", content))
     train, dev = split_tagged(sentences)
     assert (len(train), len(dev)) == (90, 10)
     assert not set(train.words) & set(dev.words)
@@ -239,7 +239,7 @@ def test_a_tenth_of_the_sentences_is_kept_and_equal_ones_stay_together(write):
 
 def test_whole_documents_are_kept_where_they_are_marked(write):
     documents = ["".join(f"w{number} O\nx{line} O\n\n" for line in range(1 + number % 3)) for number in range(30)]
-    sentences = read(write("a.conll", "-DOCSTART- O\n\n".join(documents)))
+    sentences = read_tagged_sentences(write("a.conll", "-DOCSTART- O\n\n".join(documents)))
     train, dev = split_tagged(sentences)
     assert len(set(dev.documents)) == 3
     assert not set(train.documents) & set(dev.documents)
@@ -252,9 +252,9 @@ def test_real_files_are_read_whole(shared_data):
     folder = shared_data / "ner"
     counts = {"train": (3394, 62730), "dev": (1009, 15733), "test": (1287, 23394)}
     for name, (rows, words) in counts.items():
-        sentences = read(folder / "wnut17" / f"{name}.conll")
+        sentences = read_tagged_sentences(folder / "wnut17" / f"{name}.conll")
         assert (len(sentences), sentences.num_words, sentences.documents) == (rows, words, None)
-    gold = read(folder / "wikigold" / "wikigold.conll")
+    gold = read_tagged_sentences(folder / "wikigold" / "wikigold.conll")
     assert (len(gold), gold.num_words, len(set(gold.documents))) == (1696, 39007, 145)
 
 
@@ -262,7 +262,7 @@ def test_conllu_has_its_own_columns_and_rows_that_are_no_words(write):
     """Range rows and empty nodes are left aside; sentences begin with comments."""
     rows = ["1-2\tdon't\t_\t_\t_", "1\tdo\tdo\tAUX\t_", "2\tn't\tnot\tPART\t_", "2.1\tgo\tgo\tVERB\t_"]
     path = write("a.conllu", "# text = don't\n" + "\n".join(rows) + "\n\n# x\n1\tOne day\tx\tNOUN\t_\n\n")
-    sentences = read(path)
+    sentences = read_tagged_sentences(path)
     assert pairs(sentences) == [(("do", "n't"), ("AUX", "PART")), (("One day",), ("NOUN",))]
     assert sentences.lines == ((3, 4), (8,))
-    assert read(path, tag="3").tags == (("do", "not"), ("x",))
+    assert read_tagged_sentences(path, tag="3").tags == (("do", "not"), ("x",))

@@ -36,14 +36,14 @@ ENTITIES = [Entity("ORG", 0, 1), Entity("MISC", 2, 3), Entity("PER", 5, 7), Enti
 
 
 @st.composite
-def spans(draw):
+def entity_spans(draw):
     """Entities that do not overlap, left to right, and the length of their sentence."""
-    found, at = [], 0
+    entities, at = [], 0
     for _ in range(draw(st.integers(0, 6))):
         start = at + draw(st.integers(0, 2))
         at = start + draw(st.integers(1, 4))
-        found.append(Entity(draw(st.sampled_from(KINDS)), start, at))
-    return found, at + draw(st.integers(0, 2))
+        entities.append(Entity(draw(st.sampled_from(KINDS)), start, at))
+    return entities, at + draw(st.integers(0, 2))
 
 
 any_tags = st.lists(
@@ -52,16 +52,16 @@ any_tags = st.lists(
 
 
 def by_the_table(tags):
-    found, before = [], "O"
-    for place, tag in enumerate(tags):
+    entities, before = [], "O"
+    for position, tag in enumerate(tags):
         same = tag.partition("-")[2] == before.partition("-")[2] or "O" in (tag, before)
         verdict = BEGINS[before[0]][tag[0]] if same else "s"
         if verdict == "s":
-            found.append([tag.partition("-")[2], place, place])
+            entities.append([tag.partition("-")[2], position, position])
         if verdict in "sc":
-            found[-1][2] = place + 1
+            entities[-1][2] = position + 1
         before = tag
-    return [tuple(one) for one in found]
+    return [tuple(one) for one in entities]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -74,7 +74,7 @@ def test_one_sentence_in_every_scheme(scheme):
         assert in_scheme(EXAMPLE[scheme], scheme, other) == tuple(EXAMPLE[other])
 
 
-@given(spans())
+@given(entity_spans())
 def test_conversions_lose_nothing(drawn):
     entities, length = drawn
     for scheme in SCHEMES:
@@ -86,7 +86,7 @@ def test_conversions_lose_nothing(drawn):
             assert in_scheme(in_scheme(tags, scheme, other), other, scheme) == tags
 
 
-@given(spans())
+@given(entity_spans())
 def test_the_scheme_is_found_where_there_is_an_entity(drawn):
     entities, length = drawn
     for scheme in SCHEMES:
@@ -108,7 +108,7 @@ def test_a_sequence_is_possible_where_writing_its_entities_gives_it_back(tags):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "tags", "place", "message"),
+    ("scheme", "tags", "position", "message"),
     [
         ("iob2", "O I-PER", 1, "'I-PER' after 'O' is impossible in IOB2"),
         ("iob2", "I-PER", 0, "'I-PER' at the beginning of a sentence is impossible in IOB2"),
@@ -127,11 +127,11 @@ def test_a_sequence_is_possible_where_writing_its_entities_gives_it_back(tags):
         ("iobes", "L-PER", 0, "'L-PER' is not a tag of IOBES (O, B-TYPE, I-TYPE, E-TYPE, S-TYPE)"),
     ],
 )
-def test_the_first_impossible_tag_is_named(scheme, tags, place, message):
-    found = first_impossible(tags.split(), scheme)
-    assert found is not None
-    assert found[0] == place
-    assert found[1].startswith(message)
+def test_the_first_impossible_tag_is_named(scheme, tags, position, message):
+    impossible = first_impossible(tags.split(), scheme)
+    assert impossible is not None
+    assert impossible[0] == position
+    assert impossible[1].startswith(message)
 
 
 def test_iob1_allows_what_iob2_does_not():
@@ -160,15 +160,15 @@ def test_plain_tags_are_entities_of_one_word():
         (["O", "B-PER", "X"], "plain"),
     ],
 )
-def test_labels_tell_the_scheme_of_a_model(labels, scheme):
+def test_the_scheme_of_a_model_follows_from_its_labels(labels, scheme):
     assert scheme_of_labels(labels) == scheme
 
 
 def test_counts_are_those_of_a_case_done_by_hand():
     """Three there and four found; a wrong end, a wrong type and a spurious one leave one right."""
     there = [[Entity("PER", 0, 2), Entity("LOC", 3, 4)], [Entity("LOC", 0, 1)]]
-    found = [[Entity("PER", 0, 1), Entity("LOC", 3, 4)], [Entity("PER", 0, 1), Entity("LOC", 5, 6)]]
-    whole, by_type = count_entities(found, there)
+    predicted = [[Entity("PER", 0, 1), Entity("LOC", 3, 4)], [Entity("PER", 0, 1), Entity("LOC", 5, 6)]]
+    whole, by_type = count_entities(predicted, there)
     assert whole == Counts(correct=1, predicted=4, true=3)
     assert (whole.precision, whole.recall) == (1 / 4, 1 / 3)
     assert whole.f1 == pytest.approx(2 * (1 / 4) * (1 / 3) / (1 / 4 + 1 / 3), abs=1e-15)

@@ -1,4 +1,4 @@
-"""What a tagger answers: one more column or field, entities with their places in a text; and what it refuses."""
+"""Answers of a tagger: one more column or field, entities with their positions in a text; and the files it refuses."""
 
 import io
 import json
@@ -28,22 +28,16 @@ from bertwright.tasks.tagging.entities import entities_of
 from bertwright.tasks.tagging.model import windows_of
 from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, possible, with_tag_columns
 from bertwright.text.wordpiece import Tokenizer, train_tokenizer
-from tests.support.eight_sentences import example_data, sentence, vocabulary
+from tests.support.eight_sentences import names_vocabulary, sentence, tagging_example
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
 
 
-@pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    vocabulary(own_text, cased=True).save(tmp_path / "tok")
-    return tmp_path / "tok"
-
-
 @pytest.fixture(scope="module")
 def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
-    """A model that knows the eight sentences, learned with documents around them."""
+    """A model overfitted to the eight sentences, with documents around them."""
     folder = tmp_path_factory.mktemp("tagger")
-    vocabulary(own_text).save(folder / "tok")
+    names_vocabulary(own_text).save(folder / "tok")
     rows = [
         {"tokens": words, "tags": tags, "document": row // 2}
         for row, (words, tags) in enumerate(map(sentence, range(8)))
@@ -51,15 +45,15 @@ def tagger(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     (folder / "data").mkdir()
     for name in ("train", "dev"):
         (folder / "data" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = finetune(
+    result = finetune(
         SHORT, NER, model="random:tiny", data=folder / "data", out=folder / "run", tokenizer=folder / "tok"
     )
-    assert found["mean"] == 1.0
+    assert result["mean"] == 1.0
     assert open_model(str(folder / "run")).extra["task"]["context"] == "documents"
     return str(folder / "run")
 
 
-def answered(model: str, source: Path, **flags: Any) -> str:
+def predict_text(model: str, source: Path, **flags: Any) -> str:
     target = source.parent / f"answers-{source.name}"
     predict_file(model, str(source), str(target), **flags)
     return target.read_bytes().decode()
@@ -69,39 +63,39 @@ def test_columns_come_back_with_one_more(tagger: str, write: Any) -> None:
     """Comments, blank lines, document lines, line ends and other columns as they were."""
     words, tags = sentence(2)
     body = "".join(f"{word}\tx\t?\r\n" for word in words)
-    given = f"-DOCSTART-\t-X-\tO\r\n\r\n# said\r\n{body}\r\n \r\n{body}".removesuffix("\r\n")
+    text = f"-DOCSTART-\t-X-\tO\r\n\r\n# said\r\n{body}\r\n \r\n{body}".removesuffix("\r\n")
     tagged = "".join(f"{word}\tx\t?\t{tag}\r\n" for word, tag in zip(words, tags, strict=True))
     expected = f"-DOCSTART-\t-X-\tO\tO\r\n\r\n# said\r\n{tagged}\r\n \r\n{tagged}".removesuffix("\r\n") + "\n"
-    assert answered(tagger, write("a.conll", given)) == expected
+    assert predict_text(tagger, write("a.conll", text)) == expected
     alone = "".join(f"{word}\n" for word in words)
     expected = "".join(f"{word} {tag}\n" for word, tag in zip(words, tags, strict=True))
-    assert answered(tagger, write("b.txt", alone)) == expected
+    assert predict_text(tagger, write("b.txt", alone)) == expected
     named = "".join(f"7 {word} \n" for word in words)
     expected = "".join(f"7 {word} {tag}\n" for word, tag in zip(words, tags, strict=True))
-    assert answered(tagger, write("c.conll", named), text=("2",)) == expected
+    assert predict_text(tagger, write("c.conll", named), text=("2",)) == expected
 
 
 def test_rows_of_conllu_that_are_no_words_get_a_line(tagger: str, write: Any) -> None:
     words, tags = sentence(0)
-    rows = ["1-2\tx\t_\t_", *(f"{place}\t{word}\t_\t_" for place, word in enumerate(words, 1))]
+    rows = ["1-2\tx\t_\t_", *(f"{position}\t{word}\t_\t_" for position, word in enumerate(words, 1))]
     expected = [f"{row}\t{tag}" for row, tag in zip(rows, ["_", *tags], strict=True)]
-    assert answered(tagger, write("a.conllu", "\n".join(rows) + "\n")).splitlines() == expected
+    assert predict_text(tagger, write("a.conllu", "\n".join(rows) + "\n")).splitlines() == expected
 
 
 def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
     words, tags = sentence(5)
     rows = [{"id": "ü", "tokens": words}, {"tokens": words, "tags": ["?"] * 7}, {"tokens": []}]
     source = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    assert [json.loads(line) for line in answered(tagger, source).splitlines()] == [
+    assert [json.loads(line) for line in predict_text(tagger, source).splitlines()] == [
         {**rows[0], "tags": tags},
         {**rows[1], "predicted_tags": tags},
         {"tokens": [], "tags": []},
     ]
     twice = write("c.jsonl", json.dumps({"tokens": words, "tags": ["?"] * 7, "predicted_tags": ["?"] * 7}) + "\n")
     with pytest.raises(InputError, match=r"c\.jsonl:1: the field 'predicted_tags' exists already; rename it first"):
-        answered(tagger, twice)
+        predict_text(tagger, twice)
     only = write("b.jsonl", '{"tokens": []}\n')
-    assert json.loads(answered(tagger, only)) == {"tokens": [], "tags": []}
+    assert json.loads(predict_text(tagger, only)) == {"tokens": [], "tags": []}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +132,7 @@ def test_an_ending_that_says_otherwise_is_refused(
 
 def test_a_sentence_of_any_length_has_all_its_answers(tagger: str, write: Any) -> None:
     words, tags = sentence(1)
-    lines = answered(tagger, write("a.conll", "".join(f"{word}\n" for word in words * 100))).splitlines()
+    lines = predict_text(tagger, write("a.conll", "".join(f"{word}\n" for word in words * 100))).splitlines()
     assert [line.split(" ")[0] for line in lines] == words * 100
     assert sum(line.split(" ")[1] == tag for line, tag in zip(lines, tags * 100, strict=True)) > 500
 
@@ -159,14 +153,14 @@ def test_standard_input_and_output(tagger: str, monkeypatch: pytest.MonkeyPatch,
 def test_plain_text_is_not_taken_for_columns(tagger: str, write: Any, monkeypatch: Any, name: str) -> None:
     source = write("a.txt", "Ada leaves Oslo today\n")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(source.read_bytes())))
-    given = str(source) if name != "-" else "-"
+    input_name = str(source) if name != "-" else "-"
     with pytest.raises(
         InputError,
         match=r":1: 'Ada leaves Oslo today' may be plain text or a row of columns; use --raw",
     ):
-        predict_file(tagger, given, "-")
-    assert answered(tagger, write("b.conll", "Ada NNP\n")).startswith("Ada NNP ")  # its name says what it is
-    assert answered(tagger, write("b.txt", "Ada B-PER\nx O\n")).startswith("Ada B-PER ")  # and so do tags
+        predict_file(tagger, input_name, "-")
+    assert predict_text(tagger, write("b.conll", "Ada NNP\n")).startswith("Ada NNP ")  # its name says what it is
+    assert predict_text(tagger, write("b.txt", "Ada B-PER\nx O\n")).startswith("Ada B-PER ")  # and so do tags
 
 
 RAW = [
@@ -180,13 +174,13 @@ RAW = [
 
 def test_entities_lie_where_they_stand_in_the_text(tagger: str, write: Any) -> None:
     """With accents, marks of their own, odd spaces and other scripts before them: offsets cut the text exactly."""
-    found = [json.loads(line) for line in answered(tagger, write("a.txt", "\n".join(RAW)), raw=True).splitlines()]
-    assert [row["text"] for row in found] == RAW
-    for row in found:
+    rows = [json.loads(line) for line in predict_text(tagger, write("a.txt", "\n".join(RAW)), raw=True).splitlines()]
+    assert [row["text"] for row in rows] == RAW
+    for row in rows:
         for entity in row["entities"]:
             assert entity["text"] == row["text"][entity["start"] : entity["end"]]
             assert 0 < entity["probability"] <= 1
-    spans = [[(entity["type"], entity["text"]) for entity in row["entities"]] for row in found]
+    spans = [[(entity["type"], entity["text"]) for entity in row["entities"]] for row in rows]
     assert spans[0] == [("PER", "Ada van Vaduz"), ("LOC", "Oslo")]
     assert spans[1] == []
     assert spans[2] == [("PER", "Bruno\u00a0van Ulm"), ("LOC", "Porto")]
@@ -209,8 +203,8 @@ def test_words_lie_where_they_stand_in_a_text(
     for text, spans, whole in zip(texts, words.words(texts), words.ids(texts), strict=True):
         if strip_accents:  # else a mark in front of a word belongs to the one before, which changes both
             assert [id for ids in words.ids([text[a:b] for a, b in spans]) for id in ids] == whole
-        inside = {place for begin, end in spans for place in range(begin, end)}
-        assert inside >= {place for place, letter in enumerate(text) if unicodedata.category(letter)[0] in "LNPS"}
+        inside = {position for begin, end in spans for position in range(begin, end)}
+        assert inside >= {position for position, letter in enumerate(text) if unicodedata.category(letter)[0] in "LNPS"}
         at = 0
         for begin, end in spans:
             assert at <= begin < end
@@ -236,11 +230,13 @@ def test_a_long_text_is_counted_as_all_that_is_read(tagger: str) -> None:
         assert [len(row) for row in pipeline.encode([text]).rows] == [len(ids) for ids in rows.ids]
 
 
-def test_plain_tags_of_a_text_are_words(tmp_path: Path, tokenizer: Path, write: Any) -> None:
-    example = example_data(POS, tmp_path)
-    finetune(SHORT, POS, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=tokenizer)
-    found = json.loads(answered(str(tmp_path / "run"), write("a.txt", "Ada van Vaduz leaves Oslo today."), raw=True))
-    words = [(word["tag"], word["start"], word["end"], word["text"]) for word in found["words"]]
+def test_plain_tags_of_a_text_are_words(tmp_path: Path, cased_tokenizer: Path, write: Any) -> None:
+    example = tagging_example(POS, tmp_path)
+    finetune(SHORT, POS, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=cased_tokenizer)
+    answer = json.loads(
+        predict_text(str(tmp_path / "run"), write("a.txt", "Ada van Vaduz leaves Oslo today."), raw=True)
+    )
+    words = [(word["tag"], word["start"], word["end"], word["text"]) for word in answer["words"]]
     assert words[:3] == [("NAME", 0, 3, "Ada"), ("NAME", 4, 7, "van"), ("NAME", 8, 13, "Vaduz")]
     assert words[-1][1:] == (31, 32, ".")
 
@@ -286,13 +282,15 @@ def test_labels_are_taken_from_the_folder_by_name(tagger: str, tmp_path: Path, w
     ("labels", "name"),
     [(("O", "B-PER", "I-PER"), "ner"), (("O", "I-PER", "I-LOC"), "ner"), (("NN", "VB", "DT"), "pos")],
 )
-def test_taggers_of_transformers_answer(tmp_path: Path, tokenizer: Path, write: Any, labels: Any, name: str) -> None:
-    """Imported, evaluated and asked: the tags are the largest of transformers' own logits at the first pieces.
+def test_taggers_of_transformers_answer(
+    tmp_path: Path, cased_tokenizer: Path, write: Any, labels: Any, name: str
+) -> None:
+    """Imported, evaluated and used: the tags are the largest of transformers' own logits at the first pieces.
 
     Where these are an impossible sequence, they are those of the entities that it is read as.
     """
     transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
-    words = Tokenizer.load(tokenizer)
+    words = Tokenizer.load(cased_tokenizer)
     torch.manual_seed(5)
     config = transformers.BertConfig(
         vocab_size=words.vocab_size, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48,
@@ -300,23 +298,23 @@ def test_taggers_of_transformers_answer(tmp_path: Path, tokenizer: Path, write: 
     )  # fmt: skip
     theirs = transformers.BertForTokenClassification(config).eval()
     theirs.save_pretrained(tmp_path / "theirs")
-    for path in tokenizer.iterdir():
+    for path in cased_tokenizer.iterdir():
         (tmp_path / "theirs" / path.name).write_bytes(path.read_bytes())
     import_model(str(tmp_path / "theirs"), tmp_path / "ours")
     task = open_model(str(tmp_path / "ours")).extra["task"]
     assert (task["name"], task["labels"], task["context"]) == (name, list(labels), "off")
-    given = sentence(4)[0]
-    pieces = words.ids(given)
+    tokens = sentence(4)[0]
+    pieces = words.ids(tokens)
     with torch.inference_mode():
         logits = theirs(torch.tensor([[words.cls_id, *(id for ids in pieces for id in ids), words.sep_id]])).logits[0]
     first = np.cumsum([1, *map(len, pieces)])[:-1]
-    expected = [labels[int(logits[place].argmax())] for place in first]
+    expected = [labels[int(logits[piece].argmax())] for piece in first]
     assert len(set(expected)) > 1
-    lines = answered(str(tmp_path / "ours"), write("a.conll", "".join(f"{word}\n" for word in given)))
+    lines = predict_text(str(tmp_path / "ours"), write("a.conll", "".join(f"{word}\n" for word in tokens)))
     written = tuple(line.split(" ")[1] for line in lines.splitlines())
     assert written == possible(TaggingTask.model_validate(task), expected)
     scheme = "plain" if name == "pos" else "iob2"
     assert entities_of(written, scheme) == entities_of(expected, scheme)
-    gold = write("dev.conll", "".join(f"{word} {labels[0]}\n" for word in given))
+    gold = write("dev.conll", "".join(f"{word} {labels[0]}\n" for word in tokens))
     figures = evaluate_task(get_spec(name), model=str(tmp_path / "ours"), data=gold)
-    assert figures["accuracy"] == pytest.approx(expected.count(labels[0]) / len(given))
+    assert figures["accuracy"] == pytest.approx(expected.count(labels[0]) / len(tokens))

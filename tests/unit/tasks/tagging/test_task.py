@@ -1,4 +1,4 @@
-"""Tagging end to end: labels, decoding and figures, loss and logits, learning, and every doubt raised."""
+"""Tagging end to end: labels, decoding, metrics, loss and logits, learning, and every error."""
 
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,9 @@ from bertwright.tasks.tagging.spec import (
     score_tags,
 )
 from bertwright.tasks.tagging.task import TAGGING
-from tests.support.eight_sentences import PEOPLE, Letters, example_data, made_of, sentence, vocabulary
+from tests.support.eight_sentences import PEOPLE, AlphabetLetters, made_of, sentence, tagging_example
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
-
-
-@pytest.fixture
-def tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    vocabulary(own_text, cased=True).save(tmp_path / "tok")
-    return tmp_path / "tok"
 
 
 def test_labels_are_whole_types_whatever_the_scheme(write):
@@ -182,15 +176,15 @@ def test_what_the_model_does_not_know_is_named_with_its_line(write, tmp_path, ta
 def test_tags_and_probabilities_come_from_a_softmax():
     task = NER.model_copy(update={"labels": ("O", "B-X", "I-X")})
     logits = np.array([[0.0, 3.0, 1.0], [0.0, 0.0, 5.0], [2.0, 1.0, 0.0]])
-    found = decode_tags(task, logits, made_of([["a", "b"], [], ["c"]]))
-    assert found.tags == (("B-X", "I-X"), (), ("O",))
+    tags = decode_tags(task, logits, made_of([["a", "b"], [], ["c"]]))
+    assert tags.tags == (("B-X", "I-X"), (), ("O",))
     expected = [np.exp(row.max()) / np.exp(row).sum() for row in logits]
-    assert found.probabilities == pytest.approx(expected, abs=1e-12)
+    assert tags.probabilities == pytest.approx(expected, abs=1e-12)
     with pytest.raises(RunFailed, match="ner: the model's logits are not all finite"):
         decode_tags(task, np.array([[0.0, np.nan, 0.0]]), made_of([["a"]]))
 
 
-def test_figures_of_entities_and_of_plain_tags():
+def test_metrics_of_entities_and_of_plain_tags():
     task = NER.model_copy(update={"labels": ("O", "B-X", "I-X", "B-Y", "I-Y")})
     gold = made_of([["a", "b", "c"], ["d"]], tags=[["B-X", "I-X", "O"], ["B-Y"]])
     figures = score_tags(task, [["B-X", "O", "B-Y"], ["B-Y"]], gold)
@@ -213,7 +207,7 @@ def test_figures_of_entities_and_of_plain_tags():
     )
 
 
-def small(labels: int) -> tuple[EncoderConfig, Tagger]:
+def small_tagger(labels: int) -> tuple[EncoderConfig, Tagger]:
     config = EncoderConfig(vocab_size=128, hidden=32, layers=2, heads=4, intermediate=48, max_positions=64)
     torch.manual_seed(3)
     model = Tagger(config, labels).double()
@@ -227,53 +221,61 @@ SOME = made_of([["ab", "c"], ["ddddd"], ["e", "fg", "a", "bcd"], ["g"]], [0, 0, 
 
 def test_logits_are_the_plain_paths_whatever_stands_in_one_batch():
     """Against transformers' layout computed everywhere, in float64: 1e-9; all rows at once against each alone."""
-    config, model = small(5)
+    config, model = small_tagger(5)
     plain = Bert(config, "BertForTokenClassification", num_labels=5).double().eval()
     plain.load_state_dict(model.state_dict())
-    windows = windows_of(Letters(), SOME, context="documents", max_length=9)
+    windows = windows_of(AlphabetLetters(), SOME, context="documents", max_length=9)
     assert len(windows) == 4
     together = model(tag_rows(windows, range(4), pad_id=0)).detach()
     for row in range(4):
         ids = torch.from_numpy(windows.ids[row])[None]
         logits = plain(ids, torch.zeros_like(ids), torch.ones_like(ids) > 0)["logits"][0, windows.at[row]].detach()
         torch.testing.assert_close(together[row, : len(logits)], logits, atol=1e-9, rtol=0)
-    found = predict_tags(model, windows, SOME.num_words)
+    by_word = predict_tags(model, windows, SOME.num_words)
     for row in range(4):
-        np.testing.assert_allclose(found[windows.words[row]], together[row, : len(windows.at[row])], atol=1e-6)
+        np.testing.assert_allclose(by_word[windows.words[row]], together[row, : len(windows.at[row])], atol=1e-6)
 
 
 def test_the_loss_is_a_sum_over_words():
-    _, model = small(3)
-    windows = windows_of(Letters(), SOME, context="documents", max_length=9)
+    _, model = small_tagger(3)
+    windows = windows_of(AlphabetLetters(), SOME, context="documents", max_length=9)
     labels = np.array([0, 1, 2, 1, 0, 2, 1, 1])
     trainable = TAGGING.trainable(NER, model)
     rows = tag_rows(windows, [2, 0, 3], pad_id=0, labels=labels)
     ((loss, name),) = trainable.step(rows).values()
     logits = torch.from_numpy(predict_tags(model.float(), windows, SOME.num_words))
-    asked = np.concatenate([windows.words[row] for row in (2, 0, 3)])
-    expected = F.cross_entropy(logits[asked], torch.from_numpy(labels[asked]), reduction="sum")
+    words = np.concatenate([windows.words[row] for row in (2, 0, 3)])
+    expected = F.cross_entropy(logits[words], torch.from_numpy(labels[words]), reduction="sum")
     assert float(loss.detach()) == pytest.approx(float(expected), abs=1e-4)
-    assert trainable.counts(rows) == {name: len(asked)}
+    assert trainable.counts(rows) == {name: len(words)}
     assert trainable.flops(rows) > 0
 
 
 @pytest.mark.parametrize("name", ["ner", "pos"])
 @pytest.mark.parametrize("features", [None, "concat-last-four"])
-def test_it_overfits_eight_sentences_and_comes_back(tmp_path: Path, tokenizer: Path, name: str, features: Any) -> None:
+def test_it_overfits_eight_sentences_and_comes_back(
+    tmp_path: Path, cased_tokenizer: Path, name: str, features: Any
+) -> None:
     """F1 (or accuracy) 1.0 from the run, from its folder, and in the answers; with features of a frozen encoder too."""
     task = get_spec(name)
-    example = example_data(task, tmp_path)
-    given = SHORT.model_copy(update={"features": features, "learning_rate": 1e-2, "lstm_width": 96} if features else {})
-    found = finetune(given, task, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=tokenizer)
-    assert (found["metric"], found["mean"]) == ("f1" if name == "ner" else "accuracy", 1.0)
+    example = tagging_example(task, tmp_path)
+    settings = SHORT.model_copy(
+        update={"features": features, "learning_rate": 1e-2, "lstm_width": 96} if features else {}
+    )
+    result = finetune(
+        settings, task, model="random:tiny", data=example["data"], out=tmp_path / "run", tokenizer=cased_tokenizer
+    )
+    assert (result["metric"], result["mean"]) == ("f1" if name == "ner" else "accuracy", 1.0)
     figures = evaluate_task(task, model=str(tmp_path / "run"), data=example["data"])
     assert (figures["sentences"], figures["words"]) == (8, 56)
-    assert figures[found["metric"]] == 1.0
-    answered = predict_file(str(tmp_path / "run"), str(example["asked"]), str(tmp_path / example["output"]))
+    assert figures[result["metric"]] == 1.0
+    answered = predict_file(str(tmp_path / "run"), str(example["input_file"]), str(tmp_path / example["output"]))
     assert (answered["sentences"], answered["words"]) == (8, 56)
     assert example["answers"](tmp_path / example["output"]) == example["right"]
     with pytest.raises(InputError, match=example["trouble"]):
-        finetune(given, task, model="random:tiny", data=example["broken"], out=tmp_path / "no", tokenizer=tokenizer)
+        finetune(
+            settings, task, model="random:tiny", data=example["broken"], out=tmp_path / "no", tokenizer=cased_tokenizer
+        )
     if not features:
         saved = open_model(str(tmp_path / "run"))
         assert saved.architecture == open_architecture(saved).architecture == "BertForTokenClassification"
@@ -289,16 +291,16 @@ def test_a_tenth_is_kept_where_there_is_no_dev_file(write: Any) -> None:
     assert (len(train), len(dev), task.labels) == (36, 4, ("O", "B-PER", "I-PER"))
 
 
-def test_the_commands_take_columns_and_settings(tmp_path: Path, tokenizer: Path) -> None:
-    """What is said on the command line reaches the task and its run; another setting is another run."""
+def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer: Path) -> None:
+    """Options of the command line reach the task and its run; another setting is another run."""
     data = tmp_path / "data"
     data.mkdir()
     for name in ("train", "dev"):
         rows = ("".join(f"7 {word} {tag} x\n" for word, tag in zip(*sentence(row), strict=True)) for row in range(8))
         (data / f"{name}.conll").write_text("-DOCSTART-\n\n" + "\n".join(rows))
-    given: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": tokenizer}
-    given |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "threads": 1}}
-    commands.finetune_command("ner", task_setting=("context=off", "scheme=iob2"), **given)
+    arguments: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": cased_tokenizer}
+    arguments |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "threads": 1}}
+    commands.finetune_command("ner", task_setting=("context=off", "scheme=iob2"), **arguments)
     task = open_model(str(tmp_path / "run")).extra["task"]
     assert {"context": "off", "scheme": "iob2", "word": "2", "tag": "3"}.items() <= task.items()
     figures = commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data)
@@ -309,4 +311,4 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, tokenizer: Path)
     ):
         commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data, label_column="4")
     with pytest.raises(InputError, match="data"):
-        commands.finetune_command("ner", resume=True, **given)
+        commands.finetune_command("ner", resume=True, **arguments)

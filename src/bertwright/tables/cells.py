@@ -59,9 +59,10 @@ def read_cells(
         raise InputError(f"{source}: is empty")
     header = not headerless or any(cell in headerless for cell in first[1])
     names = first[1] if header else list(headerless)
-    rest = decoded_cells(cells if header else chain([first], cells), source, on_error)
+    rest = cells if header else chain([first], cells)
     if len(names) > 1:
         rest = without_gaps(rest, source, on_error)
+    rest = decoded_cells(rest, source, on_error)
     hint = separator_hint(format, first[1])
     return header, names, _right_width(rest, names, source, hint=hint, broken_rows=broken_rows, on_error=on_error)
 

@@ -9,8 +9,9 @@ from typing import Final, TypeVar
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.tables.bad_rows import BadRow
-from bertwright.tables.decoding import CARRIAGE_RETURNS, check_decoded
+from bertwright.tables.decoding import CARRIAGE_RETURNS, undecoded
 from bertwright.tables.files import Format
+from bertwright.text.decompress import is_undecoded
 from bertwright.text.document import OnError, raise_error
 
 Row = TypeVar("Row")
@@ -89,13 +90,11 @@ def decoded_cells(
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows whose cells are UTF-8 text."""
     for number, cells in rows:
-        try:
-            for cell in cells:
-                check_decoded(cell, f"{source}:{number}", "cell")
-        except BadRow as error:
-            on_error(error)
-            continue
-        yield number, cells
+        wrong = next(filter(is_undecoded, cells), None)
+        if wrong is None:
+            yield number, cells
+        else:
+            on_error(undecoded(wrong, f"{source}:{number}", "cell"))
 
 
 def _right_width(

@@ -29,7 +29,7 @@ _AROUND: Final = 20  # number of bytes before and after a wrong byte that a mess
 def decode_lines(stream: Iterable[bytes], source: str, *, strict: bool = True) -> Iterator[str]:
     """Yield lines as text with their line ends, without a byte order mark.
 
-    strict   False: a line that is not UTF-8 is yielded too; `check_decoded` raises for it
+    strict   False: a line that is not UTF-8 is yielded too; `is_undecoded` is true for it
 
     Raises InputError, with the line, where a line is not UTF-8, and where the file is UTF-16, Parquet or packed, or has
     carriage returns as its only line ends.
@@ -49,22 +49,23 @@ def decode_lines(stream: Iterable[bytes], source: str, *, strict: bool = True) -
         if is_utf16(raw):
             raise InputError(f"{source}:{number}: not UTF-8 text{_utf16(raw)}")
         line = raw.decode("utf-8", "surrogateescape")
-        if strict:
-            check_decoded(line, f"{source}:{number}")
+        if strict and is_undecoded(line):
+            raise undecoded(line, f"{source}:{number}")
         # MRPC's files and others begin with a byte order mark, which is not part of the first column's name.
         yield line.removeprefix("\ufeff") if number == 1 else line
 
 
-def check_decoded(text: str, location: str, unit: str = "line") -> None:
-    """Raise BadRow, which begins with `location`, where a text of `decode_lines` has bytes that are not UTF-8."""
-    if not is_undecoded(text):
-        return
+def undecoded(text: str, location: str, unit: str = "line") -> BadRow:
+    """Return the error for a text of `decode_lines` with bytes that are not UTF-8, beginning with `location`."""
     raw = text.encode("utf-8", "surrogateescape")
+    wrong = 0
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        problem = f"not UTF-8 text (byte {error.start + 1} of the {unit}){_windows(raw, error.start)}"
-        raise BadRow("not UTF-8 text", f"{location}: {problem}") from None
+        wrong = error.start
+    return BadRow(
+        "not UTF-8 text", f"{location}: not UTF-8 text (byte {wrong + 1} of the {unit}){_windows(raw, wrong)}"
+    )
 
 
 def decode_file(raw: bytes, source: str) -> str:

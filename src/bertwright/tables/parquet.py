@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
 from bertwright.errors import InputError, shown
+from bertwright.tables.bad_rows import BadRow
 from bertwright.text.parquet import check_text_column, first_line, open_parquet
 
 ROWS: Final = 8192
@@ -47,7 +48,7 @@ class ArrowRows:
         return replace(self, table=self.table.take(rows))
 
     def column(self, index: int) -> tuple[object, ...]:
-        """Return the values of a column. Raises InputError, with the row, where a text is not UTF-8."""
+        """Return the values of a column. Raises BadRow where a text is not UTF-8."""
         column = self.table.column(index)
         try:
             return tuple(column.to_pylist())
@@ -57,7 +58,8 @@ class ArrowRows:
                     value.as_py()
                 except UnicodeDecodeError as error:
                     name = self.table.column_names[index]
-                    raise InputError(f"{self.source}: row {row}: '{name}' is not UTF-8 text: {error}") from None
+                    message = f"{self.source}: row {row}: '{name}' is not UTF-8 text: {error}"
+                    raise BadRow("not UTF-8 text", message) from None
             raise
 
     def check_text(self, index: int) -> None:

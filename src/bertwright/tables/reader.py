@@ -18,10 +18,11 @@ import numpy as np
 from bertwright.errors import InputError
 from bertwright.tables.bad_rows import BadRow
 from bertwright.tables.cells import Row, csv_cells, decoded_cells, read_cells, separator_hint, tsv_cells, without_gaps
-from bertwright.tables.decoding import check_decoded, decode_lines
+from bertwright.tables.decoding import decode_lines, undecoded
 from bertwright.tables.files import Format, InputFormat, open_file, source_name
 from bertwright.tables.json_objects import json_object
 from bertwright.tables.parquet import ArrowRows, read_arrow_rows
+from bertwright.text.decompress import is_undecoded
 from bertwright.text.document import OnError, raise_error
 
 BLOCK_ROWS: Final = 16_384
@@ -279,9 +280,11 @@ def _tables_of_cells(
 def _objects(lines: Iterable[str], source: str, on_error: OnError) -> Iterator[tuple[int, dict[str, object]]]:
     numbered = ((number, line.strip()) for number, line in enumerate(lines, 1))
     for number, line in without_gaps(numbered, source, on_error):
+        location = f"{source}:{number}"
         try:
-            check_decoded(line, f"{source}:{number}")
-            yield number, json_object(line, f"{source}:{number}")
+            if is_undecoded(line):
+                raise undecoded(line, location)
+            yield number, json_object(line, location)
         except BadRow as error:
             on_error(error)
 

@@ -73,6 +73,14 @@ def test_rows_of_json_lines_and_parquet_are_left_out(write: Any, tmp_path: Path)
         assert (rows.texts_a, rows.left_out) == (("a", "c"), {"without a text": 1, "without a label": 1})
 
 
+def test_a_row_of_parquet_that_is_not_utf8_is_left_out(tmp_path: Path) -> None:
+    offsets = b"".join(offset.to_bytes(4, "little") for offset in range(4))
+    texts = pa.StringArray.from_buffers(3, pa.py_buffer(offsets), pa.py_buffer(b"a\xffb"))
+    parquet.write_table(pa.table({"text": texts, "label": ["x", "x", "y"]}), tmp_path / "a.parquet")
+    rows = read_training(skipping(get_task("classify")), tmp_path / "a.parquet")[1]
+    assert (rows.texts_a, rows.lines, rows.left_out) == (("a", "b"), (1, 3), {"not UTF-8 text": 1})
+
+
 def test_choices_are_left_out(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = write("a.csv", "sent1,sent2,ending0,ending1,label\na,b,c,d,1\na,b,c,,0\na,b,,d,1\na,b,c,d,7\na,b,c,d,\n")
     rows = read_choices(with_reading(SWAG, input_format="csv", on_error="skip"), path)

@@ -81,13 +81,17 @@ def test_blanks_around_labels_and_numbers_as_labels(tmp_path: Path) -> None:
             "text\tlabel\nx\tred\ny\tred|pink\n",
             "a.tsv:3: unknown label 'pink' in column 'label'; allowed: blue, green",
         ),
-        ("a.tsv", "text\tlabel\nx\tred\ny\tred||blue\n", "a.tsv:3: expected a label in column 'label', got ''"),
-        ("a.tsv", "text\tlabel\nx\tred|\n", "a.tsv:2: expected a label in column 'label', got ''"),
+        (
+            "a.tsv",
+            "text\tlabel\nx\tred\ny\tred||blue\n",
+            "a.tsv:3: expected labels in column 'label', got an empty one beside",
+        ),
+        ("a.tsv", "text\tlabel\nx\tred|\n", "a.tsv:2: expected labels in column 'label', got an empty one beside"),
         ("a.csv", "text,label\nx,red\ny,red|blue|red\n", "a.csv:3: column 'label' has the label 'red' twice"),
         (
             "a.csv",
             "text;label\nx,y;a\n",
-            "a.csv:2: expected a row of 1 columns, got 2 (columns: text;label); a csv file has commas between",
+            "a.csv:2: expected a row of 1 columns, got 2 (columns: text;label) (with semicolons between them? ",
         ),
         ("a.csv", "text,label\nx\n", "a.csv:2: expected a row of 2 columns, got 1"),
         (

@@ -47,6 +47,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     tokenizer = open_model(str(options.model)).tokenizer
     settings = FinetuneSettings(
         epochs=EPOCHS.get(name, options.epochs),
+        batch_size=32,
         seeds=options.seeds,
         learning_rate=options.learning_rate,
         max_length=options.max_length,

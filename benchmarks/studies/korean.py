@@ -62,7 +62,7 @@ def task_row(options: argparse.Namespace) -> dict[str, Any]:
     row["majority"] = majority_baseline(learned, train, first)["accuracy"]
     row["bag_of_words"] = bag_of_words_baseline(learned, train, first)["accuracy"]
     saved = open_model(str(options.model))
-    settings = FinetuneSettings(epochs=options.epochs, seeds=options.seeds, threads=options.threads)
+    settings = FinetuneSettings(epochs=options.epochs, batch_size=32, seeds=options.seeds, threads=options.threads)
     for column, source in (("pretrained", str(options.model)), ("random", f"random:{size_name(saved.config)}")):
         out = options.out / column
         result = finetune(

@@ -85,6 +85,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     data, saved = options.data / row.folder, open_model(str(options.model))
     settings = FinetuneSettings(
         epochs=options.epochs or row.epochs,
+        batch_size=32,
         seeds=options.seeds,
         learning_rate=row.learning_rate,
         max_length=row.max_length,

@@ -97,6 +97,7 @@ def test_models_on_the_way_are_kept(experiment: Experiment, scale: Scale) -> Non
 
 
 def test_fine_tuning_is_valid(experiment: Experiment, scale: Scale) -> None:
+    assert {"epochs", "batch_size"} <= scale.finetuning.keys()  # no experiment relies on their defaults
     for arm in experiment.arms(scale):
         for column in experiment.columns:
             if column.task and not arm.baseline:

@@ -336,7 +336,7 @@ def test_random_weights_need_a_vocabulary_and_then_train(
         tmp_path / "y",
         "--tokenizer",
         base / "tok",
-        *"--epochs 1 --threads 1 --max-length 16".split(),
+        *"--epochs 1 --batch-size 32 --threads 1 --max-length 16".split(),
     )
     assert 0 <= result["mean"] <= 1
 

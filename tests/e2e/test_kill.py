@@ -170,7 +170,8 @@ def test_a_stopped_finetuning_resumes_to_the_same_bytes(tmp_path: Path, own_text
         *"-m bertwright finetune classify --model random:tiny --tokenizer".split(),
         str(tmp_path / "tok"),
     ]
-    start += ["--data", str(table), *"--epochs 40 --seeds 2 --threads 1 --precision fp32 --max-length 24".split()]
+    options = "--epochs 40 --batch-size 32 --seeds 2 --threads 1 --precision fp32 --max-length 24"
+    start += ["--data", str(table), *options.split()]
     subprocess.run([*start, "--out", str(tmp_path / "calm")], check=True, capture_output=True)
     torn = tmp_path / "torn"
     running = subprocess.Popen([*start, "--out", str(torn)], stderr=subprocess.DEVNULL)

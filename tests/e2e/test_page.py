@@ -331,13 +331,40 @@ def test_does_the_second_text_follow(page: Any, trained_models: dict[str, Predic
 
 def test_two_texts_are_compared(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "ner", "compare")
-    type_into(page, "compare", {"first": "The harbour", "second": "the garden of the tower"})
+    compared(page, ["The harbour", "the garden of the tower"])
     a, b = trained_models["ner"].vectors(["The harbour", "the garden of the tower"]).astype(float)
     cosine = a @ b / np.sqrt((a @ a) * (b @ b))
     assert float(result.locator(".number").inner_text()) == pytest.approx(cosine, abs=1e-3)
     assert result.locator("svg[role=img] line").count() == 2
-    type_into(page, "compare", {"second": "The harbour"})
+    compared(page, ["The harbour", "The harbour"])
     assert result.locator(".number").inner_text() == "1.000"
+    compared(page, ["The harbour", " "])
+    assert result.inner_text() == "Write at least two texts."
+
+
+def test_several_texts_are_compared_in_a_matrix(page: Any, trained_models: dict[str, Predictor]) -> None:
+    result = at(page, "ner", "compare")
+    texts = ["The harbour", "the garden of the tower", "The harbour\nof the tower", "rain"]
+    page.get_by_role("button", name="Add a text").click()
+    compared(page, texts)
+    vectors = trained_models["ner"].vectors(texts).astype(float)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = vectors @ vectors.T
+    cells = result.locator(".matrix tbody td").all_inner_texts()
+    assert [float(cell) for cell in cells] == pytest.approx(cosines.ravel().tolist(), abs=1e-3)
+    lower = np.where(np.tri(len(texts), k=-1, dtype=bool), cosines, -1)
+    second, first = np.unravel_index(lower.argmax(), lower.shape)
+    assert f"Most similar: text {first + 1} and text {second + 1}, {lower.max():.3f}" in result.inner_text()
+    assert result.locator(".matrix .best").count() == 2
+
+
+def compared(page: Any, texts: list[str]) -> None:
+    """Write into the fields of the texts to compare, remove the others, and wait for the answer."""
+    for number, text in enumerate(texts, 1):
+        page.get_by_role("textbox", name=f"Text {number}", exact=True).fill(text)
+    while (extra := page.get_by_role("button", name=f"Remove text {len(texts) + 1}")).count():
+        extra.click()
+    type_into(page, "compare", {})
 
 
 def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
@@ -366,6 +393,17 @@ def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     def lines() -> int:
         return int(result.locator("#attention line").count())
 
+    assert "mean of all heads" in page.locator("#attention-title").inner_text()
+    mean = np.mean(attention["attention"], axis=0)
+    assert lines() == 3 * len(pieces)
+    widths = result.locator("#attention line").evaluate_all(
+        "(all) => all.map((one) => one.getAttribute('stroke-width'))"
+    )
+    expected = [0.5 + 3.5 * weight for weight in np.sort(mean.ravel())[::-1][: 3 * len(pieces)]]
+    assert [float(width) for width in widths] == pytest.approx(expected, abs=0.006)  # the strongest first
+    page.select_option("#inside-lines", "all")
+    assert lines() == (mean >= 0.02).sum()
+    page.select_option("#inside-head", "1")
     assert lines() == sum(share >= 0.02 for row in attention["attention"][0] for share in row)
     result.locator("[data-token=from-1]").hover()
     expected = [f"{100 * share:.1f} %" for share in attention["attention"][0][1]]
@@ -458,6 +496,52 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Any, url: str) -> None:
                     assert (language, name, wide) == (language, name, 360)
 
 
+def test_on_a_phone_the_model_and_the_tabs_come_first(browser: Any, url: str) -> None:
+    with open_page(browser, url, width=390) as page:
+        at(page, "lm", "fill")
+        wait_for_answer(page, "fill")
+        model, tabs, text, language = (
+            page.locator(place).bounding_box() for place in ("#model", "#tabs", "#fill-text", "#language")
+        )
+        assert model["y"] < 100
+        assert model["y"] < tabs["y"] < text["y"] < language["y"]
+        assert tabs["y"] + tabs["height"] < 300
+
+
+def test_hover_and_the_selected_tab_look_different(page: Any) -> None:
+    at(page, "lm", "fill")
+    page.hover("#tab-compare")
+    looks = [
+        page.locator(f"#tab-{name}").evaluate(
+            "(tab) => { const look = getComputedStyle(tab);"
+            " return [look.color, look.backgroundColor, look.borderBottomColor]; }"
+        )
+        for name in ("fill", "compare", "inside")
+    ]
+    selected, hovered, other = looks
+    for first, second in ((selected, hovered), (hovered, other), (selected, other)):
+        assert first[0] != second[0]
+    assert selected[2] != hovered[2]
+    assert hovered[1] != selected[1] == other[1]
+
+
+def test_what_scrolls_shows_it(browser: Any, url: str) -> None:
+    with open_page(browser, url, width=390) as page:
+        result = at(page, "lm", "inside")
+        wait_for_answer(page, "inside")
+        hint = result.get_by_text("Scroll sideways to see all tokens")
+        hint.wait_for()
+        faded = result.locator(".scrolling.more")
+        assert faded.count() == 1
+        result.locator(".scroll").evaluate("(box) => box.scrollTo(box.scrollWidth, 0)")
+        faded.wait_for(state="detached")  # the end is reached
+        assert hint.is_visible()
+    with open_page(browser, url, width=1200) as page:
+        result = at(page, "lm", "inside")
+        type_into(page, "inside", {"first": "a", "second": ""})
+        assert not result.get_by_text("Scroll sideways").is_visible()
+
+
 def test_dark_and_light(browser: Any, url: str) -> None:
     shown = "getComputedStyle(document.body).backgroundColor"
     with open_page(browser, url) as page:
@@ -524,7 +608,7 @@ def test_korean(page: Any) -> None:
     assert page.get_by_role("tab").all_inner_texts() == [
         "빈칸 채우기",
         "다음 문장 예측",
-        "두 텍스트 비교",
+        "텍스트 비교",
         "모델 들여다보기",
     ]
     assert "빈칸을 채운 텍스트" in page.locator("#result-fill").inner_text()  # a result that was there already, too

@@ -12,8 +12,8 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.errors import RunFailed
+from bertwright.experiments import forecast, scales
 from bertwright.experiments import run as module
-from bertwright.experiments import scales
 from bertwright.training import loop
 from bertwright.training.run_lock import locked
 from tests.support.paper_data import write_data
@@ -220,6 +220,7 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
     assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in stderr
     assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in stderr
     typed = ["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
+    (tmp_path / "out" / "corpora").mkdir()
     assert main(typed) == 2
     assert "wordpiece-400 is not built yet from --corpus wkii, which is no corpus folder" in capsys.readouterr().err
 
@@ -234,6 +235,77 @@ def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: py
     assert "| all, each once | 0 | 0.0 M | 0 s | 0 s |" in page_of(out)
     assert "**No verdict: none of its columns has figures of both arms on this page.**" in page_of(out)
     assert not (out / "results/table5.png").exists()
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_page_of_an_empty_folder_is_refused_and_nothing_is_made(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], exists: bool
+) -> None:
+    out = tmp_path / "out"
+    if exists:
+        out.mkdir()
+    _, told = paper(capsys, study, out, "table5", *TWO, "--page", code=2)
+    assert f"--page: {out} holds no part of an experiment; expected the --out folder of an earlier run" in told
+    assert [path.name for path in tmp_path.rglob("*")] == (["out"] if exists else [])
+    _, told = paper(capsys, study, out, "table5", *TWO, "--page", "--plan", code=2)
+    assert "--page, --plan: expected one of the two, got both" in told
+
+
+def test_the_plan_of_an_experiment_is_printed_and_nothing_is_made(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers are those of the run in `study`, which had the same arms and tasks."""
+    out = tmp_path / "out"
+
+    def plan(flops: float, folder: Path = out) -> dict[str, Any]:
+        monkeypatch.setattr(forecast, "square_rates", lambda *_: {"fp32": flops})
+        return paper(capsys, study, folder, "table5", *TWO, "--plan")[0]
+
+    planned = plan(1e9)
+    assert planned["pretrainings"] == {"to_compute": 2, "all": 2}
+    assert planned["measurements"] == {"to_compute": 4, "all": 4}
+    assert [(row["system"], row["size"], row["count"], row["tokens"]) for row in planned["models"]] == [
+        ("bert", "2x128", 2, 6 * 4 * 16)
+    ]
+    assert planned["corpora_to_build"] == ["wordpiece-documents"]
+    faster = plan(4e9)
+    for part in ("pretraining", "tasks"):
+        assert planned["hours"][part] == pytest.approx(4 * faster["hours"][part])
+        assert planned["hours"][part] > 0.0
+    sizes = [path.stat().st_size for path in (study / "out" / "pretrained").rglob("model.safetensors")]
+    checkpoint = 3 * max(sizes)  # weights and two moments; three checkpoints exist at the same time
+    assert planned["disk"]["bytes"] == pytest.approx(sum(sizes) + 3 * checkpoint, rel=0.02)
+    assert list(tmp_path.iterdir()) == []
+    finished = plan(1e9, study / "out")
+    assert finished["pretrainings"] == {"to_compute": 0, "all": 2}
+    assert finished["hours"] == {"pretraining": 0.0, "tasks": 0.0}
+    assert finished["corpora_to_build"] == []
+    assert main(["paper", "table5", *TWO, *options(study, out), "--plan"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 x bert 2x128: 384 tokens each, about " in shown
+    assert re.search(
+        r"  time       about .* for pre-training, at most about .* for the tasks\n  disk       about", shown
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "counts"),
+    [
+        ("table7", "ner", {"bert": 2, "lstm-left": 1, "lstm-right": 1, "bert-left": 1, "bert-right": 1}),
+        ("figure5", "mnli", {"bert": 1, "bert-left": 1}),
+    ],
+)
+def test_the_plan_counts_each_model_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, task: str, counts: dict[str, int]
+) -> None:
+    """Arms share models: pairs that are joined, and models that are taken before their end."""
+    write_data(tmp_path / "data")
+    planned, _ = paper(capsys, tmp_path, tmp_path / "out", name, "--tasks", task, "--plan")
+    systems: dict[str, int] = {}
+    for row in planned["models"]:
+        systems[row["system"]] = systems.get(row["system"], 0) + row["count"]
+    assert systems == counts
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_time_left_is_estimated_from_measured_times(study: Path, capsys: pytest.CaptureFixture[str]) -> None:

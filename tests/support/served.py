@@ -1,14 +1,17 @@
 """Model folders to answer with: random weights of several kinds, and one whose numbers are none."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.masked_lm import PretrainingModel
+from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.text.wordpiece import train_tokenizer
@@ -59,3 +62,17 @@ def broken(folder: str, path: Path) -> Path:
         extra=saved.extra,
     )
     return path
+
+
+def overflowing(folder: str, path: Path, word: str) -> str:
+    """Copy a model to `path`, with finite weights of which those of `word` are so large that its states are NaN."""
+    saved = open_model(folder)
+    shutil.copytree(folder, path)
+    (path / "model.safetensors.sha256").unlink()
+    weights = load_file(path / "model.safetensors")
+    (name,) = (name for name in weights if name.endswith("word_embeddings.weight"))
+    (piece,) = open_tokenizer(saved).ids([word])[0]
+    weights[name][piece] = torch.tensor([3e38, -3e38]).repeat(weights[name].shape[1] // 2)
+    assert all(tensor.isfinite().all() for tensor in weights.values())
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    return str(path)

@@ -104,7 +104,9 @@ class _Distil(TransformersFamily[DistilConfig]):
 
         return {rename(name, WEIGHT_NAMES): tensor for name, tensor in split_qkv(weights).items()}
 
-    def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
+    def weights_from_foreign(
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+    ) -> "dict[str, Tensor]":
         from bertwright.model.hf_weights import fuse_qkv, our_names, without_tied_output
 
         output, embeddings = "vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"

@@ -79,9 +79,8 @@ def learn_words(folder: Path, *model: str) -> None:
     rows = "text\tlabel\n" + "".join(f"{word} day\t{word}\n" for word in ["good", "bad"] * 8)
     for name in ("train.tsv", "dev.tsv"):
         (data / name).write_text(rows, "utf-8")
-    classify = (
-        "finetune classify --text-column text --label-column label --epochs 1 --threads 1 --precision fp32".split()
-    )
+    classify = "finetune classify --text-column text --label-column label --epochs 1 --batch-size 32".split()
+    classify += "--threads 1 --precision fp32".split()
     assert main([*classify, *model, "--data", str(data), "--out", str(folder / "tuned")]) == 0
 
 

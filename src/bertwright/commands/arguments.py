@@ -23,6 +23,10 @@ DocumentBreaks = Annotated[
 ]
 TextField = Annotated[str, arg(help="Field of JSON lines, or column of a table, that holds the text.")]
 KeepDuplicates = Annotated[bool, arg(help="Keep documents that equal an earlier one.")]
+AsWordPiece = Annotated[
+    bool,
+    arg(help="Read the vocabulary as WordPiece although its marks or its settings are those of another tokenizer."),
+]
 TextColumns = Annotated[Repeatable, arg(help="Column of the text; twice for pairs.")]
 LabelColumn = Annotated[str | None, arg(help="Column of the label or number.")]
 LabelledFormat = Annotated[

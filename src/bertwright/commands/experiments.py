@@ -24,6 +24,7 @@ def paper_command(
     arms: str | None = None,
     tasks: str | None = None,
     page: bool = False,
+    plan: bool = False,
     device: DeviceOption = "cpu",
     allow_other_numerics: bool = False,
 ) -> CommandResult:
@@ -43,6 +44,7 @@ def paper_command(
         arms: Names of the arms to run, with commas between (default: all).
         tasks: Names of the tasks to run, such as sst2,rte (default: all).
         page: Compute nothing; write the page of the finished runs and report what is missing.
+        plan: Print the models to train, hours and disk, and compute and write nothing.
         allow_other_numerics: Continue runs from another kind of processor or torch. Results then differ in their last
             bits.
     """
@@ -58,6 +60,8 @@ def paper_command(
     for option, count in (("--seeds", seeds), ("--pretraining-seeds", pretraining_seeds)):
         if count is not None and count < 1:
             raise InputError(f"{option} {count}: expected at least 1")
+    if page and plan:
+        raise InputError("--page, --plan: expected one of the two, got both")
     from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
@@ -79,7 +83,7 @@ def paper_command(
         experiments[name],
         request,
         command=command,
-        only_page=page,
+        use="page" if page else "plan" if plan else "run",
         device=device,
         allow_other_numerics=allow_other_numerics,
     )

@@ -20,7 +20,7 @@ from bertwright.commands.arguments import (
 )
 from bertwright.commands.options import SettingsOptions
 from bertwright.errors import InputError
-from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.settings import FINETUNE_RECIPES, FinetuneSettings
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.serving.settings import AnswerPrecision
 
@@ -39,9 +39,10 @@ def finetune_command(
     label_column: LabelColumn = None,
     input_format: LabelledFormat = "auto",
     on_error: BadRowsOption = "stop",
+    recipe: Literal["paper"] | None = None,
     grid: str | None = None,
     resume: bool = False,
-    settings: Annotated[Mapping[str, Any], SettingsOptions(FinetuneSettings)],
+    settings: Annotated[Mapping[str, Any], SettingsOptions(FinetuneSettings, FINETUNE_RECIPES)],
     class_weights: Literal["none", "balanced"] = "none",
     long: Literal["truncate", "head-tail", "windows"] = "truncate",
     task_setting: Repeatable = (),
@@ -57,6 +58,8 @@ def finetune_command(
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer).
         data: Folder with train and dev files, or one file, of which a tenth is used for validation.
         out: Run folder.
+        recipe: paper: 3 epochs, batches of 32, learning rate 3e-5, as for BERT base and large. Other options override
+            it. Default: values chosen by the number of rows and the width of the model.
         grid: Search over settings: paper (batches of 16 and 32, three learning rates, 2 to 4 epochs), or for example
             "batch-size=16,32 learning-rate=1e-3,3e-4". Every combination is trained with every seed.
         resume: Continue the run in --out.
@@ -76,7 +79,8 @@ def finetune_command(
     spec = with_settings(get_spec(task), task_setting)
     spec = with_reading(spec, input_format=input_format, on_error=on_error)
     spec = _with_table_options(spec, text=text_column, label=label_column, class_weights=class_weights, long=long)
-    chosen = FinetuneSettings.model_validate({"max_length": spec.max_length, **settings})
+    values = FINETUNE_RECIPES[recipe].model_dump(exclude_unset=True) if recipe else {}
+    chosen = FinetuneSettings.model_validate({"max_length": spec.max_length, **values, **settings})
     paths: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
     with init_distributed(chosen.device, sharding=sharding) as ranks:
         start: Any = {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}

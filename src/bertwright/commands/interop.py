@@ -6,7 +6,7 @@ from typing import Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable
+from bertwright.commands.arguments import AsWordPiece, Repeatable
 from bertwright.errors import InputError
 
 
@@ -19,6 +19,7 @@ def import_command(
     label: Repeatable = (),
     text_column: Repeatable = (),
     task: Literal["squad1", "squad2"] | None = None,
+    as_wordpiece: AsWordPiece = False,
 ) -> CommandResult:
     """Convert a checkpoint into a model folder. Its format is recognised by its files; unknown tensors are an error.
 
@@ -27,14 +28,14 @@ def import_command(
             folder, the path of one without .index; or hub:NAME, hub:NAME@REVISION, a model of the Hugging Face Hub.
         out: Model folder to write.
         casing: Cased or uncased vocabulary, where its files do not say it (Google's do not).
-        label: Name of a classifier's output, once for each in their order, where the files name none.
+        label: Name of a classifier's output, once for each in their order: in place of those in the files.
         text_column: For a classifier: column of the text that predict reads; twice for a model of pairs.
         task: For a model of spans: squad2 where it may answer that the passage has no answer (default: squad1).
     """
     from bertwright.interop.import_model import import_model
 
     cased = None if casing is None else casing == "cased"
-    return import_model(source, out, cased=cased, labels=label, text=text_column, task=task)
+    return import_model(source, out, cased=cased, labels=label, text=text_column, task=task, as_wordpiece=as_wordpiece)
 
 
 def features_command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import DocumentBreaks, KeepDuplicates, TextField, TextInputs
+from bertwright.commands.arguments import AsWordPiece, DocumentBreaks, KeepDuplicates, TextField, TextInputs
 from bertwright.console import say
 from bertwright.errors import InputError
 
@@ -57,7 +57,9 @@ def tokenizer_train_command(
     return _save(tokenizer, out)
 
 
-def tokenizer_import_command(vocabulary: Positional[Path], /, *, out: Path, cased: bool = False) -> CommandResult:
+def tokenizer_import_command(
+    vocabulary: Positional[Path], /, *, out: Path, cased: bool = False, as_wordpiece: AsWordPiece = False
+) -> CommandResult:
     """Make a tokenizer of a released vocab.txt, with Google's rules.
 
     Args:
@@ -74,7 +76,7 @@ def tokenizer_import_command(vocabulary: Positional[Path], /, *, out: Path, case
             "with vocab.json and merges.txt, or tokenizer.json, and bertwright import takes a whole GPT-1"
         )
     _refuse_existing(out)
-    tokenizer = import_vocabulary(vocabulary, cased=cased)
+    tokenizer = import_vocabulary(vocabulary, cased=cased, as_wordpiece=as_wordpiece)
     finding = casing(tokenizer, not cased)
     if finding.level != "ok":
         say(f"{vocabulary}: {finding.text}; {finding.advice}")

@@ -263,8 +263,7 @@ def masked_lm_finding(model: Bert, tokenizer: Tokenizer, rows: Sequence[Sequence
     On the English sentences a finite loss is a warning at most: the model may be of another language.
     """
     measured = masked_loss(model, tokenizer, rows or tokenizer.ids(ENGLISH_SENTENCES))
-    size = model.encoder.config.vocab_size
-    return verdict(measured, vocabulary=size, own_text=bool(rows))
+    return verdict(measured, vocabulary=tokenizer.vocab_size, own_text=bool(rows))
 
 
 def verdict(measured: MaskedLoss, *, vocabulary: int, own_text: bool) -> Finding:
@@ -301,7 +300,7 @@ def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]
     """Mask every position of the rows once, a seventh at a time; return the loss. rows: ids without [CLS] and [SEP]."""
     limit = model.encoder.config.max_positions - 2
     ids = [list(row[:limit]) for row in rows if len(row)]
-    total = torch.zeros(model.encoder.config.vocab_size, dtype=torch.float64)
+    total = torch.zeros(tokenizer.vocab_size, dtype=torch.float64)
     loss, labels = 0.0, []
     with torch.inference_mode():
         for row in ids:
@@ -316,7 +315,10 @@ def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]
 
 
 def _masked_logits(model: Bert, tokenizer: Tokenizer, row: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return logits float64 [T, V] for the T positions of a row, in some order, and the pieces behind the masks [T]."""
+    """Return logits float64 [T, V] for the T positions of a row, in some order, and the pieces behind the masks [T].
+
+    A model may have more embeddings than the vocabulary has pieces; these rows are no candidates.
+    """
     unmasked = torch.tensor([tokenizer.cls_id, *row, tokenizer.sep_id])
     shifts = range(min(_MASK_DISTANCE, len(row)))
     positions = [list(range(1 + shift, 1 + len(row), _MASK_DISTANCE)) for shift in shifts]
@@ -325,5 +327,5 @@ def _masked_logits(model: Bert, tokenizer: Tokenizer, row: Sequence[int]) -> tup
         ids[index, masked] = tokenizer.mask_id
     last = model.encoder(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)).last
     hidden = torch.cat([last[index, masked] for index, masked in enumerate(positions)])
-    logits: Tensor = model.masked_lm(hidden, model.encoder.embeddings.word.weight)
+    logits: Tensor = model.masked_lm(hidden, model.encoder.embeddings.word.weight)[:, : tokenizer.vocab_size]
     return logits.double(), torch.cat([unmasked[masked] for masked in positions])

@@ -30,10 +30,15 @@ _TITLES: Mapping[VocabularyKind, str] = {"wordpiece": "WordPiece", "bytepair": "
 
 @dataclass(frozen=True)
 class Corpora:
-    """Folders of the corpora by kind; missing: the message for each kind that is not there."""
+    """Folders of the corpora by kind; missing: the message for each kind that is not there.
+
+    texts: the inputs that are no corpus folders. to_build: the missing kinds that a run would build.
+    """
 
     folders: Mapping[CorpusKind, Path]
     missing: Mapping[CorpusKind, str]
+    texts: tuple[str, ...] = ()
+    to_build: frozenset[CorpusKind] = frozenset()
 
 
 def make_corpora(
@@ -49,6 +54,7 @@ def make_corpora(
         _note_text(out, texts)
     folders: dict[CorpusKind, Path] = {}
     missing: dict[CorpusKind, str] = {}
+    to_build: set[CorpusKind] = set()
     for vocabulary, order in sorted(set(kinds)):
         documents = ready.get(vocabulary) or out / f"{vocabulary}-{vocab_size}"
         if build and texts and not _is_built(documents):
@@ -57,6 +63,7 @@ def make_corpora(
             no_input = f"--corpus: name the text of a {_TITLES[vocabulary]} corpus, or such a corpus"
             not_built = f"{documents} is not built yet from --corpus {' '.join(texts)}, which is no corpus folder"
             missing[vocabulary, order] = not_built if texts else no_input
+            to_build |= {(vocabulary, order)} if texts else set()
             continue
         folder = documents if order == "documents" else _shuffled(documents, out)
         if build and not _is_built(folder):
@@ -66,7 +73,8 @@ def make_corpora(
             folders[vocabulary, order] = folder
         else:
             missing[vocabulary, order] = f"its corpus {folder.name} is not built yet"
-    return Corpora(folders, missing)
+            to_build.add((vocabulary, order))
+    return Corpora(folders, missing, tuple(texts), frozenset(to_build))
 
 
 def _split_inputs(inputs: Sequence[str]) -> tuple[dict[VocabularyKind, Path], list[str]]:
@@ -86,18 +94,26 @@ def _split_inputs(inputs: Sequence[str]) -> tuple[dict[VocabularyKind, Path], li
     return ready, texts
 
 
-def _note_text(out: Path, texts: Sequence[str]) -> None:
-    """Note the text from which the corpora in `out` are made; raises InputError where they were made from another."""
+def check_text(texts: Sequence[str], out: Path) -> list[str]:
+    """Return the paths of the text from which corpora are made in `out`.
+
+    Raises InputError for absent inputs, and where the corpora there were made from another text.
+    """
     path = out / _NOTE
     paths = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
     if not path.is_file():
-        find_inputs(texts)  # refuses absent inputs before they are noted
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"text": paths})
-        return
-    noted = read_object(path).get("text")
-    if noted != paths:
+        find_inputs(texts)
+    elif (noted := read_object(path).get("text")) != paths:
         raise InputError(f"--corpus {' '.join(texts)}: the corpora in {out} are made of {noted}; choose another --out")
+    return paths
+
+
+def _note_text(out: Path, texts: Sequence[str]) -> None:
+    """Note the text from which the corpora in `out` are made."""
+    paths = check_text(texts, out)
+    if not (out / _NOTE).is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / _NOTE, {"text": paths})
 
 
 def _build(texts: Sequence[str], folder: Path, *, vocabulary: VocabularyKind, vocab_size: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from bertwright.errors import InputError
 from bertwright.files import atomic_folder, file_digest, read_object, write_json
-from bertwright.tables.reader import read_table
+from bertwright.tables.reader import Table, read_table
 from bertwright.tables.writer import write_table
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.question_answering.data import load_json, read_questions, read_text
@@ -166,12 +166,19 @@ class Subset:
     rows: Mapping[str, tuple[int, int]]
 
 
-def make_subset(task: PaperTask, files: Mapping[str, Path], limits: Limits, out: Path) -> Subset:
-    """Return the subset in `out`, and write it if it is not there yet; raises InputError for a file it cannot read."""
+def make_subset(task: PaperTask, files: Mapping[str, Path], limits: Limits, out: Path, *, write: bool = True) -> Subset:
+    """Return the subset in `out`; if it is not there yet, write it, or only count its rows where `write` is false.
+
+    Raises InputError for a file that cannot be read.
+    """
     sums = {name: file_digest(path) for name, path in files.items()}
     digest = hashlib.sha256(json.dumps([task.task, sums, limits, SEED]).encode()).hexdigest()[:12]
     folder = out / f"{task.name}-{digest}"
     if not (folder / _NOTE).is_file():
+        if not write:
+            totals = {name: _count_rows(get_spec(task.task), path) for name, path in files.items()}
+            rows = {name: (len(choose_rows(total, limits[name != "train"])), total) for name, total in totals.items()}
+            return Subset(folder, digest, rows)
         with atomic_folder(folder) as temporary:
             counts = {
                 name: _write(get_spec(task.task), path, limits[name != "train"], temporary / f"{name}{path.suffix}")
@@ -189,15 +196,22 @@ def choose_rows(total: int, limit: int | None) -> list[int]:
     return sorted(np.random.default_rng(SEED).permutation(total)[:limit].tolist())
 
 
+def _count_rows(spec: TaskSpec, source: Path) -> int:
+    """Return the number of all rows of a file."""
+    if isinstance(spec, SpanTask):
+        return len(read_questions(source, answers="ignored").items)
+    if isinstance(spec, TaggingTask):
+        return len(_sentences(_read_blocks(source), source))
+    return len(_read_table(spec, source))
+
+
 def _write(spec: TaskSpec, source: Path, limit: int | None, target: Path) -> tuple[int, int]:
     """Write the chosen rows of a file; return their number and that of all rows."""
     if isinstance(spec, SpanTask):
         return _write_questions(source, limit, target)
     if isinstance(spec, TaggingTask):
         return _write_sentences(source, limit, target)
-    headerless = spec.columns if isinstance(spec, ClassificationTask) else ()
-    broken = spec.broken_rows if isinstance(spec, ClassificationTask) else 0
-    table = read_table(source, headerless=headerless, broken_rows=broken)
+    table = _read_table(spec, source)
     rows = choose_rows(len(table), limit)
     if len(rows) == len(table):
         shutil.copyfile(source, target)
@@ -206,6 +220,12 @@ def _write(spec: TaskSpec, source: Path, limit: int | None, target: Path) -> tup
         with target.open("wb") as stream:
             write_table(replace(table, rows=tuple(tuple(cells[row]) for row in rows)), stream)
     return len(rows), len(table)
+
+
+def _read_table(spec: TaskSpec, source: Path) -> Table:
+    headerless = spec.columns if isinstance(spec, ClassificationTask) else ()
+    broken = spec.broken_rows if isinstance(spec, ClassificationTask) else 0
+    return read_table(source, headerless=headerless, broken_rows=broken)
 
 
 def _write_questions(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
@@ -225,16 +245,23 @@ def _write_questions(source: Path, limit: int | None, target: Path) -> tuple[int
 
 def _write_sentences(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
     """Write the chosen sentences of a file of columns, an empty line after each, and all lines between documents."""
-    blocks = list(_blocks(source.read_text("utf-8").splitlines(keepends=True)))
-    sentences = [index for index, lines in enumerate(blocks) if not lines[0].startswith(DOCUMENT_START)]
-    if not sentences:
-        raise InputError(f"{source}: expected sentences, found none")
+    blocks = _read_blocks(source)
+    sentences = _sentences(blocks, source)
     kept = {sentences[row] for row in choose_rows(len(sentences), limit)} | (set(range(len(blocks))) - set(sentences))
     target.write_text("".join("".join(blocks[index]).rstrip("\n") + "\n\n" for index in sorted(kept)), "utf-8")
     return len(kept) - len(blocks) + len(sentences), len(sentences)
 
 
-def _blocks(lines: Sequence[str]) -> list[list[str]]:
-    """Return the lines in groups that empty lines separate."""
+def _sentences(blocks: Sequence[Sequence[str]], source: Path) -> list[int]:
+    """Return the indices of the blocks that are sentences. Raises InputError where there is none."""
+    sentences = [index for index, lines in enumerate(blocks) if not lines[0].startswith(DOCUMENT_START)]
+    if not sentences:
+        raise InputError(f"{source}: expected sentences, found none")
+    return sentences
+
+
+def _read_blocks(source: Path) -> list[list[str]]:
+    """Return the lines of a file in groups that empty lines separate."""
+    lines = source.read_text("utf-8").splitlines(keepends=True)
     groups = groupby(lines, key=lambda line: bool(line.strip(BLANK)))
     return [list(group) for is_text, group in groups if is_text]

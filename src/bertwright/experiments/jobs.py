@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bertwright.config import Settings
 from bertwright.corpus.manifest import read_manifest
@@ -18,12 +18,16 @@ from bertwright.experiments.data import PAPER_TASKS, Subset
 from bertwright.experiments.spec import Arm, Changes, Column, Scale
 from bertwright.files import read_object
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.system import MASKED_LM_SYSTEMS
+from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
 from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
 from bertwright.tasks.spec import TaskSpec, get_spec
 
 RESULT = "result.json"
+_WIDE: Final = 768
+"""Width from which models have the paper's learning rate."""
+_DIGEST_DEFAULTS: Final[Mapping[str, Any]] = {"epochs": 3, "batch_size": 32}
+"""Settings of fine-tuning that are not in a digest where they have these values; other defaults change no digest."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,16 @@ class Finetuning:
     subset: Subset
     settings: FinetuneSettings
     folder: Path
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The learning rate of the settings, or the one by width of all recorded experiments; with features None."""
+        if self.settings.learning_rate or self.settings.features:
+            return self.settings.learning_rate
+        model = self.models[0].settings
+        if system_config(model.system, model.size, vocab_size=1000).hidden < _WIDE:
+            return 3e-4
+        return 6.25e-5 if model.system == "gpt" else 3e-5
 
     @property
     def is_finished(self) -> bool:
@@ -117,8 +131,12 @@ class Workspace:
 
     def _model(self, arm: Arm, changes: Changes, seed: int) -> PretrainedModel:
         settings = pretraining_settings(self.scale, changes, seed)
-        corpus = self.corpora.folders[corpus_kind(arm, changes)]
-        fingerprint = read_manifest(corpus).fingerprint
+        kind = corpus_kind(arm, changes)
+        if kind in self.corpora.to_build:  # a plan: the name of the folder is not known yet
+            corpus, fingerprint = self.out / "corpora" / "-".join(kind), "-".join(kind)
+        else:
+            corpus = self.corpora.folders[kind]
+            fingerprint = read_manifest(corpus).fingerprint
         digest = _digest(_decisive(settings), fingerprint, *([] if arm.is_trained else ["untrained"]))
         name = f"{changes.get('system', 'bert')}-{settings.size}-seed{seed}-{digest}"
         return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name)
@@ -128,8 +146,9 @@ class Workspace:
         task, subset, folder = self._task(column)
         settings = finetuning_settings(self.scale, column, arm.finetuning, task, seed)
         names = [model.folder.name for model in models]
+        decisive = _decisive_of_finetuning(settings)
         kind = "+".join(name.partition("-seed")[0] for name in names)
-        digest = _digest(names, task.model_dump(mode="json"), subset.digest, _decisive(settings), arm.fraction)
+        digest = _digest(names, task.model_dump(mode="json"), subset.digest, decisive, arm.fraction)
         name = f"{kind}-seed{models[0].settings.seed}.{seed}-{digest}"
         return Finetuning(models, arm.fraction, task, subset, settings, folder / name)
 
@@ -192,6 +211,13 @@ def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: Ta
 def _decisive(settings: Settings) -> dict[str, Any]:
     """Return the settings that decide the result, without defaults, so that a new setting changes no digest."""
     return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.changeable | settings.numeric))
+
+
+def _decisive_of_finetuning(settings: FinetuneSettings) -> dict[str, Any]:
+    """Return the settings that decide a fine-tuning, without `_DIGEST_DEFAULTS` and without defaults of the others."""
+    values = {name: value for name, value in _decisive(settings).items() if name not in _DIGEST_DEFAULTS}
+    named = {name: getattr(settings, name) for name in _DIGEST_DEFAULTS}
+    return values | {name: value for name, value in named.items() if value != _DIGEST_DEFAULTS[name]}
 
 
 def _digest(*parts: Any) -> str:

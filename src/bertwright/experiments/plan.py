@@ -1,18 +1,21 @@
 """experiment, request → plan: the jobs that can be computed here, and the parts that cannot."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.experiments.corpora import Corpora, make_corpora
+from bertwright.experiments.corpora import Corpora, check_text, make_corpora
 from bertwright.experiments.data import PAPER_TASKS, FileSource, PaperTask, Subset, find_source, make_subset
 from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel, Workspace, corpus_kinds, unique
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
 from bertwright.experiments.statistics import SeedPair
 
 Job = Finetuning | BaselineJob
+PlanUse = Literal["run", "page", "plan"]
+"""Use of a plan: to compute it, to write the page of what is there, or to print it without writing a file."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class ExperimentPlan:
     models      arm → pre-trainings for each pre-training seed: one, or two that are joined
     jobs        (arm, column) → job for each pair of seeds
     left_out    messages about parts that cannot be computed, with what to do about it
+    corpora     the corpora of the models
     """
 
     experiment: Experiment
@@ -61,6 +65,7 @@ class ExperimentPlan:
     models: Mapping[str, tuple[tuple[PretrainedModel, ...], ...]]
     jobs: Mapping[tuple[str, str], Mapping[SeedPair, Job]]
     left_out: tuple[str, ...]
+    corpora: Corpora
 
     @property
     def all_models(self) -> list[PretrainedModel]:
@@ -78,23 +83,27 @@ class ExperimentPlan:
         return unique([job for jobs in by_pair for (pretraining, _), job in jobs.items() if pretraining == seed])
 
 
-def make_plan(experiment: Experiment, request: ExperimentRequest, *, build_corpora: bool) -> ExperimentPlan:
-    """Return the plan of an experiment; write the rows of its tasks, and where `build_corpora` is true its corpora.
+def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUse) -> ExperimentPlan:
+    """Return the plan of an experiment; write the rows of its tasks, unless to print it, and its corpora to compute it.
 
     Raises InputError for arms and tasks that the experiment does not have, and where nothing can be computed.
     """
     scale = request.scale
     arms = _choose_arms(experiment, scale, request.arms)
     columns = _choose_columns(experiment, request.tasks)
-    data, without_data = _find_data(columns, request)
+    data, without_data = _find_data(columns, request, write=use != "plan")
     columns = tuple(column for column in columns if column.task is None or column.task in data)
     _check_not_empty(experiment, columns, without_data)
     for line in without_data:
         say(f"left out: {line}")
     kinds = [kind for arm in arms for kind in corpus_kinds(arm)]
     corpora = make_corpora(
-        request.corpus, request.out / "corpora", vocab_size=scale.vocabulary, kinds=kinds, build=build_corpora
+        request.corpus, request.out / "corpora", vocab_size=scale.vocabulary, kinds=kinds, build=use == "run"
     )
+    if use == "plan" and corpora.to_build:
+        check_text(corpora.texts, request.out / "corpora")
+        kept = {kind: reason for kind, reason in corpora.missing.items() if kind not in corpora.to_build}
+        corpora = replace(corpora, missing=kept)
     without_corpus = _without_corpus(arms, corpora)
     left_out = [*without_data, *without_corpus]
     arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in corpus_kinds(arm)))
@@ -117,7 +126,18 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, build_corpo
         if column.task is not None
     }
     return ExperimentPlan(
-        experiment, scale, request.out, seeds, pretraining_seeds, arms, columns, data, models, jobs, tuple(left_out)
+        experiment=experiment,
+        scale=scale,
+        out=request.out,
+        seeds=seeds,
+        pretraining_seeds=pretraining_seeds,
+        arms=arms,
+        columns=columns,
+        data=data,
+        models=models,
+        jobs=jobs,
+        left_out=tuple(left_out),
+        corpora=corpora,
     )
 
 
@@ -166,7 +186,9 @@ def _choose_columns(experiment: Experiment, tasks: tuple[str, ...]) -> tuple[Col
     return tuple(column for column in experiment.columns if not tasks or column.task in (None, *tasks))
 
 
-def _find_data(columns: Sequence[Column], request: ExperimentRequest) -> tuple[dict[str, TaskData], list[str]]:
+def _find_data(
+    columns: Sequence[Column], request: ExperimentRequest, *, write: bool
+) -> tuple[dict[str, TaskData], list[str]]:
     """Return the data of the tasks that have some, and a message for each of the others."""
     data: dict[str, TaskData] = {}
     left_out = []
@@ -178,5 +200,6 @@ def _find_data(columns: Sequence[Column], request: ExperimentRequest) -> tuple[d
             continue
         source, files = present
         limits = request.scale.rows_of.get(name, request.scale.rows)
-        data[name] = TaskData(task, source, make_subset(task, files, limits, request.out / "tasks"))
+        subset = make_subset(task, files, limits, request.out / "tasks", write=write)
+        data[name] = TaskData(task, source, subset)
     return data, left_out

@@ -13,9 +13,10 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra, RunFailed, Stopped
+from bertwright.experiments.forecast import forecast_experiment
 from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PretrainedModel, run_record
 from bertwright.experiments.page import write_page
-from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, make_plan
+from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, PlanUse, make_plan
 from bertwright.experiments.scores import COST, remaining_work
 from bertwright.experiments.spec import Experiment
 from bertwright.files import read_object, write_json
@@ -128,7 +129,7 @@ class ExperimentRun:
         source = _model_of(job, self.plan.out)
         _remove_outdated(job.folder, source)
         _, signalled = tune(
-            job.settings.model_copy(update={"device": self.device}),
+            job.settings.model_copy(update={"device": self.device, "learning_rate": job.learning_rate}),
             job.task,
             model=str(source),
             data=job.subset.folder,
@@ -149,22 +150,27 @@ def run_experiment(
     request: ExperimentRequest,
     *,
     command: str,
-    only_page: bool,
+    use: PlanUse,
     device: Device = "cpu",
     allow_other_numerics: bool,
 ) -> dict[str, Any]:
     """Compute the missing parts of an experiment and write its page; return the page, failures and remaining parts.
 
-    only_page: compute nothing. device: computes the missing parts; finished parts of another device are kept. Raises
-    InputError for bad input, and Stopped where a person stops it: the same call resumes it.
+    use: "page" computes nothing; "plan" computes and writes nothing, and returns models to train, hours and disk.
+    device: computes the missing parts; finished parts of another device are kept. Raises InputError for bad input, and
+    Stopped where a person stops it: the same call resumes it.
     """
-    if not only_page:
+    if use == "page":
+        _refuse_empty(request.out)
+    else:
         resolve_device(device)
-    plan = make_plan(experiment, request, build_corpora=not only_page)
+    plan = make_plan(experiment, request, use=use)
+    if use == "plan":
+        return forecast_experiment(plan, device=device)
     say(remaining_work(plan).text)
     run = ExperimentRun(plan, command, device, allow_other_numerics)
     try:
-        if not only_page:
+        if use == "run":
             run.carry_out()
     finally:
         page = run.page()
@@ -178,6 +184,15 @@ def run_experiment(
         "exit_code": 1 if run.failed else 0,
         "text": "\n".join([*_incidents(run), left.text, str(page)]),
     }
+
+
+def _refuse_empty(out: Path) -> None:
+    """Raise InputError where nothing of an experiment is in `out`, before a page without results is written there."""
+    if not any((out / name).is_dir() for name in ("corpora", "pretrained", "tuned")):
+        raise InputError(
+            f"--page: {out} holds no part of an experiment; expected the --out folder of an earlier run; to compute "
+            "one, leave --page out"
+        )
 
 
 def _incidents(run: ExperimentRun) -> Iterable[str]:

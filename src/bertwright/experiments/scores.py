@@ -159,14 +159,14 @@ def remaining_work(plan: ExperimentPlan) -> RemainingWork:
     """Return the unfinished parts of a plan, with the time that similar finished parts in the same folder took."""
     models = [model for model in plan.all_models if not model.is_finished]
     jobs = [job for job in plan.all_jobs if not job.is_finished]
-    times = [*_model_seconds(models, plan.out / "pretrained"), *_job_seconds(jobs, plan)]
+    times = [*model_seconds(models, plan.out / "pretrained"), *job_seconds(jobs, plan)]
     known = [seconds for seconds in times if seconds is not None]
     return RemainingWork(
         len(models), len(plan.all_models), len(jobs), len(plan.all_jobs), sum(known), len(times) - len(known)
     )
 
 
-def _model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
+def model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
     """Return the seconds each model still needs, by the mean speed of runs of the same system and size."""
     speeds = _speeds(folder)
     seconds: list[float | None] = []
@@ -188,7 +188,7 @@ def _speeds(folder: Path) -> Mapping[str, float]:
     return {kind: statistics.fmean(values) for kind, values in speeds.items()}
 
 
-def _job_seconds(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
+def job_seconds(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
     """Return the seconds of each fine-tuning: the mean of finished ones on the task, of its system and size if any."""
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job in plan.all_jobs:

@@ -101,7 +101,7 @@ def _answers(part: SubmissionFile, path: Path, model: str | None) -> Sequence[st
     task = with_columns(trained, text=text)
     rows = examples_of(task, table, require_label=False)
     encoded = CLASSIFICATION.encode(task, open_tokenizer(saved), rows, max_length)
-    predictions = decode(task, open_logits(saved)(encoded))
+    predictions = decode(task, open_logits(saved)(encoded), rows.location)
     say(f"{part.file}: {len(table):,} rows answered")
     if predictions.labels is None:
         return [f"{min(5.0, max(0.0, float(value))):.3f}" for value in predictions.values]

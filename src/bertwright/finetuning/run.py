@@ -14,25 +14,19 @@ from torch import nn
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.prepare import Prepared, prepare, schedule
+from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
-    add_auxiliary_loss,
-    add_bilstm,
-    check_settings,
     initial_model,
-    initial_weights,
-    open_initial_model,
     train_plan,
     with_files,
 )
 from bertwright.model.card import finetuning_card, origin
-from bertwright.model.folder import CARD, SavedModel, model_folder, save_model, weights_digest
+from bertwright.model.folder import CARD, model_folder, save_model
 from bertwright.model.hf_config import read_description
 from bertwright.tasks.binding import BoundTask
-from bertwright.tasks.feature_based import feature_task, frozen_encoder
-from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
-from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state, is_sharded
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_device, resolve_numerics
 from bertwright.training.loop import Plan, autocast, train
@@ -47,16 +41,6 @@ from bertwright.training.trial import (
     measure_step_seconds,
     most_fitting_rows,
 )
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """The bound task, the model to start from and its tokenizer, the same for every seed."""
-
-    bound: BoundTask
-    saved: SavedModel
-    tokenizer: BaseTokenizer
-    digests: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -115,7 +99,8 @@ def tune(
         raise InputError("--features needs one process; start it without torchrun")
     resolve_device(settings.device)  # refuse before a run folder is created
     with say_once(printed):
-        prepared = _prepare(settings, task, model, data, tokenizer, cache=out / "features")
+        prepared = prepare(settings, task, model, data, tokenizer, cache=out / "features")
+        settings = schedule(settings, prepared)
     source = model if model.startswith("random:") else str(Path(model))  # without a slash at the end
     run = start_run(
         out,
@@ -154,29 +139,6 @@ def tune(
     return result, signalled
 
 
-def _prepare(
-    settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None, *, cache: Path
-) -> Prepared:
-    """Open the model and read the data. `cache` is the folder for the states of a frozen encoder."""
-    saved, tokenizer = open_initial_model(source, folder)
-    check_settings(settings, saved.config, source)
-    kind = kind_of(task)
-    if settings.features:
-        kind.check_features(task)
-    saved = add_bilstm(settings, saved)
-    bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
-    digest = weights_digest(saved)
-    digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
-    if settings.features:
-        cached: Any = {"cache": cache, "weights": digest or f"{saved.source} {saved.config.vocab_size}"}
-        width, device = settings.lstm_width, settings.device
-        bound = feature_task(bound, settings.features, width=width, saved=saved, device=device, **cached)
-        encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
-        return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)
-    bound = add_auxiliary_loss(settings, bound, saved)
-    return Prepared(bound, initial_weights(settings, bound, saved), tokenizer, digests)
-
-
 def _resolved(
     settings: FinetuneSettings, run: RunFolder, processes: Processes, *, allow_other: bool
 ) -> tuple[Numerics, Processes]:
@@ -206,7 +168,7 @@ def _resolved(
 
 
 def _train_seed(
-    settings: FinetuneSettings,
+    settings: ScheduledSettings,
     prepared: Prepared,
     seed: int,
     run: RunFolder,
@@ -262,7 +224,7 @@ def _train_seed(
 
 
 def _what_fits(
-    settings: FinetuneSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
+    settings: ScheduledSettings, bound: BoundTask, model: nn.Module, plan: Plan, numerics: Numerics, parts: int
 ) -> str:
     """Return advice after a GPU ran out of memory: the largest batch size with which a trial step fits."""
     advice = (
@@ -339,7 +301,7 @@ class _Best:
 
 
 def _finish(
-    run: RunFolder, settings: FinetuneSettings, prepared: Prepared, seeds: list[dict[str, Any]]
+    run: RunFolder, settings: ScheduledSettings, prepared: Prepared, seeds: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds."""
     metric = next(iter(seeds[0]["scores"]))

@@ -1,13 +1,13 @@
 """Settings of a fine-tuning run (paper §4.1). This module is read for --help, so it imports no torch."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
 from bertwright.config import Number, Option, Positive, PositiveNumber, Settings, Share, Threads
 from bertwright.model.config import BackboneConfig, Way
-from bertwright.model.families.bilstm import TopConfig
-from bertwright.model.families.elmo import PairConfig
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.training.settings import Device
 
@@ -16,17 +16,17 @@ Width = Annotated[int, Field(ge=2, lt=2**24, multiple_of=2)]
 
 
 class FinetuneSettings(Settings):
-    """All settings that decide a fine-tuning run; the defaults are the paper's."""
+    """All settings that decide a fine-tuning run. `schedule.py` chooses those of the schedule that are None."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
     numeric: ClassVar[frozenset[str]] = frozenset({"device", "activation_checkpointing"})
-    epochs: Annotated[Positive, Option("schedule")] = 3
-    """Number of passes over the training data."""
-    batch_size: Annotated[Positive, Option("schedule")] = 32
-    """Number of examples per step."""
+    epochs: Annotated[Positive | None, Option("schedule")] = None
+    """Number of passes over the training data. Default: 3, more for few rows."""
+    batch_size: Annotated[Positive | None, Option("schedule")] = None
+    """Number of examples per step. Default: 8, 16 or 32, by the number of rows."""
     learning_rate: Annotated[PositiveNumber | None, Option("optimiser")] = None
-    """Peak learning rate. Default: 3e-5 for models at least 768 wide, 6.25e-5 for a GPT-1, 3e-4 for narrower models,
-    1e-3 with --features."""
+    """Peak learning rate. Default: by the width of the model, 5e-4 for 128, 1e-4 for 384, 3e-5 for 768; 6.25e-5 for a
+    GPT-1, 1e-3 with --features."""
     head_learning_rate: Annotated[PositiveNumber | None, Option("optimiser")] = None
     """Peak learning rate of the new output layer. Default: --learning-rate."""
     layer_decay: Annotated[float, Field(gt=0, le=1), Option("optimiser")] = 1.0
@@ -65,27 +65,14 @@ class FinetuneSettings(Settings):
     device: Annotated[Device, Option("machine")] = "cpu"
     """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
 
-    def rate(self, config: BackboneConfig) -> float:
-        """Return the peak learning rate for a model of that shape.
-
-        The defaults are the paper's grid from 768 wide on, GPT-1's own rate, and the grid of the released small models.
-        """
-        if self.learning_rate or self.features:
-            return self.learning_rate or 1e-3
-        backbone = config.inner if isinstance(config, TopConfig) else config
-        sides = (backbone.left, backbone.right) if isinstance(backbone, PairConfig) else (backbone,)
-        width = max(side.hidden for side in sides)
-        return 3e-4 if width < 768 else 6.25e-5 if isinstance(backbone, GPTConfig) else 3e-5
-
-    def warmup_of(self, config: BackboneConfig) -> float:
-        """Return the fraction of the steps over which the learning rate of a model of that shape rises."""
-        if self.warmup is not None:
-            return self.warmup
-        backbone = config.inner if isinstance(config, TopConfig) else config
-        return 0.002 if isinstance(backbone, GPTConfig) and not self.features else 0.1
-
     def language_weight(self, config: BackboneConfig) -> float:
         """Return the weight of the next-token loss for a model of that shape; 0: there is no such loss."""
         if self.lm_weight is not None or self.features:
             return self.lm_weight or 0.0
         return 0.5 if isinstance(config, GPTConfig) else 0.0
+
+
+FINETUNE_RECIPES: Mapping[str, FinetuneSettings] = MappingProxyType(
+    {"paper": FinetuneSettings(epochs=3, batch_size=32, learning_rate=3e-5, warmup=0.1)}
+)
+"""Settings of the paper (§A.3): one point of its grid, for BERT base and large."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
+from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import Backbone, part_prefixes
 from bertwright.model.config import BackboneConfig, attends_both_ways
@@ -114,10 +115,12 @@ def add_bilstm(settings: FinetuneSettings, saved: SavedModel) -> SavedModel:
     return replace(saved, config=TopConfig(inner=saved.config, width=settings.bilstm), weights=weights)
 
 
-def add_auxiliary_loss(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> BoundTask:
+def add_auxiliary_loss(
+    settings: FinetuneSettings, bound: BoundTask, *, saved: SavedModel, tokenizer: BaseTokenizer
+) -> BoundTask:
     """Return the bound task with the next-token loss where settings and model have one; else unchanged."""
     weight = settings.language_weight(saved.config)
-    return with_language(bound, saved, weight) if weight else bound
+    return with_language(bound, saved, weight=weight, num_pieces=tokenizer.vocab_size) if weight else bound
 
 
 def initial_weights(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> SavedModel:
@@ -155,19 +158,19 @@ def initial_model(settings: FinetuneSettings, bound: BoundTask, saved: SavedMode
     return model
 
 
-def train_plan(settings: FinetuneSettings, bound: BoundTask, config: BackboneConfig, seed: int) -> Plan:
+def train_plan(settings: ScheduledSettings, bound: BoundTask, config: BackboneConfig, seed: int) -> Plan:
     """Return the steps of a seed and their learning rates, without validation."""
-    rate = settings.rate(config)
+    rate = settings.learning_rate
     return Plan(
         steps=settings.epochs * -(-len(bound.lengths) // settings.batch_size),
         seed=seed,
         optimizer=OptimizerSettings(
             learning_rate=rate,
-            warmup=settings.warmup_of(config),
+            warmup=settings.warmup,
             weight_decay=settings.weight_decay,
             bias_correction=settings.bias_correction,
         ),
-        scale=lambda name: _scale(name, bound.head, settings, config.layers, rate),
+        scale=lambda parameter: _scale(parameter, bound.head, settings, config.layers, rate),
     )
 
 

@@ -1,7 +1,7 @@
 """checkpoint of another format → model folder: the form that all importers return, its checks, the writing."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,15 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 class ForeignCheckpoint:
     """A checkpoint of another format, as its importer read it.
 
-    source       path of the checkpoint, for messages
-    layout       the format that was recognised, for the report
-    weights      tensors by bertwright's parameter names
-    labels       label names in the order of the outputs
-    left_out     names of tensors that are not weights, such as an optimiser's moments
-    extra        notes of a task, where the folder was written by bertwright
-    multi_label  True where a classifier of texts may give several labels at once, or none
+    source         path of the checkpoint, for messages
+    layout         the format that was recognised, for the report
+    weights        tensors by bertwright's parameter names
+    labels         label names in the order of the outputs
+    left_out       names of tensors that are not weights, such as an optimiser's moments
+    extra          notes of a task, where the folder was written by bertwright
+    multi_label    True where a classifier of texts may give several labels at once, or none
+    name_in_file   bertwright's name of a parameter → its name in the files, for messages
+    is_transposed  True for the name of a parameter that the files hold transposed, for messages
     """
 
     source: str
@@ -40,6 +42,8 @@ class ForeignCheckpoint:
     left_out: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
     multi_label: bool = False
+    name_in_file: Callable[[str], str] = str
+    is_transposed: Callable[[str], bool] = lambda _: False
 
 
 def check_complete(foreign: ForeignCheckpoint) -> None:
@@ -69,15 +73,22 @@ def _check_tensors(foreign: ForeignCheckpoint, expected: Mapping[str, tuple[int,
     actual = {name: tuple(tensor.shape) for name, tensor in foreign.weights.items()}
     missing = sorted(expected.keys() - actual.keys())
     unknown = sorted(name for name in actual.keys() - expected.keys() if not name.startswith("pooler."))
-    problems = [f"missing: {', '.join(missing)}"] if missing else []
-    problems += [f"unknown: {', '.join(unknown)}"] if unknown else []
-    problems += [
-        f"{name} is {actual[name]}, not {shape}" for name, shape in expected.items() if actual.get(name, shape) != shape
-    ]
+    problems = [f"missing: {_names_in_file(foreign, missing)}"] if missing else []
+    problems += [f"unknown: {_names_in_file(foreign, unknown)}"] if unknown else []
+    for name, shape in expected.items():
+        if actual.get(name, shape) != shape:
+            order = -1 if foreign.is_transposed(name) else 1
+            problems.append(f"{foreign.name_in_file(name)} is {actual[name][::order]}, not {shape[::order]}")
     if problems:
         raise InputError(f"{foreign.source}: not a complete {foreign.architecture}; {'; '.join(problems)}")
     if broken := [name for name, tensor in foreign.weights.items() if not bool(tensor.isfinite().all())]:
-        raise InputError(f"{foreign.source}: infinite values or values that are no numbers in {', '.join(broken)}")
+        names = _names_in_file(foreign, broken)
+        raise InputError(f"{foreign.source}: infinite values or values that are no numbers in {names}")
+
+
+def _names_in_file(foreign: ForeignCheckpoint, names: Sequence[str]) -> str:
+    """Return the names of parameters as the files have them, with commas between."""
+    return ", ".join(map(foreign.name_in_file, names))
 
 
 def write_checkpoint(foreign: ForeignCheckpoint, out: Path) -> None:

@@ -102,11 +102,12 @@ def is_google_checkpoint(source: Path) -> bool:
     return index_file(_without_index(source)).is_file() or (source.is_file() and is_table(source))
 
 
-def read_google(source: Path, *, cased: bool | None) -> ForeignCheckpoint:
+def read_google(source: Path, *, cased: bool | None, as_wordpiece: bool = False) -> ForeignCheckpoint:
     """Read a checkpoint in Google's format.
 
-    source  its folder, or the prefix of its files such as DIR/model.ckpt-343, where the folder holds several
-    cased   True where the vocabulary keeps upper case; None: as tokenizer_config.json says
+    source        its folder, or the prefix of its files such as DIR/model.ckpt-343, where the folder holds several
+    cased         True where the vocabulary keeps upper case; None: as tokenizer_config.json says
+    as_wordpiece  True to read a vocabulary of another convention as WordPiece
 
     The heads decide the architecture. An optimiser's moments and the step counter are not read. Labels are empty:
     Google's files do not hold them.
@@ -119,7 +120,7 @@ def read_google(source: Path, *, cased: bool | None) -> ForeignCheckpoint:
     bundle = open_bundle(prefix)
     names = _parameter_names(bundle)
     architecture = _architecture(names, bundle.prefix)
-    tokenizer = _tokenizer(folder, cased)
+    tokenizer = _tokenizer(folder, cased, as_wordpiece=as_wordpiece)
     config = _config(_required_file(folder, "bert_config.json"), tokenizer)
     weights = {parameter: _read_weight(bundle, name) for name, parameter in names.items()}
     return ForeignCheckpoint(
@@ -130,6 +131,8 @@ def read_google(source: Path, *, cased: bool | None) -> ForeignCheckpoint:
         weights=_with_fused_attention(weights, bundle.prefix),
         tokenizer=tokenizer,
         left_out=tuple(name for name in bundle.entries if name not in names),
+        name_in_file=_variable_name,
+        is_transposed=lambda name: _variable_name(name).endswith(_TRANSPOSED),
     )
 
 
@@ -186,7 +189,7 @@ def _config(path: Path, tokenizer: Tokenizer) -> EncoderConfig:
         raise InputError(f"{path}: {'; '.join(errors)}") from None
 
 
-def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
+def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool) -> Tokenizer:
     path = folder / "tokenizer_config.json"
     settings = read_object(path) if path.is_file() else {}
     lower, strip = settings.get("do_lower_case"), settings.get("strip_accents")
@@ -200,7 +203,7 @@ def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
         raise InputError(f"{path}: do_lower_case is {lower}, but {option} was given; they must agree")
     if strip is is_cased:
         raise InputError(f"{path}: strip_accents is {strip}; Google's rules strip accents unless upper case is kept")
-    return import_vocabulary(_required_file(folder, "vocab.txt"), cased=is_cased)
+    return import_vocabulary(_required_file(folder, "vocab.txt"), cased=is_cased, as_wordpiece=as_wordpiece)
 
 
 def _parameter_names(bundle: Bundle) -> dict[str, str]:
@@ -229,6 +232,19 @@ def _parameter_name(name: str) -> str | None:
     return parameter and parameter.replace("#", layer[1])
 
 
+def _variable_name(parameter: str) -> str:
+    """Return Google's variable of a parameter by bertwright's name; an unknown name is returned as it is."""
+    plain = parameter.replace(".qkv.", ".query.")
+    layer = re.search(r"\.(\d+)\.", plain)
+    ours = plain.replace(layer[0], ".#.", 1) if layer else plain
+    variable = next((name for name, known in _VARIABLES.items() if known == ours), None)
+    if variable is None:
+        return parameter
+    if plain != parameter:
+        variable = variable.replace("/query/", "/{query,key,value}/")
+    return variable.replace("#", layer[1]) if layer else variable
+
+
 def _architecture(names: Mapping[str, str], prefix: Path) -> str:
     modules = {name: parameter.partition(".")[0] for name, parameter in names.items()}
     heads = frozenset(modules.values()) - {"encoder", "pooler"}
@@ -253,10 +269,12 @@ def _with_fused_attention(weights: Mapping[str, Tensor], prefix: Path) -> dict[s
     for query in [name for name in weights if ".attention.query." in name]:
         names = [query.replace(".query.", f".{part}.") for part in ("query", "key", "value")]
         if missing := [name for name in names if name not in weights]:
-            raise InputError(f"{prefix}: {query} is there, but not {', '.join(missing)}")
+            absent = ", ".join(map(_variable_name, missing))
+            raise InputError(f"{prefix}: {_variable_name(query)} is there, but not {absent}")
         parts = [fused.pop(name) for name in names]
         if len({part.shape for part in parts}) > 1:
-            shapes = ", ".join(f"{name} is {tuple(part.shape)}" for name, part in zip(names, parts, strict=True))
-            raise InputError(f"{prefix}: {shapes}; they must have the same shape")
+            shapes = {_variable_name(name): tuple(part.shape)[::-1] for name, part in zip(names, parts, strict=True)}
+            listed = ", ".join(f"{variable} is {shape}" for variable, shape in shapes.items())
+            raise InputError(f"{prefix}: {listed}; they must have the same shape")
         fused[query.replace(".query.", ".qkv.")] = torch.cat(parts)
     return fused

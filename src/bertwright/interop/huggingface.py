@@ -27,16 +27,15 @@ from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.model.bert import ARCHITECTURES, Head, architecture_of
 from bertwright.model.config import encoder_shape
 from bertwright.model.families.bert import BERT_FAMILY
-from bertwright.model.hf_config import MULTI_LABEL
-from bertwright.model.hf_weights import read_safetensors
-from bertwright.text.vocabulary import Rules, has_casing, read_vocabulary
+from bertwright.model.hf_config import MULTI_LABEL, read_labels
+from bertwright.model.hf_weights import named_weights, read_safetensors
+from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
+from bertwright.text.vocabulary import Rules, has_casing, read_folder, read_vocabulary, refuse_unwritable_pieces
 from bertwright.text.wordpiece import Tokenizer
 
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 _HEADS: tuple[Head, ...] = ("pooler", "masked_lm", "next_sentence", "classifier", "span")
 _LFS_POINTER = b"version https://git-lfs"
-_PARALLEL_PREFIX = "module."
-"""Prefix that torch's DataParallel adds to every name."""
 _ALLOWED_CALLS = {
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
@@ -126,26 +125,35 @@ def is_huggingface_folder(folder: Path) -> bool:
     return (folder / "config.json").is_file()
 
 
-def read_huggingface(folder: Path, *, cased: bool | None = None) -> ForeignCheckpoint:
-    """Read a folder. `cased` is needed only where the tokenizer's files do not say whether upper case is kept.
+def read_huggingface(
+    folder: Path, *, cased: bool | None = None, as_wordpiece: bool = False, reads_labels: bool = True
+) -> ForeignCheckpoint:
+    """Read a folder.
+
+    cased         is needed only where the tokenizer's files do not say whether upper case is kept
+    as_wordpiece  True to read a vocabulary of another convention, or of another tokenizer, as WordPiece
+    reads_labels  False where the caller has other label names; those of config.json may then be unusable
 
     Raises InputError for missing or broken files, for tensors that no BERT has, and for heads that fit several
     architectures.
     """
     path = folder / "config.json"
-    described = BERT_FAMILY.config_from_json(read_object(path), path)
+    settings = read_object(path)
+    id2label = settings.pop("id2label", None)
+    described = BERT_FAMILY.config_from_json(settings, path)
     raw, files = read_weights(folder)
-    weights = BERT_FAMILY.weights_from_foreign(_without_parallel_prefix(raw), str(folder))
+    weights = named_weights(raw, described, str(folder))
     architecture = _architecture(weights, described.architecture, folder)
     if (folder / "modules.json").is_file():
         say(f"{folder}: is a model of sentence-transformers; its pooling and the layers after it are not imported")
     classes = num_outputs(weights, str(folder))
-    labels = described.labels if classes else ()
+    has_labels = classes > 0 and architecture != "BertForMultipleChoice"
+    labels = read_labels(id2label or {}, path) if has_labels and reads_labels else ()
     if architecture == "BertForSequenceClassification" and "task" not in described.extra:
-        _refuse_problem(described.raw.get("problem_type"), classes, folder / "config.json")
-    if labels and len(labels) != classes and architecture != "BertForMultipleChoice":
+        _refuse_problem(described.raw.get("problem_type"), classes, path)
+    if labels and len(labels) != classes:
         raise InputError(
-            f"{folder / 'config.json'}: id2label names {len(labels)} labels, but there are {classes} outputs"
+            f"{path}: id2label names {len(labels)} labels, but there are {classes} outputs; name each output (--label)"
         )
     return ForeignCheckpoint(
         source=str(folder),
@@ -153,10 +161,11 @@ def read_huggingface(folder: Path, *, cased: bool | None = None) -> ForeignCheck
         config=encoder_shape(described.config, str(folder)),
         architecture=architecture,
         weights=weights,
-        tokenizer=_tokenizer(folder, cased),
-        labels=() if architecture == "BertForMultipleChoice" else labels,
+        tokenizer=_tokenizer(folder, cased, as_wordpiece=as_wordpiece),
+        labels=labels,
         extra=described.extra,
         multi_label=described.raw.get("problem_type") == MULTI_LABEL,
+        name_in_file=lambda name: BERT_FAMILY.name_in_file(name, raw),
     )
 
 
@@ -240,12 +249,6 @@ def num_outputs(weights: Mapping[str, Tensor], source: str) -> int:
     return len(weight)
 
 
-def _without_parallel_prefix(raw: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    if raw and all(name.startswith(_PARALLEL_PREFIX) for name in raw):
-        return {name.removeprefix(_PARALLEL_PREFIX): tensor for name, tensor in raw.items()}
-    return raw
-
-
 def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path) -> str:
     """Return the class whose heads the weights have: the one that config.json names, else the only one that fits.
 
@@ -268,16 +271,23 @@ def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path
     return fitting[0] if fitting else "BertModel"
 
 
-def _tokenizer(folder: Path, cased: bool | None) -> Tokenizer:
-    vocabulary = folder / "vocab.txt"
+def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool) -> Tokenizer:
+    vocabulary, base = folder / "vocab.txt", None
+    if not as_wordpiece:
+        refuse_other_rules(folder)
     if vocabulary.is_file() and not has_casing(folder):
         if cased is None:
             raise InputError(
                 f"{folder}: its files do not say whether upper case is kept; give --casing cased or --casing uncased"
             )
-        return Tokenizer(read_vocabulary(vocabulary), Rules(cased=cased, strip_accents=not cased))
-    tokenizer = Tokenizer.load(folder)
-    if cased is not None and cased != tokenizer.cased:
-        casing = "cased" if tokenizer.cased else "uncased"
+        pieces, rules = read_vocabulary(vocabulary), Rules(cased=cased, strip_accents=not cased)
+    else:
+        pieces, rules, base = read_folder(folder, as_wordpiece=as_wordpiece)
+    if cased not in (None, rules.cased):
+        casing = "cased" if rules.cased else "uncased"
         raise InputError(f"{folder}: its tokenizer's files say {casing}; leave --casing out")
-    return tokenizer
+    source = f"the vocabulary of {folder}"
+    if not as_wordpiece:
+        refuse_other_vocabulary(pieces, source)
+    refuse_unwritable_pieces(pieces, source)
+    return Tokenizer(pieces, rules, base=base, place=source)

@@ -35,13 +35,15 @@ def import_model(
     labels: Sequence[str] = (),
     text: Sequence[str] = (),
     task: str | None = None,
+    as_wordpiece: bool = False,
 ) -> dict[str, Any]:
     """Make the model folder `out` from the checkpoint of a BERT or a GPT-1; return its description.
 
-    source  a folder, the prefix of a checkpoint in Google's format, or hub:NAME
-    labels  names for the outputs of a classifier, where its files hold none
-    text    columns of a table that a classifier reads
-    task    squad1 or squad2 for a model of spans; None is squad1
+    source        a folder, the prefix of a checkpoint in Google's format, or hub:NAME
+    labels        names for the outputs of a classifier, in place of those in its files
+    text          columns of a table that a classifier reads
+    task          squad1 or squad2 for a model of spans; None is squad1
+    as_wordpiece  True to read a vocabulary of another convention, or of another tokenizer, as WordPiece
     """
     if out.exists():
         raise InputError(f"{out}: exists already; name another folder or remove it")
@@ -50,14 +52,14 @@ def import_model(
         raise InputError("the checkpoint has no name: expected a folder, the prefix of Google's files, or hub:NAME")
     with _on_disk(source) as path:
         if openai.is_gpt1(path):
-            if cased is not None or labels or text or task:
+            if cased is not None or labels or text or task or as_wordpiece:
                 raise InputError(
-                    f"{source}: is a GPT-1: its text is lower-cased; it has no labels, columns or task. Leave these "
-                    "options out"
+                    f"{source}: is a GPT-1: its text is lower-cased and split into byte pairs; it has no labels, "
+                    "columns or task. Leave these options out"
                 )
             foreign = openai.read_gpt(path)
         else:
-            foreign = _read(path, source, cased=cased)
+            foreign = _read(path, source, cased=cased, as_wordpiece=as_wordpiece, reads_labels=not labels)
             foreign = _with_task(_with_label_names(foreign, labels), text, task)
         write_checkpoint(foreign, out)
     result = {
@@ -103,12 +105,8 @@ def _with_label_names(foreign: ForeignCheckpoint, labels: Sequence[str]) -> Fore
         )
     if any(not label.strip() or not label.isprintable() for label in labels):
         raise InputError(f"--label {', '.join(map(repr, labels))}: expected printable texts of one line, not empty")
-    if not labels and any(not label.strip() for label in foreign.labels):
-        raise InputError(f"{foreign.source}: one of its labels is empty; name them (--label)")
-    if not labels and len(set(foreign.labels)) != len(foreign.labels):
-        raise InputError(
-            f"{foreign.source}: its labels are {', '.join(foreign.labels)}; name each differently (--label)"
-        )
+    if not labels:
+        _refuse_labels(foreign.labels, foreign.source)
     if noted := _noted_labels(foreign):
         if labels and tuple(labels) != noted:
             raise InputError(
@@ -118,6 +116,18 @@ def _with_label_names(foreign: ForeignCheckpoint, labels: Sequence[str]) -> Fore
         return replace(foreign, labels=foreign.labels or noted)
     names = tuple(labels) or foreign.labels or tuple(f"LABEL_{index}" for index in range(classes))
     return replace(foreign, labels=names)
+
+
+def _refuse_labels(labels: Sequence[str], source: str) -> None:
+    """Raise InputError for label names of the files that are empty or alike."""
+    for index, label in enumerate(labels):
+        if not label.strip():
+            raise InputError(f"{source}: the label of output {index} is empty: {label!r}; name each output (--label)")
+        if label in labels[:index]:
+            raise InputError(
+                f"{source}: the outputs {labels.index(label)} and {index} have the same label {label!r}; name each "
+                "differently (--label)"
+            )
 
 
 def _noted_labels(foreign: ForeignCheckpoint) -> tuple[str, ...]:
@@ -173,11 +183,11 @@ def _with_note(foreign: ForeignCheckpoint, task: TaskSpec) -> ForeignCheckpoint:
     return replace(foreign, extra={**foreign.extra, **note})
 
 
-def _read(path: Path, source: str, *, cased: bool | None) -> ForeignCheckpoint:
+def _read(path: Path, source: str, *, cased: bool | None, as_wordpiece: bool, reads_labels: bool) -> ForeignCheckpoint:
     if path.is_dir() and huggingface.is_huggingface_folder(path):
-        return huggingface.read_huggingface(path, cased=cased)
+        return huggingface.read_huggingface(path, cased=cased, as_wordpiece=as_wordpiece, reads_labels=reads_labels)
     if google.is_google_checkpoint(path):
-        return google.read_google(path, cased=cased)
+        return google.read_google(path, cased=cased, as_wordpiece=as_wordpiece)
     if not path.exists():
         raise InputError(f"{source}: there is no such folder; for a model of the Hugging Face Hub write hub:NAME")
     raise InputError(

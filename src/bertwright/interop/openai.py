@@ -24,7 +24,15 @@ from bertwright.errors import InputError
 from bertwright.files import read_json, read_object
 from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.interop.huggingface import read_weights
-from bertwright.model.families.gpt import GPT_ARCHITECTURE, GPT_FAMILY, GPT_MODEL_TYPE, GPTConfig, is_constant
+from bertwright.model.families.gpt import (
+    GPT_ARCHITECTURE,
+    GPT_FAMILY,
+    GPT_MODEL_TYPE,
+    GPTConfig,
+    is_constant,
+    is_transposed,
+)
+from bertwright.model.hf_weights import wrapper_prefix
 from bertwright.text.bpe import BPETokenizer, read_bpe
 
 _SHAPES = "params_shapes.json"
@@ -84,7 +92,9 @@ def _read_huggingface(folder: Path) -> ForeignCheckpoint:
         architecture=GPT_ARCHITECTURE,
         weights=GPT_FAMILY.weights_from_foreign(stored, str(folder)),
         tokenizer=BPETokenizer.load(folder),
-        left_out=tuple(filter(is_constant, stored)),
+        left_out=tuple(name for name in stored if is_constant(name.removeprefix(wrapper_prefix(stored)))),
+        name_in_file=lambda name: GPT_FAMILY.name_in_file(name, stored),
+        is_transposed=is_transposed,
     )
 
 

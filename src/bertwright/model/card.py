@@ -163,12 +163,16 @@ def _card(
     tags = "".join(f"- {tag}\n" for tag in [*(["bert"] if standard else []), "bertwright"])
     stored_class = described["architectures"][0]
     readers = f"is read by transformers (`{stored_class}`) as well" if standard else "is read by bertwright alone"
+    tokens = (
+        "\n\nThe same token ids in transformers: `AutoTokenizer.from_pretrained('FOLDER', split_special_tokens=True)`. "
+        "Without the option, the name of a special token in a text is read as that token."
+    )
     calls = "\n".join(f"    {call}" for call in use)
     results = f"{data_of_numbers}\n\n{_list(numbers)}" if numbers else "There was no validation."
     return (
         f"---\nlibrary_name: {'transformers' if standard else 'bertwright'}\n{pipeline_tag}"
         f"tags:\n{tags}---\n\n# {title}\n\n"
-        f"Made with bertwright {__version__}. The folder {readers}.\n\n"
+        f"Made with bertwright {__version__}. The folder {readers}.{tokens if standard else ''}\n\n"
         f"    import bertwright as bw\n\n    model = bw.load('FOLDER')\n{calls}\n\n"
         f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from the defaults:\n\n{_list(settings)}\n\n"
         f"## Numbers\n\n{results}\n\n## Limits\n\n{_list(limits)}\n"

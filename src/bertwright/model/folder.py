@@ -2,9 +2,10 @@
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from bertwright.files import atomic_folder, check_digest, file_digest, note_dige
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig, size_config
 from bertwright.model.hf_config import MULTI_LABEL, describe_model, read_description
-from bertwright.model.hf_weights import foreign_hint, named_weights, stored_names, stored_tensors
+from bertwright.model.hf_weights import foreign_hint, name_in_file, named_weights, stored_names, stored_tensors
 from bertwright.model.system import SYSTEMS, system_config
 from bertwright.shipped import folder_of, shipped
 
@@ -179,14 +180,17 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         raise InputError(f"{source}: not a model folder (no config.json){hint}; a size is written random:SIZE{others}")
     description = read_description(folder / "config.json")
     digest = check_digest(folder / WEIGHTS)  # first: a damaged file explains any later error
-    weights = named_weights(stored_tensors(folder), description, str(folder / WEIGHTS))
-    _check_weights(description.config, weights, str(folder))
+    tensors = stored_tensors(folder)
+    weights = named_weights(tensors, description, str(folder / WEIGHTS))
+    architecture = description.architecture or "BertModel"
+    in_file = partial(name_in_file, config=description.config, architecture=architecture, stored=tensors)
+    _check_weights(description.config, weights, str(folder), in_file=in_file)
     return SavedModel(
         str(folder),
         description.config,
         weights,
         tokenizer=folder,
-        architecture=description.architecture or "BertModel",
+        architecture=architecture,
         labels=description.labels,
         extra=description.extra,
         digest=digest,
@@ -203,10 +207,12 @@ def weights_digest(saved: SavedModel) -> str | None:
     return None if saved.weights is None else saved.digest or file_digest(Path(saved.source) / WEIGHTS)
 
 
-def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], source: str) -> None:
+def _check_weights(
+    config: BackboneConfig, weights: Mapping[str, Tensor], source: str, *, in_file: Callable[[str], str]
+) -> None:
     """Raise InputError where the backbone's weights are not exactly those of the configuration in config.json.
 
-    Sizes are compared before memory is allocated.
+    in_file: name of a parameter → its name in the file. Sizes are compared before memory is allocated.
     """
     stored = sum(name.startswith("encoder.") for name in weights)
     if config.layers > stored:  # each layer has several
@@ -221,12 +227,12 @@ def _check_weights(config: BackboneConfig, weights: Mapping[str, Tensor], source
         if tensor is None and layer_of(name) in present:  # `load_weights` names a tensor that is missing in a layer
             continue
         if tensor is None:
-            raise InputError(f"{source}: the model has no weights for {name}, which config.json asks for")
+            raise InputError(f"{source}: the model has no weights for {in_file(name)}, which config.json asks for")
         if tuple(tensor.shape) != shape:
-            raise InputError(f"{source}: {name} has shape {tuple(tensor.shape)}, expected {shape}")
+            raise InputError(f"{source}: {in_file(name)} has shape {tuple(tensor.shape)}, expected {shape}")
     surplus = [name for name in weights if name.startswith("encoder.") and name not in wanted]
     if surplus:
-        shown = ", ".join(surplus[:3]) + ", …" * (len(surplus) > 3)
+        shown = ", ".join(map(in_file, surplus[:3])) + ", …" * (len(surplus) > 3)
         raise InputError(f"{source}: {len(surplus)} tensors do not belong to the model of config.json: {shown}")
 
 
@@ -247,19 +253,21 @@ def load_weights(module: nn.Module, saved: SavedModel, *, fresh: tuple[str, ...]
     if saved.weights is None:
         return
     parameters = module.state_dict()
+    in_file = partial(name_in_file, config=saved.config, architecture=saved.architecture)
     missing = [name for name in parameters if name not in saved.weights and not name.startswith(fresh or ("\0",))]
     if missing:
-        raise InputError(f"{saved.source}: the model has no weights for {', '.join(missing[:3])}, which this use needs")
+        names = ", ".join(map(in_file, missing[:3]))
+        raise InputError(f"{saved.source}: the model has no weights for {names}, which this use needs")
     for name, parameter in parameters.items():
         tensor = saved.weights.get(name)
         if tensor is None or (name.startswith(fresh or ("\0",)) and tensor.shape != parameter.shape):
             continue
         if tensor.shape != parameter.shape:
             raise InputError(
-                f"{saved.source}: {name} has shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
+                f"{saved.source}: {in_file(name)} has shape {tuple(tensor.shape)}, expected {tuple(parameter.shape)}"
             )
         if name.startswith("encoder.") and not bool(tensor.isfinite().all()):
-            raise InputError(f"{saved.source}: {name} holds infinite values or values that are no numbers")
+            raise InputError(f"{saved.source}: {in_file(name)} holds infinite values or values that are no numbers")
         with torch.no_grad():
             parameter.copy_(tensor)
 

@@ -71,12 +71,36 @@ def labels_to_json(labels: tuple[str, ...]) -> dict[str, Any]:
 
 
 def read_labels(id2label: Any, path: Path) -> tuple[str, ...]:
-    """Return the label names of `id2label` in the order of the outputs; InputError for anything else."""
-    labels = [id2label.get(str(index)) for index in range(len(id2label))] if isinstance(id2label, dict) else [None]
-    if not all(isinstance(label, str) and not UNWRITABLE.search(label) for label in labels):
-        last = max(0, len(labels) - 1)
-        raise InputError(f"{path}: id2label must name the labels 0 to {last}, each a text; got {id2label!r}")
-    return tuple(map(str, labels))
+    """Return the label names of `id2label` in the order of the outputs.
+
+    Raises InputError, with the output and its name, for a name that is missing, is no text, or would break a table.
+    """
+    advice = "correct it, or give all names to bertwright import: --label NAME, once for each output"
+    if not isinstance(id2label, dict):
+        kind = f"a {type(id2label).__name__}"
+        raise InputError(
+            f"{path}: expected an object in id2label, number of an output → its name, got {kind}; {advice}"
+        )
+    labels = []
+    for index in range(len(id2label)):
+        if str(index) not in id2label:
+            numbers = ", ".join(list(id2label)[:8])
+            raise InputError(
+                f"{path}: id2label has {len(id2label)} names, and none of them for output {index}: its keys are "
+                f"{numbers}; {advice}"
+            )
+        label = id2label[str(index)]
+        if not isinstance(label, str):
+            raise InputError(
+                f"{path}: id2label: expected a text as the name of output {index}, got {label!r}; {advice}"
+            )
+        if UNWRITABLE.search(label):
+            raise InputError(
+                f"{path}: id2label: the name of output {index} is {label!r}; a control character in it would break a "
+                f"table; {advice}"
+            )
+        labels.append(label)
+    return tuple(labels)
 
 
 def notes_in(raw: Mapping[str, Any], path: Path) -> dict[str, Any]:

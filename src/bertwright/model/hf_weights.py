@@ -1,7 +1,7 @@
 """parameters ↔ tensors of a model folder: under the names of transformers, or under our own names."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import torch
@@ -22,6 +22,8 @@ _FOREIGN_FILES = (
     "*.ckpt.index",
 )
 """Files of weights in other formats; `bertwright import` reads some of them."""
+_WRAPPERS = ("module.", "_orig_mod.", "model.")
+"""Prefixes that DataParallel, torch.compile and a module with the model as its only part add to every name."""
 _QKV = ("query", "key", "value")
 
 
@@ -37,20 +39,48 @@ def named_weights(tensors: Mapping[str, Tensor], description: ModelDescription, 
     """Return the tensors of a model folder under our names, in fp32; InputError for tensors that do not belong."""
     family = stored_family(description.raw)
     if family is not None:
-        return family.weights_from_foreign(tensors, source)
+        tied = description.raw.get("tie_word_embeddings") is not False
+        return family.weights_from_foreign(tensors, source, tied=tied)
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise InputError(f"{source}: {name} is {tensor.dtype}; weights are floating-point numbers")
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def our_names(tensors: Mapping[str, Tensor], table: Mapping[str, str], *, kind: str, source: str) -> dict[str, Tensor]:
+def name_in_file(name: str, config: BackboneConfig, architecture: str, stored: Collection[str] = ()) -> str:
+    """Return the name of a parameter in the file of a model folder, for messages; see `Family.name_in_file`."""
+    family = family_of(config)
+    if isinstance(family, TransformersFamily) and family.is_standard(config, architecture):
+        return family.name_in_file(name, stored)
+    return name
+
+
+def wrapper_prefix(names: Collection[str]) -> str:
+    """Return the prefix that wrappers of a model added to all names; empty where there is none."""
+    prefix = ""
+    while names:
+        wrapped = [wrapper for wrapper in _WRAPPERS if all(name.startswith(prefix + wrapper) for name in names)]
+        if not wrapped:
+            break
+        prefix += wrapped[0]
+    return prefix
+
+
+def our_names(
+    tensors: Mapping[str, Tensor],
+    table: Mapping[str, str],
+    *,
+    kind: str,
+    source: str,
+    in_file: Mapping[str, str] | None = None,
+) -> dict[str, Tensor]:
     """Return stored tensors under our names; `table` maps each of our modules to the stored module.
 
+    in_file: name of a tensor → its name in the file, which may be older or have a prefix; None: the same names.
     Raises InputError with the names of all tensors that do not belong to a model of this kind.
     """
     back = {stored: ours for ours, stored in table.items()}
-    if strange := [name for name in tensors if module_of(name) not in back]:
+    if strange := [(in_file or {}).get(name, name) for name in tensors if module_of(name) not in back]:
         raise InputError(
             f"{source}: {len(strange)} of {len(tensors)} tensors do not belong to a {kind}: {', '.join(strange)}"
         )
@@ -58,12 +88,19 @@ def our_names(tensors: Mapping[str, Tensor], table: Mapping[str, str], *, kind: 
 
 
 def without_tied_output(
-    tensors: Mapping[str, Tensor], output: str, embeddings: str, *, source: str
+    tensors: Mapping[str, Tensor], output: str, tied_to: str, *, source: str, in_file: Mapping[str, str] | None = None
 ) -> dict[str, Tensor]:
-    """Return the tensors without `output`; InputError where it is not equal to the word embeddings `embeddings`."""
-    if output in tensors and not (embeddings in tensors and torch.equal(tensors[output], tensors[embeddings])):
-        raise InputError(f"{source}: {output} is not {embeddings}; only models that tie the two can be read")
-    return {name: tensor for name, tensor in tensors.items() if name != output}
+    """Return the tensors without `output`, which repeats the tensor `tied_to` or is stored in its place.
+
+    in_file: as in `our_names`. Raises InputError where the two differ.
+    """
+    rest = {name: tensor for name, tensor in tensors.items() if name != output}
+    if output in tensors and tied_to not in tensors:
+        rest[tied_to] = tensors[output]
+    elif output in tensors and not torch.equal(tensors[output], tensors[tied_to]):
+        first, second = ((in_file or {}).get(name, name) for name in (output, tied_to))
+        raise InputError(f"{source}: {first} is not {second}; only models that tie the two can be read")
+    return rest
 
 
 def split_qkv(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -78,14 +115,18 @@ def split_qkv(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return split
 
 
-def fuse_qkv(weights: Mapping[str, Tensor], *, source: str) -> dict[str, Tensor]:
-    """Return weights in which query, key and value are fused as `attention.qkv`; InputError where shapes differ."""
+def fuse_qkv(weights: Mapping[str, Tensor], *, source: str, in_file: Callable[[str], str] = str) -> dict[str, Tensor]:
+    """Return weights in which query, key and value are fused as `attention.qkv`; InputError where shapes differ.
+
+    in_file: our name of a parameter → its name in the file.
+    """
     fused = dict(weights)
     for name in [name for name in weights if ".attention.query." in name]:
         names = [name.replace(".query.", f".{part}.") for part in _QKV]
         shapes = {part: tuple(weights[part].shape) for part in names if part in weights}
         if len(shapes) < len(names) or len(set(shapes.values())) > 1 or not shapes[name]:
-            raise InputError(f"{source}: expected query, key and value of the same shape, got {shapes}")
+            listed = ", ".join(f"{in_file(part)} {shape}" for part, shape in shapes.items())
+            raise InputError(f"{source}: expected query, key and value of the same shape, got {listed}")
         fused[name.replace(".query.", ".qkv.")] = torch.cat([fused.pop(part) for part in names])
     return fused
 

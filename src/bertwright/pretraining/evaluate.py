@@ -15,6 +15,7 @@ from bertwright.model.system import MASKED_LM_SYSTEMS, System, system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.objectives.vocabulary_loss import characters_of
+from bertwright.pretraining.init_from import without_unused_rows
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.pretraining.systems import (
     ExampleRows,
@@ -25,6 +26,7 @@ from bertwright.pretraining.systems import (
     validation_metrics,
 )
 from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.finite import check_finite
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 from bertwright.training.hardware import keep_memory, resolve_device
 from bertwright.training.settings import Device
@@ -93,7 +95,8 @@ def evaluate_pretraining(
 ) -> dict[str, Any]:
     """Return validation metrics on the first `rows` rows of `length` tokens of a corpus; see `ValidationRows`.
 
-    Raises InputError without the device, for a corpus of another tokenizer, and for rows that the model cannot read.
+    Raises InputError without the device, for a corpus of another tokenizer, and for rows that the model cannot read;
+    RunFailed where a loss is not finite.
     """
     keep_memory()
     saved = open_model(model)
@@ -101,12 +104,17 @@ def evaluate_pretraining(
     most = saved.config.max_positions
     if rows < 1 or not 8 <= length <= most:
         raise InputError(f"expected at least 1 row of 8 to {most} tokens, got --rows {rows} --length {length}")
-    if open_tokenizer(saved).hash != data.tokenizer_hash:
+    tokenizer = open_tokenizer(saved)
+    if tokenizer.hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than that of {model}")
-    system_model = open_system_model(saved)
+    system_model = open_system_model(without_unused_rows(saved, tokenizer.vocab_size))
     system_model.to(resolve_device(device))
     system = system_of(saved.config) or "bert"
     second_sentence = second_sentence_of(system_model)
     validation = ValidationRows.of([(data, 1.0)], second_sentence, rows=rows, length=length, system=system)
     with torch.inference_mode():
-        return advise_on_full_gpu(lambda: validation.metrics(system_model), lambda: CPU_ADVICE)
+        metrics = advise_on_full_gpu(lambda: validation.metrics(system_model), lambda: CPU_ADVICE)
+    check_finite(
+        [[value for name, value in metrics.items() if name.endswith("loss")]], lambda _: f"{model} on {corpus}"
+    )
+    return metrics

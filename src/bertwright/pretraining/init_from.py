@@ -113,6 +113,19 @@ def extend_rows(old: Tensor, num_old: int, added: list[list[int]]) -> Tensor:
     return torch.cat([old[:num_old], torch.stack(new)]) if new else old[:num_old]
 
 
+def without_unused_rows(saved: SavedModel, num_pieces: int) -> SavedModel:
+    """Return the model with `num_pieces` rows of embeddings and output bias; a padded table has more.
+
+    A row without a piece is no candidate for a mask. A composition of models, and a table without such rows, stay.
+    """
+    config = saved.config
+    if saved.weights is None or not isinstance(config, SingleBackboneConfig) or config.vocab_size <= num_pieces:
+        return saved
+    rows = {name: saved.weights[name][:num_pieces] for name in _ROWS if name in saved.weights}
+    config = config.model_copy(update={"vocab_size": num_pieces})
+    return replace(saved, config=config, weights={**saved.weights, **rows})
+
+
 def _say_new_heads(state: Mapping[str, Tensor], saved: SavedModel) -> None:
     """Say which heads of the model have no saved weights."""
     assert saved.weights is not None

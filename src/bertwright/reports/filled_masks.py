@@ -10,6 +10,7 @@ import numpy as np
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.reports.runs import Run
+from bertwright.tasks.finite import NotFinite
 from bertwright.text.wordpiece import Tokenizer
 
 NUM_SENTENCES, NUM_CANDIDATES = 6, 4
@@ -44,7 +45,7 @@ def fill_own_masks(run: Run, corpus: Path | None = None) -> FilledMasks:
         return FilledMasks((), "The model folder is written when the run ends.")
     try:
         return _fill(run, corpus)
-    except (InputError, OSError) as error:
+    except (InputError, OSError, NotFinite) as error:
         if corpus:
             raise
         return FilledMasks((), f"No masks were filled: {error}")

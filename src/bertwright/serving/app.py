@@ -14,11 +14,12 @@ from starlette.exceptions import HTTPException
 from bertwright.errors import InputError, RunFailed
 from bertwright.serving import schemas
 from bertwright.serving.batcher import RETRY_SECONDS, Overloaded
-from bertwright.serving.endpoints import add_endpoints
+from bertwright.serving.endpoints import TAGS, add_endpoints
 from bertwright.serving.middleware import RequestMiddleware
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.service import Service, UnknownModel
 from bertwright.serving.settings import ServeSettings
+from bertwright.tasks.finite import NotFinite
 from bertwright.version import __version__
 
 _NOT_JSON: Final = "the request's body is not JSON"
@@ -33,6 +34,7 @@ _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
         415: "not sent as JSON",
         421: "sent to a foreign host name",
         422: "an input that the model does not take",
+        500: "an answer of the model that is not finite; the message has the number of the input",
         503: "a full queue, where Retry-After tells when to try again; not done in time; or a model that fails",
     }.items()
 }
@@ -54,6 +56,9 @@ def create_app(models: Mapping[str, Predictor], settings: ServeSettings | None =
         title="bertwright",
         version=__version__,
         summary="Answers of BERT models: labels, entities, answers to questions, filled masks, vectors.",
+        description="Requests and answers are JSON. A request without `model` goes to the first model. An error is "
+        '`{"error": {"message", "type"}}`; its message names the input by its number, from 0 on.',
+        openapi_tags=TAGS,
         lifespan=lifespan,
         responses=_REFUSALS,
     )
@@ -100,6 +105,10 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Overloaded)
     async def overloaded(_: Request, error: Overloaded) -> JSONResponse:
         return _refusal(503, str(error), "overloaded", **{"Retry-After": str(RETRY_SECONDS)})
+
+    @app.exception_handler(NotFinite)
+    async def not_finite(_: Request, error: NotFinite) -> JSONResponse:
+        return _refusal(500, str(error), "model_failed")
 
     @app.exception_handler(RunFailed)
     async def run_failed(_: Request, error: RunFailed) -> JSONResponse:

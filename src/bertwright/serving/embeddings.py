@@ -22,8 +22,10 @@ from bertwright.files import atomic_file, refuse_target
 from bertwright.model.backbones import Backbone
 from bertwright.model.config import BackboneConfig, SingleBackboneConfig
 from bertwright.model.folder import open_model
+from bertwright.tables.files import source_name
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.finite import check_finite
 from bertwright.tasks.frozen_features import FeaturePositions, states_for
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer
@@ -60,20 +62,25 @@ def features_of(
     *,
     layers: Sequence[int],
     max_length: int | None = None,
+    location: Callable[[int], str] = "input {}".format,
 ) -> Iterator[Features]:
     """Yield the states of each text, in order; only a few hundred texts are in memory.
 
     layers: 0 for the embeddings, then the layers up to `encoder.config.layers`. A text with more than `max_length`
-    tokens (default: the model's positions) is cut at its end. The encoder must be in evaluation mode.
+    tokens (default: the model's positions) is cut at its end. The encoder must be in evaluation mode. Raises RunFailed
+    for states that are not finite; `location` describes the text of an index for the message.
     """
     limit = encoder.config.max_positions if max_length is None else max_length
     if not 3 <= limit <= encoder.config.max_positions:
         raise InputError(
             f"max_length {limit}: expected 3 to {encoder.config.max_positions}, the positions of this model"
         )
-    remaining = iter(texts)
+    remaining, index = iter(texts), 0
     while block := list(islice(remaining, _TEXTS)):
-        yield from _block(encoder, tokenizer, block, layers, limit)
+        for features in _block(encoder, tokenizer, block, layers, limit):
+            check_finite([features.states], location, first=index)
+            yield features
+            index += 1
 
 
 def check_pool(config: BackboneConfig, pool: Pool) -> None:
@@ -171,7 +178,8 @@ def write_features(
     tokenizer = open_tokenizer(saved)
     encoder = frozen_encoder(saved)
     chosen = parse_layers(layers, saved.config.layers)
-    options: Any = {"layers": chosen, "max_length": max_length}
+    name = source_name(source)
+    options: Any = {"layers": chosen, "max_length": max_length, "location": lambda index: f"{name}:{index + 1}"}
     texts = tokens = cut = 0
     vectors = []
     with atomic_file(target, keep_new=True) as stream, zipfile.ZipFile(stream, "w") as archive:
@@ -212,7 +220,7 @@ def parse_layers(text: str, layers: int) -> list[int]:
 def lines(source: str) -> Iterator[str]:
     """Yield every line of a UTF-8 file or of standard input, empty ones included: line I is text I."""
     if source == "-":
-        yield from _decoded(sys.stdin.buffer, "standard input")
+        yield from _decoded(sys.stdin.buffer, source_name(source))
         return
     path = Path(source)
     if not path.is_file():

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from bertwright.errors import InputError, shown
@@ -22,7 +22,6 @@ from bertwright.serving.pipeline import (
     ModelRow,
     Pipeline,
     TextPipeline,
-    finite,
     padded_batch,
     parse_pair,
     rows_of_encoded,
@@ -31,7 +30,7 @@ from bertwright.serving.results import AttentionView, FilledText, Follows, Piece
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.feature_based import frozen_encoder
-from bertwright.tasks.fill_mask import Filled, fill_ids, open_next_sentence
+from bertwright.tasks.fill_mask import Filled, candidates, finite_softmax, open_next_sentence
 from bertwright.tasks.inference import ready
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import wordpiece
@@ -78,7 +77,6 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
 
     def decode(self, inputs: TruncatedInputs, outputs: Sequence[NDArray[np.float32]]) -> list[Vector]:
         """Return one vector for each text."""
-        finite(float(vector.sum()) for vector in outputs)
         return [Vector(vector, cut) for vector, cut in zip(outputs, inputs.truncated, strict=True)]
 
 
@@ -108,12 +106,13 @@ class NextSentencePipeline(Pipeline[tuple[str, str], TruncatedInputs]):
         assert self.model.next_sentence is not None
         with torch.inference_mode():
             state = self.model.encoder.summary(batch.ids, batch.segments, batch.mask)
-            probabilities: list[float] = self.model.next_sentence(self.model.pooler(state)).softmax(-1)[:, 0].tolist()
+            logits = self.model.next_sentence(self.model.pooler(state))
+            probabilities: list[float] = finite_softmax(logits)[:, 0].tolist()
         return probabilities
 
     def decode(self, inputs: TruncatedInputs, outputs: Sequence[float]) -> list[Follows]:
         """Return one probability for each pair."""
-        return [Follows(value, cut) for value, cut in zip(finite(outputs), inputs.truncated, strict=True)]
+        return [Follows(value, cut) for value, cut in zip(outputs, inputs.truncated, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -159,13 +158,16 @@ class FillPipeline(Pipeline[MaskedText, EncodedInputs]):
 
     def forward(self, rows: Sequence[ModelRow], *, top_k: int = 5) -> list[list[Filled]]:
         """Return the candidates of each row. Each row is computed alone: its answer does not depend on the others."""
-        return [fill_ids(self.model, self.tokenizer, row.ids[1:-1].tolist(), top_k=top_k) for row in rows]
+        return [candidates(self.model, self.tokenizer, row.ids[1:-1].tolist(), top_k=top_k) for row in rows]
+
+    def numbers(self, output: list[Filled]) -> ArrayLike:
+        """Return the probabilities of all candidates."""
+        return [mask.probabilities for mask in output]
 
     def decode(self, inputs: EncodedInputs, outputs: Sequence[list[Filled]]) -> list[FilledText]:
         """Return the candidates for each [MASK] of each text."""
         return [
-            FilledText(tuple(tuple(map(Piece, mask.pieces, finite(mask.probabilities))) for mask in masks))
-            for masks in outputs
+            FilledText(tuple(tuple(map(Piece, mask.pieces, mask.probabilities)) for mask in masks)) for masks in outputs
         ]
 
 
@@ -228,6 +230,10 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
             segments=batch.segments[0].tolist(),
             attention=[[[round(value, 4) for value in line] for line in head] for head in attention.tolist()],
         )
+
+    def numbers(self, output: AttentionView) -> ArrayLike:
+        """Return the attention of all heads."""
+        return output.attention
 
     def decode(self, inputs: EncodedInputs, outputs: Sequence[AttentionView]) -> list[AttentionView]:
         """Return the outputs."""

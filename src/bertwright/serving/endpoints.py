@@ -2,20 +2,28 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
-from fastapi import FastAPI, Request, Response
+from fastapi import Body, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.serving import schemas
+from bertwright.serving import examples, schemas
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.results import FilledText, Vector
 from bertwright.serving.service import Service
 
+TAGS: Final = [
+    {"name": "Tasks", "description": "Answers of a fine-tuned model: labels, numbers, entities, answers, choices."},
+    {"name": "Pre-trained heads", "description": "Masked LM and next-sentence prediction of a pre-trained model."},
+    {"name": "Encoder", "description": "Vectors and attention. Every model has vectors."},
+    {"name": "Service", "description": "The models that are served, and the state of the service."},
+]
+"""Groups of the endpoints in the OpenAPI description, in order."""
+_TASKS, _HEADS, _ENCODER, _SERVICE = ([tag["name"]] for tag in TAGS)
 _MOST_PIECES: Final = 20_000
 """Largest number of candidates for [MASK] in one answer: its JSON is made in the event loop."""
 
@@ -29,23 +37,35 @@ def add_endpoints(app: FastAPI, service: Service) -> None:
 
 
 def _add_task_endpoints(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/predict")
-    async def predict(body: schemas.PredictionRequest, request: Request) -> schemas.PredictResponse:
-        """Answer as the model was trained: labels, a number, entities, answers, choices, filled masks."""
+    @app.post("/v1/predict", tags=[*_TASKS])
+    async def predict(
+        body: Annotated[schemas.PredictionRequest, Body(openapi_examples=examples.PREDICT)], request: Request
+    ) -> schemas.PredictResponse:
+        """Answer as the model was trained: labels, a number, entities, answers, choices, filled masks.
+
+        The form of an input is that of the task: a text, a list of two texts, `{"question", "context"}`, or
+        `{"context", "choices"}`. `/v1/models` lists the form and the labels of each model. Results have the order of
+        the inputs; `truncated` is true where a part of an input was not read.
+        """
         name, model = service.model(body.model)
         if model.kind == "vectors":
             raise InputError(f"model {name} is an encoder alone; /v1/embeddings gives its vectors")
         if model.kind == "fill":
             texts = _texts(name, body.inputs)
-            filled = await _fill(service, name, model, texts, request)
+            filled = await _fill(service, name, texts, request)
             return schemas.PredictResponse(model=name, kind=model.kind, results=[*filled])
         values = [value if isinstance(value, str | list) else value.model_dump() for value in body.inputs]
         results = await service.answer(name, model.pipeline, values, request)
         return schemas.PredictResponse(model=name, kind=model.kind, results=results)
 
-    @app.post("/v1/answer")
-    async def answer(body: schemas.AnswerRequest, request: Request) -> schemas.AnswerResponse:
-        """Find the part of a passage that answers a question."""
+    @app.post("/v1/answer", tags=[*_TASKS])
+    async def answer(
+        body: Annotated[schemas.AnswerRequest, Body(openapi_examples=examples.ANSWER)], request: Request
+    ) -> schemas.AnswerResponse:
+        """Find the part of a passage that answers a question.
+
+        `start` and `end` are characters of the passage; both are null where the passage has no answer.
+        """
         name, model = service.model(body.model)
         if model.kind != "questions":
             raise InputError(f"model {name} is a model for {model.kind}, not for questions")
@@ -54,28 +74,45 @@ def _add_task_endpoints(app: FastAPI, service: Service) -> None:
 
 
 def _add_pretraining_endpoints(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/fill")
-    async def fill(body: schemas.FillRequest, request: Request) -> schemas.FillResponse:
-        """Give the likeliest pieces for each [MASK]."""
-        name, model = service.model(body.model)
-        results = await _fill(service, name, model, body.inputs, request, top_k=body.top_k)
+    @app.post("/v1/fill", tags=[*_HEADS])
+    async def fill(
+        body: Annotated[schemas.FillRequest, Body(openapi_examples=examples.FILL)], request: Request
+    ) -> schemas.FillResponse:
+        """Give the `top_k` most probable pieces for each [MASK] of each text, with their probabilities."""
+        name, _ = service.model(body.model)
+        results = await _fill(service, name, body.inputs, request, top_k=body.top_k)
         return schemas.FillResponse(model=name, results=results)
 
-    @app.post("/v1/next-sentence")
-    async def next_sentence(body: schemas.PairRequest, request: Request) -> schemas.FollowsResponse:
-        """Give the probability that the second text follows the first."""
-        name, model = service.model(body.model)
-        pipeline = await service.pipeline_for(model, "next sentence")
+    @app.post("/v1/next-sentence", tags=[*_HEADS])
+    async def next_sentence(
+        body: Annotated[schemas.PairRequest, Body(openapi_examples=examples.NEXT_SENTENCE)], request: Request
+    ) -> schemas.FollowsResponse:
+        """Give the probability that the second text follows the first in a document.
+
+        The model must have been pre-trained with next-sentence prediction.
+        """
+        name, _ = service.model(body.model)
+        pipeline = await service.pipeline_for(name, "next sentence")
         (result,) = await service.answer(name, pipeline, [(body.first, body.second)], request)
         return schemas.FollowsResponse(model=name, probability=result.probability, truncated=result.truncated)
 
 
 def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/embeddings")
-    async def embeddings(body: schemas.EmbeddingsRequest, request: Request) -> schemas.EmbeddingsResponse:
-        """Give a vector for each text."""
+    @app.post("/v1/embeddings", tags=[*_ENCODER])
+    async def embeddings(
+        body: Annotated[schemas.EmbeddingsRequest, Body(openapi_examples=examples.EMBEDDINGS)], request: Request
+    ) -> schemas.EmbeddingsResponse:
+        """Give a vector for each text, as OpenAI's endpoint of that name.
+
+        `pool` is the mean or the maximum over the tokens of the last layer, or the state of [CLS]. Token ids are not
+        taken. `dimensions` may be the width of the model.
+        """
         name, model = service.model(body.model)
-        pipeline = await service.pipeline_for(model, "vectors")
+        if body.dimensions not in (None, model.config.hidden):
+            raise InputError(
+                f"dimensions {body.dimensions}: expected {model.config.hidden}, the width of model {name}, or none"
+            )
+        pipeline = await service.pipeline_for(name, "vectors")
         texts = [body.input] if isinstance(body.input, str) else body.input
         vectors = await service.answer(name, pipeline, texts, request, pool=body.pool)
         as_base64 = body.encoding_format == "base64"
@@ -84,11 +121,16 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
         usage = schemas.Usage(prompt_tokens=tokens, total_tokens=tokens)
         return schemas.EmbeddingsResponse(data=data, model=name, usage=usage)
 
-    @app.post("/v1/inside")
-    async def inside(body: schemas.InsideRequest, request: Request) -> schemas.InsideResponse:
-        """Show the pieces of an input, and the attention between them in one layer."""
+    @app.post("/v1/inside", tags=[*_ENCODER])
+    async def inside(
+        body: Annotated[schemas.InsideRequest, Body(openapi_examples=examples.INSIDE)], request: Request
+    ) -> schemas.InsideResponse:
+        """Show the pieces of an input, and the attention between them in one layer.
+
+        `attention` has the weights [heads][from][to]. The input has at most 96 tokens.
+        """
         name, model = service.model(body.model)
-        pipeline = await service.pipeline_for(model, "inside")
+        pipeline = await service.pipeline_for(name, "inside")
         value = body.text if body.second is None else (body.text, body.second)
         (view,) = await service.answer(name, pipeline, [value], request, layer=body.layer)
         return schemas.InsideResponse(
@@ -102,28 +144,28 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
 
 
 def _add_status_endpoints(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/models")
+    @app.get("/v1/models", tags=[*_SERVICE])
     async def models() -> schemas.ModelsResponse:
-        """List the models that are served."""
+        """List the models that are served, with the form of their inputs, their labels and their endpoints."""
         return schemas.ModelsResponse(data=[_entry(name, model) for name, model in service.models.items()])
 
-    @app.get("/health")
+    @app.get("/health", tags=[*_SERVICE])
     async def health() -> schemas.Health:
-        """Tell whether requests are answered."""
+        """Give the state of the service, and the names of its models. It needs no token."""
         if not service.batcher.is_running:
             raise RunFailed("the service has stopped working; restart it")
         return schemas.Health(models=list(service.models))
 
-    @app.get("/metrics", response_class=PlainTextResponse)
+    @app.get("/metrics", response_class=PlainTextResponse, tags=[*_SERVICE])
     async def metrics() -> Response:
         """Give the counters in the format of Prometheus."""
         return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _fill(
-    service: Service, name: str, model: Predictor, texts: Sequence[str], request: Request, *, top_k: int = 5
+    service: Service, name: str, texts: Sequence[str], request: Request, *, top_k: int = 5
 ) -> list[FilledText]:
-    pipeline = await service.pipeline_for(model, "fill")
+    pipeline = await service.pipeline_for(name, "fill")
     masks = sum(text.count("[MASK]") for text in texts)
     if masks * top_k > _MOST_PIECES:
         raise InputError(f"{masks:,} [MASK], {top_k} pieces for each; at most {_MOST_PIECES:,} pieces in all")

@@ -3,7 +3,6 @@
 Encoding and decoding are those of training, evaluation and `predict`; here inputs are values instead of files.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bertwright.console import say
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import InputError
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import TextBatch, padded
+from bertwright.tasks.finite import NotFinite, check_finite
 from bertwright.tasks.inference import batches_by_length
 from bertwright.text.base_tokenizer import BaseTokenizer
 
@@ -47,6 +47,10 @@ class EncodedInputs:
     """The rows of some inputs, in the order of the inputs. Subclasses hold what else `Pipeline.decode` needs."""
 
     rows: Sequence[ModelRow]
+
+    def input_of(self, row: int) -> int:
+        """Return the number of the input that a row belongs to."""
+        return row
 
 
 Item = TypeVar("Item")
@@ -95,7 +99,21 @@ class Pipeline(ABC, Generic[Item, EncodedT]):
 
     @abstractmethod
     def decode(self, inputs: EncodedT, outputs: Sequence[Any]) -> list[Any]:
-        """Return a result for each input, from the outputs of all rows. Raises RunFailed where one is not finite."""
+        """Return a result for each input, from the outputs of all rows, which are finite."""
+
+    def numbers(self, output: Any) -> ArrayLike:
+        """Return the numbers of a row's output, for the check that they are finite."""
+        numbers: ArrayLike = output
+        return numbers
+
+    def results(self, inputs: EncodedT, outputs: Sequence[Any]) -> list[Any]:
+        """Return a result for each input. Raises NotFinite, with the number of the input, for NaN or infinity."""
+        try:
+            check_finite(map(self.numbers, outputs))
+        except NotFinite as error:
+            index = inputs.input_of(error.index)
+            raise NotFinite(index, f"input {index}") from None
+        return self.decode(inputs, outputs)
 
     def warnings(self, inputs: EncodedT) -> list[str]:
         """Return messages about inputs whose tokens are not what their text suggests."""
@@ -115,7 +133,7 @@ class Pipeline(ABC, Generic[Item, EncodedT]):
         for batch in batches_by_length(np.array([len(row) for row in inputs.rows], dtype=np.int64)):
             for index, output in zip(batch, self.forward([inputs.rows[row] for row in batch], **options), strict=True):
                 outputs[index] = output
-        return self.decode(inputs, outputs)
+        return self.results(inputs, outputs)
 
 
 class TextPipeline(Pipeline[str, EncodedT]):
@@ -168,14 +186,6 @@ def are_texts(values: Iterable[Any]) -> bool:
 def parse_pair(value: Any) -> tuple[str, str] | None:
     """Return `value` where it is a tuple of two texts."""
     return value if isinstance(value, tuple) and len(value) == 2 and are_texts(value) else None
-
-
-def finite(values: Iterable[float]) -> tuple[float, ...]:
-    """Return the values. Raises RunFailed where one is not finite."""
-    checked = tuple(values)
-    if not all(map(math.isfinite, checked)):
-        raise RunFailed("the model's output is not all finite")
-    return checked
 
 
 def blocks(pipeline: Pipeline[Any, Any], items: Iterable[Any], *, inputs: int, characters: int) -> Iterator[list[Any]]:

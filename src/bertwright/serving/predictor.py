@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from bertwright.console import redirect_messages, say
-from bertwright.errors import InputError, RunFailed, shown
+from bertwright.errors import InputError, shown
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
 from bertwright.serving.embeddings import Pool
@@ -21,6 +21,7 @@ from bertwright.serving.results import Vector
 from bertwright.serving.settings import AnswerPrecision
 from bertwright.tables.reader import column_names, column_values
 from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import import_hint
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -159,22 +160,35 @@ class Predictor:
 
     def _map(self, inputs: Any, pipeline: Pipeline[Any, Any], **options: Any) -> Any:
         if (item := parse_input(pipeline, inputs)) is not None:
-            return self._answer([item], pipeline, options)[0]
+            return self._answer([item], pipeline, options, first=None)[0]
         values = _values_for(pipeline, inputs)
         if values is None:
             raise InputError(
                 f"{_described(inputs)}: {self.source} takes {pipeline.form}; or a list, column or iterator"
             )
         lists = blocks(pipeline, _items(pipeline, values), inputs=_BLOCK_INPUTS, characters=_BLOCK_CHARACTERS)
-        results = (result for block in lists for result in self._answer(block, pipeline, options))
+        results = self._answers(lists, pipeline, options)
         return list(results) if isinstance(values, Sequence) else results
 
-    def _answer(self, items: Sequence[Any], pipeline: Pipeline[Any, Any], options: Mapping[str, Any]) -> list[Any]:
+    def _answers(
+        self, lists: Iterator[list[Any]], pipeline: Pipeline[Any, Any], options: Mapping[str, Any]
+    ) -> Iterator[Any]:
+        first = 0
+        for items in lists:
+            yield from self._answer(items, pipeline, options, first=first)
+            first += len(items)
+
+    def _answer(
+        self, items: Sequence[Any], pipeline: Pipeline[Any, Any], options: Mapping[str, Any], *, first: int | None
+    ) -> list[Any]:
+        """Return the results of a block; `first` is the number of its first input, None for an input alone."""
         with self._lock, redirect_messages(_warn):
             try:
                 results = pipeline.answer(items, **options)
-            except RunFailed as error:
-                raise RunFailed(f"{self.source}: {error}") from None
+            except NotFinite as error:
+                index = error.index + (first or 0)
+                location = self.source if first is None else f"{self.source}: input {index}"
+                raise NotFinite(index, location) from None
         if num_cut := sum(getattr(result, "truncated", False) for result in results):
             _warn(f"{num_cut} of {len(results)} inputs exceed {pipeline.limit} that {self.source} reads; cut")
         return results

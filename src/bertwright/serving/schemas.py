@@ -2,7 +2,8 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from bertwright.serving.results import ExtractedAnswer, FilledText, PredictResult
 
@@ -77,11 +78,26 @@ class PairRequest(_Request):
     second: UnicodeText
 
 
+def _refuse_token_ids(value: object) -> object:
+    """Return the value. Raises for token ids, which are those of another vocabulary than the model's."""
+    if isinstance(value, list) and value and isinstance(value[0], int | list) and not isinstance(value[0], bool):
+        raise PydanticCustomError(
+            "token_ids",
+            "expected a text or a list of texts, got token ids; send the texts, which the service tokenises itself (in "
+            "LangChain: check_embedding_ctx_length=False)",
+        )
+    return value
+
+
 class EmbeddingsRequest(_Request):
     """A request as for OpenAI's endpoint of that name; `pool` is an addition."""
 
-    input: UnicodeText | Annotated[list[UnicodeText], Field(min_length=1, max_length=100_000)]
+    input: Annotated[
+        UnicodeText | Annotated[list[UnicodeText], Field(min_length=1, max_length=100_000)],
+        BeforeValidator(_refuse_token_ids),
+    ]
     encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
     pool: Literal["mean", "max", "cls"] = "mean"
     user: str | None = None
 

@@ -20,6 +20,7 @@ from bertwright.serving.connection import connections
 from bertwright.serving.middleware import is_local, now
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import AnswerPrecision, ServeSettings
+from bertwright.tasks.finite import NOT_FINITE, NotFinite
 
 
 def open_models(folders: Mapping[str, str], *, precision: AnswerPrecision) -> dict[str, Predictor]:
@@ -28,8 +29,8 @@ def open_models(folders: Mapping[str, str], *, precision: AnswerPrecision) -> di
     for model in models.values():
         try:
             model.pipeline.answer([model.pipeline.example])  # the first answer also packs the weights
-        except RunFailed as error:
-            raise RunFailed(f"{model.source}: cannot be served: {error}") from None
+        except NotFinite:
+            raise RunFailed(f"{model.source}: cannot be served: {NOT_FINITE}") from None
     return models
 
 

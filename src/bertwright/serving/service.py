@@ -19,6 +19,14 @@ _LOOP_CHARACTERS: Final = 10_000
 """Largest number of characters that are tokenised in the event loop; more would hold up other requests."""
 
 
+_LACKS: Final[dict[Use, str]] = {
+    "fill": "without the head that fills [MASK]",
+    "next sentence": "without a next-sentence head",
+    "inside": "without attention to show",
+}
+"""Part of the message for a model that has no pipeline for a use; every model has vectors."""
+
+
 class UnknownModel(InputError):
     """A request for a model that is not served."""
 
@@ -54,8 +62,14 @@ class Service:
             raise UnknownModel(f"there is no model {name[:60]!r}; there are {', '.join(self.models)}")
         return name, self.models[name]
 
-    async def pipeline_for(self, model: Predictor, use: Use) -> Pipeline[Any, Any]:
-        """Return the model's pipeline for a use; the first call opens it, in a thread."""
+    async def pipeline_for(self, name: str, use: Use) -> Pipeline[Any, Any]:
+        """Return a model's pipeline for a use; the first call opens it, in a thread.
+
+        Raises InputError, with the model's name in the service, where the model has none.
+        """
+        model = self.models[name]
+        if not model.can(use):
+            raise InputError(f"model {name} is a model for {model.kind} {_LACKS[use]}")
         pipeline: Pipeline[Any, Any] = await asyncio.to_thread(model.pipeline_for, use)
         return pipeline
 
@@ -75,7 +89,7 @@ class Service:
         key = (name, pipeline.kind, *sorted(options.items()))
         computation = Computation(key, partial(pipeline.forward, **options))
         outputs = await self.batcher.outputs(computation, inputs.rows, tokens)
-        results: list[Any] = await _run(size, pipeline.decode, inputs, outputs)
+        results: list[Any] = await _run(size, pipeline.results, inputs, outputs)
         return results
 
     def _check_number(self, values: Sequence[Any]) -> None:

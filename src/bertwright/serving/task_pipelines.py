@@ -61,6 +61,11 @@ class EncodedTexts(EncodedInputs):
 
     encoded: Encoded
 
+    def input_of(self, row: int) -> int:
+        """Return the number of the example that a row is a window of."""
+        begins = self.encoded.begins
+        return row if begins is None else int(np.searchsorted(begins, row, side="right")) - 1
+
 
 class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
     """Labels, any number of them, or a number, for a text or a pair."""
@@ -138,6 +143,11 @@ class EncodedSentences(EncodedInputs):
     words: Sequence[NDArray[np.int64]]
     vanished: Sequence[int]
 
+    def input_of(self, row: int) -> int:
+        """Return the number of the text whose words a row answers."""
+        ends = np.cumsum([len(of_text) for of_text in self.spans])
+        return int(np.searchsorted(ends, self.words[row][0], side="right"))
+
 
 class TaggingPipeline(TextPipeline[EncodedSentences]):
     """The names in a text, or its words with their tags."""
@@ -214,6 +224,10 @@ class EncodedQuestions(EncodedInputs):
     questions: Questions
     windows: Windows
 
+    def input_of(self, row: int) -> int:
+        """Return the number of the question that a row is a window of."""
+        return int(self.windows.question[row])
+
 
 class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
     """The part of a passage that answers a question."""
@@ -280,6 +294,10 @@ class EncodedChoices(EncodedInputs):
 
     choices: Choices
     encoded: Encoded
+
+    def input_of(self, row: int) -> int:
+        """Return the number of the context that a row's choice belongs to."""
+        return int(np.searchsorted(self.choices.first, row, side="right")) - 1
 
 
 class ChoicePipeline(Pipeline[tuple[str, tuple[str, ...]], EncodedChoices]):

@@ -1,6 +1,7 @@
 """parameters → settings; a fitted estimator ↔ a model folder: base classes of the estimators."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -20,16 +21,46 @@ NOTES = "estimator"
 """Key in config.json of what only an estimator needs."""
 
 
+_WARNED_BY_COPIES: set[str] = set()
+"""Warnings that estimators from a pickle have given, as in the processes of a search with `n_jobs`."""
+
+
 class TextEstimator(BaseEstimator):  # type: ignore[misc]
-    """Base class of estimators with texts as input."""
+    """Base class of estimators with texts as input.
+
+    An estimator and its clones give a warning once, so a search does not repeat it for each candidate and fold.
+    """
 
     n_features_in_: int
     feature_names_in_: Any
+    _warned: set[str]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string, tags.input_tags.two_d_array, tags.input_tags.one_d_array = True, False, True
         return tags
+
+    def __sklearn_clone__(self) -> Self:
+        clone: Self = super().__sklearn_clone__()
+        clone._warned = self._warnings()
+        return clone
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the warnings, which would make other names in the cache of a pipeline."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_warned"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._warned = _WARNED_BY_COPIES
+
+    def _warnings(self) -> set[str]:
+        """Return the warnings that this estimator and its clones have given."""
+        if not hasattr(self, "_warned"):
+            self._warned = set()
+        return self._warned
+
+    def _in_python(self) -> AbstractContextManager[None]:
+        return in_python(self._warnings(), verbose=bool(getattr(self, "verbose", False)))
 
     def _texts(self, X: Any) -> Texts:
         """Return the texts of X."""
@@ -67,8 +98,8 @@ class Trained(TextEstimator):
 
     model: str | Path = field(kw_only=False)
     tokenizer: str | Path | None = None
-    epochs: int = 3
-    batch_size: int = 32
+    epochs: int | None = None
+    batch_size: int | None = None
     learning_rate: float | None = None
     max_length: int = 128
     precision: str = "auto"
@@ -79,7 +110,7 @@ class Trained(TextEstimator):
     def save(self, folder: str | Path) -> None:
         """Write a model folder for `bertwright.load`, `bertwright predict` and `load`."""
         check_is_fitted(self)
-        with in_python():
+        with self._in_python():
             self.learned_.save(Path(folder))
 
     @classmethod

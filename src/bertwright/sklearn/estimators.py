@@ -1,6 +1,7 @@
 """texts or pairs → a class, a number or a vector: BertClassifier, BertRegressor, BertVectorizer (paper §4.1, §5.3)."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +18,6 @@ from bertwright.sklearn.inputs import (
     check_labels,
     check_numbers,
     check_weights,
-    in_python,
     label_name,
 )
 from bertwright.tasks.classification.encoding import Predictions, decode
@@ -66,7 +66,7 @@ class _OfTexts(Trained):
     def _predictions(self, X: Any) -> tuple[Predictions, NDArray[np.float64]]:
         """Return the predictions and their logits."""
         check_is_fitted(self)
-        with in_python(verbose=bool(self.verbose)):
+        with self._in_python():
             from bertwright.tasks.classification.model import noted_task
             from bertwright.tasks.classification.task import CLASSIFICATION, open_logits
 
@@ -74,7 +74,8 @@ class _OfTexts(Trained):
             task, max_length = noted_task(self.learned_.saved)
             encoded = CLASSIFICATION.encode(task, self.learned_.tokenizer, _examples(texts, None), max_length)
             logits = self.learned_.ready(open_logits)(encoded)
-        return decode(task, logits), logits.astype(np.float64)
+            predictions = decode(task, logits, "X[{}]".format)
+        return predictions, logits.astype(np.float64)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -101,7 +102,7 @@ class BertClassifier(ClassifierMixin, _OfTexts):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BertClassifier":
         """Fine-tune on the classes `y` [N] of the texts; a text of weight 0 is left out."""
-        with in_python(verbose=bool(self.verbose)):
+        with self._in_python():
             texts = self._texts(X)
             labels, weights = check_labels(y, len(texts)), check_weights(sample_weight, len(texts))
             texts, labels, weights = _with_weight(texts, labels, weights)
@@ -185,7 +186,7 @@ class BertRegressor(RegressorMixin, _OfTexts):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "BertRegressor":
         """Fine-tune on the numbers `y` [N] of the texts; a text of weight 0 is left out."""
-        with in_python(verbose=bool(self.verbose)):
+        with self._in_python():
             texts = self._texts(X)
             numbers, weights = check_numbers(y, len(texts)), check_weights(sample_weight, len(texts))
             texts, numbers, weights = _with_weight(texts, numbers, weights)
@@ -225,15 +226,23 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     pool         mean or max over the tokens of a text, or cls, the state of [CLS]
     layer        0 for the embeddings, then the layers; -1 is the last
     max_length   tokens of a text; None: the model's positions
+    precision    fp32, bf16, int8, or auto, which is bf16 where this machine multiplies it faster, else fp32
     """
 
     def __init__(
-        self, model: str | Path, *, pool: str = "mean", layer: int = -1, max_length: int | None = None
+        self,
+        model: str | Path,
+        *,
+        pool: str = "mean",
+        layer: int = -1,
+        max_length: int | None = None,
+        precision: str = "auto",
     ) -> None:
         self.model = model
         self.pool = pool
         self.layer = layer
         self.max_length = max_length
+        self.precision = precision
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -242,15 +251,18 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
 
     def fit(self, X: Any, y: Any = None) -> "BertVectorizer":
         """Open the model and check the type of X."""
-        with in_python():
+        with self._in_python():
             from bertwright.serving.embeddings import check_pool
             from bertwright.sklearn.fit import read
+            from bertwright.tasks.inference import PRECISIONS
 
             texts = self._texts(X)
             if len(texts.sides) > 1:
                 raise EstimatorError(f"X: expected single texts, got {len(texts.sides)} columns")
             if self.pool not in ("mean", "max", "cls"):
                 raise EstimatorError(f"pool: expected mean, max or cls, got {self.pool!r}")
+            if self.precision not in PRECISIONS:
+                raise EstimatorError(f"precision: expected one of {', '.join(PRECISIONS)}, got {self.precision!r}")
             learned = read(self.model)
             check_pool(learned.saved.config, python_scalar(self.pool))
             layers = learned.saved.config.layers
@@ -267,17 +279,24 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return vectors [N, D]."""
         check_is_fitted(self)
-        with in_python():
+        with self._in_python():
             from bertwright.serving.embeddings import features_of, pooled
-            from bertwright.tasks.feature_based import frozen_encoder
+            from bertwright.sklearn.fit import open_encoder
 
             texts = self._as_fitted(X)
             config = self.learned_.saved.config
             pool: Any = self.pool
-            encoder = self.learned_.ready(frozen_encoder)
+            encoder = self.learned_.ready(partial(open_encoder, precision=str(self.precision)))
             vectors = np.empty((len(texts), config.hidden), dtype=np.float32)
             layers, limit = [python_scalar(self.layer) % (config.layers + 1)], python_scalar(self.max_length)
-            rows = features_of(encoder, self.learned_.tokenizer, texts.sides[0], layers=layers, max_length=limit)
+            rows = features_of(
+                encoder,
+                self.learned_.tokenizer,
+                texts.sides[0],
+                layers=layers,
+                max_length=limit,
+                location="X[{}]".format,
+            )
             cut = 0
             for row, features in enumerate(rows):
                 vectors[row] = pooled(features.states, pool)[0]

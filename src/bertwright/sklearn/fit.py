@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from bertwright.errors import InputError
 from bertwright.files import digest_note
 from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.schedule import scheduled
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     add_auxiliary_loss,
@@ -27,8 +29,11 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
+from bertwright.model.backbones import Backbone
 from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
 from bertwright.tasks.binding import LabelledData, open_tokenizer
+from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.inference import Answerable, choose, ready
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -118,6 +123,12 @@ def read(model: str | Path) -> Learned:
     return Learned(saved, open_tokenizer(saved), _tokenizer_files(saved))
 
 
+def open_encoder(saved: SavedModel, *, precision: str) -> Backbone:
+    """Return the encoder with which vectors are computed in this precision, as `bertwright.load` computes them."""
+    answerable = Answerable(**vars(saved), answering=choose(precision))
+    return cast(Backbone, ready(nn.ModuleDict({"encoder": frozen_encoder(saved)}), answerable)["encoder"])
+
+
 def fit_model(
     task: TaskSpec,
     rows: Any,
@@ -140,7 +151,8 @@ def fit_model(
         check_settings(settings, saved.config, saved.source)
         data, kind = LabelledData(task, rows, {}, {}), kind_of(task)
         bound = kind.bind(data, model_tokenizer, saved.config, settings.max_length, weights=weights)
-        bound = add_auxiliary_loss(settings, bound, saved)
+        bound = add_auxiliary_loss(settings, bound, saved=saved, tokenizer=model_tokenizer)
+        settings = scheduled(settings, saved.config, len(bound.lengths))
         start = initial_weights(settings, bound, saved)
         # in a joblib worker torch reports the worker's threads
         numerics = _measured(settings.precision, settings.threads or torch.get_num_threads())

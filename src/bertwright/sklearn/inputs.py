@@ -52,11 +52,13 @@ class Texts:
 
 
 @contextmanager
-def in_python(*, verbose: bool = False) -> Iterator[None]:
+def in_python(warned: set[str] | None = None, *, verbose: bool = False) -> Iterator[None]:
     """Replace option names in errors by parameter names, and turn messages into warnings.
 
+    warned: warnings that are not repeated; new ones are added. Other numbers in "3 of 12" make no other warning.
     verbose: print messages as on the command line.
     """
+    warned = set() if warned is None else warned
     messages: list[str] = []
     try:
         with nullcontext() if verbose else redirect_messages(messages.append):
@@ -72,7 +74,10 @@ def in_python(*, verbose: bool = False) -> Iterator[None]:
             )
         ) from None
     for text in messages:
-        warnings.warn(text, UserWarning, stacklevel=4)
+        key = re.sub(r"[\d,]+ of [\d,]+ ", "", text)
+        if key not in warned and not text.startswith("answering in"):  # the precision is a parameter
+            warned.add(key)
+            warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def check_texts(X: Any) -> Texts:
@@ -119,18 +124,23 @@ def check_tags(y: Any, words: Sequence[Sequence[str]]) -> tuple[tuple[str, ...],
 
 
 def check_labels(y: Any, count: int) -> NDArray[Any]:
-    """Return the classes of `count` texts."""
+    """Return the classes of `count` texts, as numpy stores values of their type; a Series of texts stays as it is."""
     column = _column(y, count, "labels")
-    for row, label in enumerate(column.tolist()):
+    labels = _python_values(column)
+    for row, label in enumerate(labels):
         if not _is_label(label):
             raise EstimatorError(f"y[{row}]: expected a label, got {label!r}")
         _refuse_unwritable(label, f"y[{row}]")
+    if len({isinstance(label, str) for label in labels}) > 1:
+        kinds = sorted({type(label).__name__ for label in labels})
+        raise EstimatorError(f"y: expected labels of one type, got {', '.join(kinds)}")
+    if column.dtype == object and (isinstance(y, list | tuple) or not isinstance(labels[0], str)):
+        column = np.array(labels)
+        for row, (label, stored) in enumerate(zip(labels, column.tolist(), strict=True)):
+            if column.dtype == object or label != stored:
+                raise EstimatorError(f"y[{row}]: expected a label that an array can hold, got {label!r}; use texts")
     try:
-        np.unique(column)
         check_classification_targets(column)
-    except TypeError:
-        kinds = sorted({type(label).__name__ for label in column.tolist()})
-        raise EstimatorError(f"y: expected labels of one type, got {', '.join(kinds)}") from None
     except ValueError as error:
         raise EstimatorError(f"y: {error}") from None
     return column
@@ -138,11 +148,11 @@ def check_labels(y: Any, count: int) -> NDArray[Any]:
 
 def check_numbers(y: Any, count: int) -> NDArray[np.float32]:
     """Return the targets of `count` texts."""
-    column = _column(y, count, "numbers").tolist()
-    for row, number in enumerate(column):
+    numbers = _python_values(_column(y, count, "numbers"))
+    for row, number in enumerate(numbers):
         if isinstance(number, str | bytes | bool | complex) or not _is_number(number):
             raise EstimatorError(f"y[{row}]: expected a finite number, got {number!r}")
-    return np.array(column, dtype=np.float32)
+    return np.array(numbers, dtype=np.float32)
 
 
 def check_weights(sample_weight: Any, count: int) -> NDArray[np.float64] | None:
@@ -212,12 +222,18 @@ def _column(y: Any, count: int, what: str) -> NDArray[Any]:
         raise EstimatorError(
             f"y: expected {what}, got None (the estimator requires y to be passed, but the target y is None)"
         )
-    try:
-        column: NDArray[Any] = column_or_1d(y, warn=True)
+    try:  # numpy would make texts or floats of a list of several types, and scikit-learn floats of pandas' own types
+        values = np.array(y, dtype=object) if isinstance(y, list | tuple) else np.asarray(y)
+        column: NDArray[Any] = column_or_1d(values, warn=True)
     except ValueError as error:
         raise EstimatorError(f"y: {error}") from None
     _check_length(count, column, what)
     return column
+
+
+def _python_values(column: NDArray[Any]) -> list[Any]:
+    """Return the values of an array as Python's; an array of objects may hold values of numpy."""
+    return [value.item() if isinstance(value, np.generic) else value for value in column.tolist()]
 
 
 def _check_length(count: int, values: Any, what: str) -> None:

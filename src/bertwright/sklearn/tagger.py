@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertwright.console import redirect_messages
 from bertwright.sklearn.base import Trained, validated
-from bertwright.sklearn.inputs import check_tags, check_words, in_python
+from bertwright.sklearn.inputs import check_tags, check_words
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, as_learned, learn_tags, possible, score_tags
@@ -50,7 +50,7 @@ class BertTagger(Trained):
 
     def fit(self, X: Any, y: Any) -> "BertTagger":
         """Fine-tune on the tags of the words."""
-        with in_python(verbose=bool(self.verbose)):
+        with self._in_python():
             base = POS if self.scheme == "plain" else NER
             task: TaggingTask = validated(TaggingTask, {**base.model_dump(), "scheme": self.scheme})
             sentences = self._learnable(task, X, y)
@@ -62,13 +62,13 @@ class BertTagger(Trained):
     def predict(self, X: Any) -> list[list[str]]:
         """Return the tag of each word."""
         check_is_fitted(self)
-        with in_python(verbose=bool(self.verbose)):
+        with self._in_python():
             return [list(tags) for tags in self._tagged(_listed_sentences(X))]
 
     def score(self, X: Any, y: Any) -> float:
         """Return the F1 of entities, or the accuracy of plain tags; a type without training rows counts as missed."""
         check_is_fitted(self)
-        with in_python(verbose=bool(self.verbose)):
+        with self._in_python():
             from bertwright.tasks.tagging.task import task_of_model
 
             task = task_of_model(self.learned_.saved)

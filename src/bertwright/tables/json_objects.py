@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bertwright.errors import InputError, shown
 from bertwright.tables.bad_rows import BadRow
+from bertwright.tables.json_values import float_of_json
 
 
 def names_once(location: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
@@ -27,7 +28,9 @@ def names_once(location: str) -> Callable[[list[tuple[str, object]]], dict[str, 
 def json_object(line: str, location: str) -> dict[str, object]:
     """Return the object in a line of JSON. Raises BadRow, which begins with `location`, for anything else."""
     try:
-        fields = json.loads(line, object_pairs_hook=names_once(location))
+        fields = json.loads(line, object_pairs_hook=names_once(location), parse_float=float_of_json(location))
+    except InputError as error:
+        raise _bad(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise _bad(f"{location}: not valid JSON: {error}{_layout(line, error)}") from None
     if not isinstance(fields, dict):

@@ -4,7 +4,6 @@ Rows stay Arrow tables. Their values become Python objects only where they are u
 functions, because commands that read no Parquet start faster without it.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any, Final
@@ -74,9 +73,9 @@ class ArrowRows:
         return replace(self, table=table)
 
     def plain(self) -> tuple[tuple[object, ...], ...]:
-        """Return the rows with values of JSON: dates and decimals as text, null for NaN and infinity.
+        """Return the rows with text, truth values, numbers, lists and objects: dates and decimals as text.
 
-        Raises InputError for bytes and other values that JSON cannot hold.
+        Raises InputError for bytes and other values that cannot be text.
         """
         import pyarrow as pa
 
@@ -174,7 +173,7 @@ def _array(name: str, values: Sequence[object], source: str) -> Any:
 
 
 def _plain(value: Any, location: str) -> object:
-    """Return a value as JSON can hold it; InputError for bytes, beginning with `location`."""
+    """Return a value as `ArrowRows.plain` does; InputError for bytes, beginning with `location`."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, bytes):
@@ -189,7 +188,7 @@ def _plain(value: Any, location: str) -> object:
         number = float(value) if "float" in type(value).__name__ else None
     except (TypeError, ValueError):
         number = None
-    return str(value) if number is None else number if math.isfinite(number) else None
+    return str(value) if number is None else number
 
 
 def _rows_at_a_time(metadata: Any) -> int:

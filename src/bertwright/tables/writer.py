@@ -4,7 +4,6 @@ import bz2
 import csv
 import gzip
 import io
-import json
 import lzma
 import shutil
 import sys
@@ -19,6 +18,7 @@ from typing import IO, Literal, cast
 from bertwright.errors import InputError, shown
 from bertwright.files import atomic_file, is_stream
 from bertwright.tables.files import ALLOWED, FORMATS, OPENERS, Format, InputFormat, without_packing
+from bertwright.tables.json_values import json_text, json_value
 from bertwright.tables.parquet import ArrowRows, ParquetOut
 from bertwright.tables.reader import ABSENT, BLOCK_ROWS, Table, open_table
 
@@ -28,7 +28,8 @@ OutputFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet"]
 def as_format(table: Table, format: Format) -> Table:
     """Return the table with the cells of another format.
 
-    In csv and tsv, numbers, booleans, lists and objects become JSON text, and absent cells become empty.
+    In csv and tsv, numbers, booleans, lists and objects become JSON text, and absent cells become empty. In all text
+    formats, NaN and infinity become the texts NaN, Infinity and -Infinity.
     Raises InputError for JSON lines and Parquet where two columns have one name.
     """
     if format == table.format:
@@ -97,7 +98,7 @@ def _write_text(table: Table, text: io.TextIOWrapper, *, header: bool) -> None:
         for row in table.rows:
             pairs = zip(table.columns, row, strict=True)
             fields = {name: cell for name, cell in pairs if cell is not ABSENT}
-            text.write(json.dumps(fields, ensure_ascii=False) + "\n")
+            text.write(json_text(fields) + "\n")
         return
     line_of = _csv_line if table.format == "csv" else _tsv_line
     if table.header and header:
@@ -128,7 +129,8 @@ def _cell(value: object) -> str:
     """Return a JSON value as a cell of csv or tsv."""
     if value is None or value is ABSENT:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    value = json_value(value)
+    return value if isinstance(value, str) else json_text(value)
 
 
 @dataclass(frozen=True)

@@ -45,11 +45,13 @@ class LanguageTask(BoundTask):
     The output layer is that of pre-training: the word embeddings and a bias. BERT's has a transform before them, and
     GPT-1's has no bias.
 
-    stored   names of the top-level parts of the saved model
+    stored      names of the top-level parts of the saved model
+    num_pieces  number of pieces of the vocabulary; a padded table has more rows, which are never predicted
     """
 
     weight: float
     stored: frozenset[str]
+    num_pieces: int
 
     def build(self, config: BackboneConfig) -> nn.Module:
         """Build the model with the output layer that predicts tokens."""
@@ -64,12 +66,12 @@ class LanguageTask(BoundTask):
         """Return what the training loop trains; the backbone is computed once for both losses."""
         task = super().trainable(model)
         backbone: Any = model.get_submodule("encoder")
-        config: SingleBackboneConfig = backbone.config
+        hidden: int = backbone.config.hidden
 
         def step(batch: Any) -> dict[str, tuple[Tensor, str]]:
             with recorded(backbone) as calls:
                 terms = dict(task.step(batch))
-            total = torch.stack([language_loss(model, call) for call in calls]).sum()
+            total = torch.stack([language_loss(model, call, num_pieces=self.num_pieces) for call in calls]).sum()
             return {**terms, TERM: (self.weight * total, COUNT)}
 
         def count(batch: Any) -> float:
@@ -81,24 +83,27 @@ class LanguageTask(BoundTask):
             counts=lambda batch: {**task.counts(batch), COUNT: count(batch)},
             flops=lambda batch: (
                 3.0 * len(batch.mask) * backbone.flops(batch.mask.shape[1], batch.mask.shape[1])
-                + 6.0 * count(batch) * config.hidden * config.vocab_size
+                + 6.0 * count(batch) * hidden * self.num_pieces
             ),
         )
 
 
-def with_language(bound: BoundTask, saved: SavedModel, weight: float) -> LanguageTask:
-    """Return the bound task with the next-token loss of a saved model."""
+def with_language(bound: BoundTask, saved: SavedModel, *, weight: float, num_pieces: int) -> LanguageTask:
+    """Return the bound task with the next-token loss of a saved model, whose vocabulary has `num_pieces` pieces."""
     stored = frozenset(name.partition(".")[0] for name in saved.weights or ())
-    return LanguageTask(**vars(bound), weight=weight, stored=stored)
+    return LanguageTask(**vars(bound), weight=weight, stored=stored, num_pieces=num_pieces)
 
 
-def language_loss(model: nn.Module, call: BackboneCall) -> Tensor:
+def language_loss(model: nn.Module, call: BackboneCall, *, num_pieces: int) -> Tensor:
     """Return the summed cross entropy of each real token but the first of its row, from the state before it."""
     real = call.mask[:, 1:]
     states, labels = call.last[:, :-1][real], call.ids[:, 1:][real].long()  # [N, D], [N]
     parts: Any = dict(model.named_children())
     output = parts["masked_lm"] if "masked_lm" in parts else parts["lm"]
-    return running_loss(output.states(states), parts["encoder"].word_embeddings()[0].weight, output.bias, labels)
+    words, bias = parts["encoder"].word_embeddings()[0].weight, output.bias
+    if num_pieces < len(words):
+        words, bias = words[:num_pieces], bias[:num_pieces]
+    return running_loss(output.states(states), words, bias, labels)
 
 
 @contextmanager

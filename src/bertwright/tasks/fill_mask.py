@@ -1,17 +1,20 @@
 """pre-trained heads → predictions: candidates for [MASK] and the next-sentence probability (paper §3.1)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from bertwright.console import say
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, open_pretrained, second_objective
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import padded
+from bertwright.tasks.finite import check_finite
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.wordpiece import Tokenizer
 
@@ -27,7 +30,8 @@ class Filled:
 def fill_masks(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
     """Return the candidates for each [MASK] of `text`, in order.
 
-    Raises InputError where the text has no [MASK] or is too long, and for top_k below 1.
+    Raises InputError where the text has no [MASK] or is too long, and for top_k below 1; RunFailed where the model's
+    output is not finite.
     """
     if top_k < 1:
         raise InputError(f"top_k: expected a number from 1 on, got {top_k}")
@@ -40,6 +44,14 @@ def fill_masks(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_
 
 def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
     """Return the candidates for each [MASK] in the ids of a text without [CLS] and [SEP], as `fill_masks`."""
+    filled = candidates(model, tokenizer, pieces, top_k=top_k)
+    text = shown(tokenizer.decode(pieces))
+    check_finite([[mask.probabilities for mask in filled]], lambda _: f"the text {text!r}")
+    return filled
+
+
+def candidates(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
+    """Return what `fill_ids` returns, not checked: probabilities are NaN where the model's output is not finite."""
     ids = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
     limit = model.encoder.config.max_positions
     if len(ids) > limit:
@@ -58,11 +70,16 @@ def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int
     with torch.inference_mode():
         # A model may have more embeddings than the vocabulary has pieces.
         logits = model.logits(inputs)[0].float()[:, : tokenizer.vocab_size]
-        best = logits.softmax(-1).topk(min(top_k, tokenizer.vocab_size))
+        best = finite_softmax(logits).topk(min(top_k, tokenizer.vocab_size))
     return [
         Filled(tuple(tokenizer.pieces[index] for index in indices.tolist()), tuple(values.tolist()))
         for values, indices in zip(best.values, best.indices, strict=True)
     ]
+
+
+def finite_softmax(logits: Tensor) -> Tensor:
+    """Return the softmax over the last dimension; all of it is NaN where a logit is not finite."""
+    return logits.softmax(-1).masked_fill(~logits.isfinite().all(-1, keepdim=True), math.nan)
 
 
 def open_next_sentence(saved: SavedModel) -> PretrainingModel:
@@ -80,7 +97,10 @@ def open_next_sentence(saved: SavedModel) -> PretrainingModel:
 
 
 def next_sentence_probability(model: PretrainingModel, tokenizer: BaseTokenizer, first: str, second: str) -> float:
-    """Return the probability that `second` follows `first`; the model comes from `open_next_sentence`."""
+    """Return the probability that `second` follows `first`; the model comes from `open_next_sentence`.
+
+    Raises RunFailed where the model's output is not finite.
+    """
     assert model.next_sentence is not None
     refuse_halves((first, second), "one of the two texts ")
     encoded = encode(tokenizer, [first], [second], max_length=model.encoder.config.max_positions)
@@ -89,4 +109,6 @@ def next_sentence_probability(model: PretrainingModel, tokenizer: BaseTokenizer,
     rows = padded(encoded, [0], pad_id=tokenizer.pad_id)
     with torch.inference_mode():
         state = model.encoder.summary(rows.ids, rows.segments, rows.mask)
-        return float(model.next_sentence(model.pooler(state)).softmax(-1)[0, 0])
+        probability = float(finite_softmax(model.next_sentence(model.pooler(state)))[0, 0])
+    check_finite([probability], lambda _: f"the texts {shown(first)!r} and {shown(second)!r}")
+    return probability

@@ -143,6 +143,12 @@ class BPETokenizer(BaseTokenizer):
         return "".join(f"{piece} " if piece in TASK_TOKENS else piece.replace(END, " ") for piece in pieces).rstrip()
 
     def _vocabulary_files(self) -> dict[str, str]:
+        for left, right in self.merges:
+            if any(letter in left + right for letter in " \n") or right.endswith("\r"):
+                raise InputError(
+                    f"the merges: expected pieces that a line of merges.txt can hold, got {left!r} and {right!r}; "
+                    "remove this merge from tokenizer.json: no text is split into such pieces"
+                )
         return {
             "vocab.json": json.dumps(self._ids, ensure_ascii=False) + "\n",
             "merges.txt": "".join([f"{HEADER} 0.2\n", *(f"{left} {right}\n" for left, right in self.merges)]),

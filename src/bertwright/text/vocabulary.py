@@ -17,6 +17,7 @@ from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
 from bertwright.files import read_json, read_object
 from bertwright.shipped import folder_of
+from bertwright.text.other_tokenizers import refuse_other_rules
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_BY_KEY = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
@@ -27,7 +28,6 @@ LONGEST_WORD = 100  # characters; longer words become [UNK]
 LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
 OWN_KEY = "bertwright"
 """Key of tokenizer_config.json under which bertwright notes the base of an extended vocabulary."""
-_TOKENIZER_CLASSES = ("BertTokenizer", "BertTokenizerFast", "BertTokenizerLegacy")
 
 
 class Rules(Settings):
@@ -56,12 +56,16 @@ def vocabulary_hash(pieces: Sequence[str], rules: Rules) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read_folder(folder: Path) -> tuple[list[str], Rules, Base | None]:
+def read_folder(folder: Path, *, as_wordpiece: bool = False) -> tuple[list[str], Rules, Base | None]:
     """Read pieces, rules and base of a tokenizer, model, run or corpus folder.
+
+    as_wordpiece   True where the vocabulary is to be read as WordPiece although the settings name another tokenizer
 
     Raises InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another file.
     """
     folder = folder_with(folder, "tokenizer.json", "vocab.txt")
+    if not as_wordpiece:
+        refuse_other_rules(folder)
     json_path, vocabulary_path, config_path = (
         folder / name for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     )
@@ -102,12 +106,25 @@ def has_casing(folder: Path) -> bool:
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Return the pieces of a vocab.txt, one a line. Raises InputError for an empty line."""
+    """Return the pieces of a vocab.txt, one a line. Raises InputError for an empty line.
+
+    The id of a piece is the number of its line. A piece may be a white-space character, such as U+3000 or U+2028.
+    """
     pieces = read_piece_lines(path)
     for number, piece in enumerate(pieces, start=1):
-        if not piece.strip():
+        if not piece:
             raise InputError(f"{path}:{number}: expected a piece, got an empty line; a vocabulary has one on each line")
     return pieces
+
+
+def refuse_unwritable_pieces(pieces: Sequence[str], source: str) -> None:
+    """Raise InputError for an empty piece and for one with a line feed or carriage return: no line can hold them."""
+    for id, piece in enumerate(pieces):
+        if not piece or "\n" in piece or "\r" in piece:
+            raise InputError(
+                f"{source}: expected pieces that a line of vocab.txt can hold, got {piece!r} with the id {id}; "
+                "name that piece otherwise in tokenizer.json, such as '[unused]': no text is split into it"
+            )
 
 
 def read_piece_lines(path: Path) -> list[str]:
@@ -144,8 +161,10 @@ def _rules_of(described: Any, path: Path) -> Rules:
     """Return the rules of a tokenizer.json. Raises InputError where it describes no BERT tokenizer."""
     try:
         normalizer, model = described["normalizer"], described["model"]
+        kind = model.get("type", "WordPiece")
+        if kind != "WordPiece":  # first: other kinds lack the entries below
+            raise InputError(f"{path}: model is {kind!r}; a BERT tokenizer has 'WordPiece'")
         expected = {
-            "model": (model.get("type", "WordPiece"), "WordPiece"),
             "model.continuing_subword_prefix": (model["continuing_subword_prefix"], CONTINUATION),
             "model.unk_token": (model["unk_token"], UNK),
         }
@@ -173,11 +192,6 @@ def _rules_of_config(config: dict[str, Any], path: Path) -> Rules:
         )
     if not config.get("tokenize_chinese_chars", True):
         raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer has true")
-    kind = config.get("tokenizer_class") or _TOKENIZER_CLASSES[0]
-    if kind not in _TOKENIZER_CLASSES:
-        raise InputError(
-            f"{path}: tokenizer_class is {kind!r}; expected {_TOKENIZER_CLASSES[0]}, since there is no tokenizer.json"
-        )
     usual = {"do_basic_tokenize": (True, None), "never_split": ([], None), "strip_accents": (True, False, None)}
     for name, allowed in usual.items():
         if config.get(name) not in allowed:

@@ -25,6 +25,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.text.base_tokenizer import BaseTokenizer, number_pieces
+from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
 from bertwright.text.vocabulary import (
     CLS,
     CONTINUATION,
@@ -38,6 +39,7 @@ from bertwright.text.vocabulary import (
     Rules,
     read_folder,
     read_vocabulary,
+    refuse_unwritable_pieces,
     vocabulary_hash,
 )
 
@@ -100,6 +102,7 @@ class Tokenizer(BaseTokenizer):
         return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
 
     def _vocabulary_files(self) -> dict[str, str]:
+        refuse_unwritable_pieces(self.pieces, "the vocabulary")
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.pieces)}
 
     def _config(self) -> dict[str, Any]:
@@ -147,13 +150,21 @@ class Tokenizer(BaseTokenizer):
         return rust
 
 
-def import_vocabulary(vocab_txt: Path, *, cased: bool) -> Tokenizer:
+def import_vocabulary(vocab_txt: Path, *, cased: bool, as_wordpiece: bool = False) -> Tokenizer:
     """Read a vocabulary released by Google, with its rules: words of up to 200 characters, no accents unless cased.
 
-    Raises InputError, with the line, for text that is not UTF-8, empty lines, duplicates and missing special tokens.
+    as_wordpiece   True to read a vocabulary of another convention, or of another tokenizer, as WordPiece
+
+    Raises InputError, with the line, for text that is not UTF-8, empty lines, duplicates and missing special tokens;
+    unless `as_wordpiece`, also for pieces of another convention and for settings beside the file that name another
+    tokenizer.
     """
+    pieces = read_vocabulary(vocab_txt)
+    if not as_wordpiece:
+        refuse_other_rules(vocab_txt.parent)
+        refuse_other_vocabulary(pieces, str(vocab_txt))
     rules = Rules(cased=cased, strip_accents=not cased, longest_word=LONGEST_WORD_GOOGLE)
-    return Tokenizer(read_vocabulary(vocab_txt), rules, place=str(vocab_txt))
+    return Tokenizer(pieces, rules, place=str(vocab_txt))
 
 
 def train_tokenizer(

@@ -313,6 +313,21 @@ def test_the_masked_loss_is_that_of_a_plain_walk(tmp_path: Path) -> None:
     assert measured.unknown_fraction == 0.0
 
 
+def test_rows_without_a_piece_are_no_candidates(learned: tuple[Any, Any], tmp_path: Path) -> None:
+    """A padded table gives the same finding as the table without its padding, whatever the bias there."""
+    model, corpus = learned
+    unpadded, rows = masked_lm_finding(model, LOWER, sample_sentences(corpus)), LOWER.vocab_size + 8
+    weights = dict(model.state_dict())
+    table, bias = weights["encoder.embeddings.word.weight"], weights["masked_lm.bias"]
+    weights["encoder.embeddings.word.weight"] = torch.cat([table, torch.zeros(8, table.shape[1])])
+    weights["masked_lm.bias"] = torch.cat([bias, torch.full((8,), 50.0)])
+    LOWER.save(tmp_path / "tok")
+    config, kind = small_config(vocab_size=rows), "BertForMaskedLM"
+    save_model(tmp_path / "m", weights, config=config, tokenizer=tmp_path / "tok", architecture=kind)
+    padded = masked_lm_finding(open_architecture(open_model(str(tmp_path / "m"))), LOWER, sample_sentences(corpus))
+    assert (padded.level, padded.value) == (unpadded.level, pytest.approx(unpadded.value, rel=1e-6))
+
+
 def test_a_swapped_tokenizer_is_worse_than_guessing(learned: tuple[Any, Any]) -> None:
     model, _ = learned
     swapped = Tokenizer(LOWER.pieces[::-1], LOWER.rules)

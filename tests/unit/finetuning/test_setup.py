@@ -10,6 +10,7 @@ from torch import nn
 
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning.run import finetune
+from bertwright.finetuning.schedule import scheduled
 from bertwright.finetuning.search import parse_grid, search
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import add_bilstm, initial_model, initial_weights, open_initial_model, train_plan
@@ -108,7 +109,7 @@ def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_dat
     saved, words = open_initial_model(pretrained_models["pair"], None)
     saved = add_bilstm(settings, saved)
     work = kind_of(SST2).prepare(SST2, sst2_data, words, saved.config, settings.max_length)
-    scale = train_plan(settings, work, saved.config, 0).scale
+    scale = train_plan(scheduled(settings, saved.config, 8), work, saved.config, 0).scale
     named = {
         "classifier.linear.weight": 10.0,
         "encoder.lstm.bias_hh_l0": 10.0,
@@ -126,17 +127,6 @@ def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_dat
     for name, tensor in now.items():
         kept = name in start and torch.equal(start[name], tensor)
         assert kept == (name in still), name
-
-
-def test_a_width_is_that_of_the_model_below() -> None:
-    """The part on top decides no rate, and a pair is as wide as one of its halves."""
-    base, tiny = (system_config("bert-left", size, 50) for size in ("base", "tiny"))
-    right = system_config("bert-right", "8x512", 50)
-    half = system_config("bert-left", "8x512", 50)
-    plain = FinetuneSettings()
-    assert plain.rate(TopConfig(inner=base, width=8)) == 3e-5
-    assert plain.rate(TopConfig(inner=tiny, width=2048)) == 3e-4
-    assert plain.rate(PairConfig(left=half, right=right)) == 3e-4
 
 
 def test_a_search_over_widths_that_goes_on(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
@@ -175,7 +165,9 @@ def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
 def test_estimators_take_other_backbones(model: str, pretrained_models: dict[str, str], tmp_path: Path) -> None:
     sklearn = pytest.importorskip("bertwright.sklearn")
     texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
-    fitted = sklearn.BertClassifier(pretrained_models[model], epochs=1, max_length=16, precision="fp32", threads=1)
+    fitted = sklearn.BertClassifier(
+        pretrained_models[model], epochs=1, batch_size=32, max_length=16, precision="fp32", threads=1
+    )
     fitted.fit(texts, labels)
     probabilities = fitted.predict_proba(texts)
     fitted.save(tmp_path / "saved")

@@ -113,7 +113,7 @@ def test_random_weights_and_estimators_get_them_too(published_gpt: str, tmp_path
     assert saved.config.vocab_size == words.vocab_size == open_model(published_gpt).config.vocab_size + 3
     sklearn = pytest.importorskip("bertwright.sklearn")
     texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
-    fitted = sklearn.BertClassifier(published_gpt, epochs=1, max_length=30, precision="fp32", threads=1)
+    fitted = sklearn.BertClassifier(published_gpt, epochs=1, batch_size=32, max_length=30, precision="fp32", threads=1)
     fitted.fit(texts, labels)
     fitted.save(tmp_path / "saved")
     assert open_tokenizer(open_model(str(tmp_path / "saved"))).pieces[-3:] == list(TASK_TOKENS)

@@ -290,12 +290,15 @@ BAD_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "width": (
         lambda folder: change(folder, hidden_size=32),
-        r"not a complete BertForPreTraining; encoder\.embeddings\.word\.weight is \(60, 16\), not \(60, 32\);",
+        r"not a complete BertForPreTraining; bert/embeddings/word_embeddings is \(60, 16\), not \(60, 32\);",
     ),
-    "inner width": (lambda folder: change(folder, intermediate_size=16), r"expand\.weight is \(24, 16\), not \(16, "),
+    "inner width": (
+        lambda folder: change(folder, intermediate_size=16),
+        r"intermediate/dense/kernel is \(16, 24\), not \(16, 16",
+    ),
     "positions": (lambda folder: change(folder, max_position_embeddings=512), r"is \(20, 16\), not \(512, 16\)"),
-    "more layers": (lambda folder: change(folder, num_hidden_layers=3), r"missing: encoder\.layers\.2\.attention\."),
-    "fewer layers": (lambda folder: change(folder, num_hidden_layers=1), r"unknown: encoder\.layers\.1\."),
+    "more layers": (lambda folder: change(folder, num_hidden_layers=3), r"missing: bert/encoder/layer_2/attention/"),
+    "fewer layers": (lambda folder: change(folder, num_hidden_layers=1), r"unknown: bert/encoder/layer_1/"),
     "more pieces": (
         lambda folder: (folder / "vocab.txt").write_text("\n".join([*PIECES, "one more"]), "utf-8"),
         "the vocabulary has 61 pieces, but there are embeddings for 60",
@@ -343,12 +346,15 @@ BAD_VARIABLES: dict[str, tuple[Callable[[Arrays], Arrays], str]] = {
         added("output_weights", "output_bias"),
         r"heads of several tasks, .*: cls/predictions/output_bias, .*cls/seq_relationship/output_weights, output_bias",
     ),
-    "no key": (removed(KEY), r"\.0\.attention\.query\.weight is there, but not .*\.0\.attention\.key\.weight$"),
-    "no query": (removed(KEY.replace("key", "query")), r"missing: .*qkv\.weight; unknown: .*\.key\.weight, "),
-    "no bias": (removed("cls/predictions/output_bias"), r"BertForPreTraining; missing: masked_lm\.bias$"),
+    "no key": (removed(KEY), r"layer_0/attention/self/query/kernel is there, but not .*/layer_0/.*self/key/kernel$"),
+    "no query": (
+        removed(KEY.replace("key", "query")),
+        r"missing: .*self/\{query,key,value\}/kernel; unknown: .*self/key/kernel, ",
+    ),
+    "no bias": (removed("cls/predictions/output_bias"), r"BertForPreTraining; missing: cls/predictions/output_bias$"),
     "a key of another shape": (
         lambda arrays: arrays | {KEY: np.zeros((16, 8), np.float32)},
-        r"query\.weight is \(16, 16\), .*key\.weight is \(8, 16\), .*; they must have the same shape",
+        r"query/kernel is \(16, 16\), .*key/kernel is \(16, 8\), .*; they must have the same shape",
     ),
     "whole numbers": (
         lambda arrays: arrays | {KEY: np.zeros((16, 16), np.int32)},

@@ -396,20 +396,20 @@ BAD = {
     ),
     "a shard elsewhere": (with_an_outside_shard, "which is not in the same folder"),
     "swapped shards": (with_swapped_shards, "which model.safetensors.index.json says it holds"),
-    "a missing tensor": (lambda m: remove_weight(m, "bert.pooler.dense.bias"), "missing: pooler.dense.bias"),
+    "a missing tensor": (lambda m: remove_weight(m, "bert.pooler.dense.bias"), "missing: bert.pooler.dense.bias"),
     "a surplus tensor": (
         lambda m: with_tensor(m, "bert.adapter.weight", torch.ones(1)),
         "do not belong to a BERT: bert.adapter",
     ),
     "a surplus layer": (
         lambda m: with_tensor(m, "bert.encoder.layer.2.output.dense.bias", torch.ones(32)),
-        "unknown: encoder.layers.2.contract.bias",
+        "unknown: bert.encoder.layer.2.output.dense.bias",
     ),
     "another shape": (
         lambda m: with_tensor(m, "cls.predictions.bias", torch.ones(9)),
-        r"masked_lm.bias is \(9,\), not",
+        r"cls.predictions.bias is \(9,\), not",
     ),
-    "fewer layers said": (lambda m: change_config(m, num_hidden_layers=1), "unknown: encoder.layers.1"),
+    "fewer layers said": (lambda m: change_config(m, num_hidden_layers=1), "unknown: bert.encoder.layer.1"),
     "another architecture": (lambda m: change_config(m, model_type="roberta"), "model_type is 'roberta'"),
     "an untied decoder": (
         lambda m: with_tensor(m, "cls.predictions.decoder.weight", weights_in(m)[WORDS] + 1),
@@ -422,7 +422,7 @@ BAD = {
     ),
     "no number": (
         lambda m: with_tensor(m, "bert.pooler.dense.bias", torch.full((32,), torch.nan)),
-        "infinite values or values that are no numbers in pooler.dense.bias",
+        "infinite values or values that are no numbers in bert.pooler.dense.bias",
     ),
     "one name twice": (
         lambda m: with_tensor(m, "pooler.dense.bias", torch.ones(32)),
@@ -438,10 +438,6 @@ BAD = {
     "an odd size": (lambda m: change_config(m, hidden_size="wide"), "hidden_size is 'wide'"),
     "an enormous size": (lambda m: change_config(m, num_hidden_layers=10**30), "num_hidden_layers is 1000000"),
     "a negative padding": (lambda m: change_config(m, pad_token_id=-1), "pad_token_id is -1"),
-    "odd labels": (
-        lambda m: change_config(m, id2label={"0": [1]}),
-        "id2label must name the labels 0 to 0, each a text",
-    ),
     "half a character": (lambda m: change_config(m, id2label={"0": "\ud800"}), "half of a surrogate pair"),
     "a deep hole": (lambda m: (m / "config.json").write_text("[" * 100_000), "nested too deeply"),
     "a pointer": (with_pointer, "a Git LFS pointer, not the weights"),
@@ -498,10 +494,10 @@ def test_another_kind_of_tokenizer_is_refused(tmp_path: Path, pieces: list[str])
 def test_labels_that_are_alike_are_refused(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces, "BertForSequenceClassification", num_labels=3)
     change_config(tmp_path / "m", id2label={"0": "a", "1": "a", "2": "b"})
-    with pytest.raises(InputError, match="its labels are a, a, b; name each differently"):
+    with pytest.raises(InputError, match="the outputs 0 and 1 have the same label 'a'; name each differently"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
     change_config(tmp_path / "m", id2label={"0": "a", "1": " ", "2": "b"})
-    with pytest.raises(InputError, match="one of its labels is empty"):
+    with pytest.raises(InputError, match="the label of output 1 is empty: ' '; name each output"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
     assert import_model(str(tmp_path / "m"), tmp_path / "own", labels=["x", "y", "z"])["labels"] == ["x", "y", "z"]
 
@@ -537,7 +533,7 @@ def test_labels_must_fit(tmp_path: Path, pieces: list[str]) -> None:
         with pytest.raises(InputError, match="for 3 outputs; give each output a different name"):
             import_model(str(tmp_path / "m"), tmp_path / "own", labels=labels)
     change_config(tmp_path / "m", id2label={"0": "a", "2": "c"})
-    with pytest.raises(InputError, match="id2label must name the labels 0 to 1"):
+    with pytest.raises(InputError, match=r"id2label has 2 names, and none of them for output 1: its keys are 0, 2;"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
     change_config(tmp_path / "m", id2label={"0": "a", "1": "c"})
     with pytest.raises(InputError, match="id2label names 2 labels, but there are 3 outputs"):
@@ -557,10 +553,9 @@ def test_two_texts_need_two_segments(tmp_path: Path, pieces: list[str]) -> None:
     assert len(load(tmp_path / "own")(["a text"])) == 1
     (tmp_path / "train.tsv").write_text("a\tb\tlabel\n" + "x\ty\t0\nv\tw\t1\nu\tw\t1\n" * 9, "utf-8")
     task = CLASSIFY.model_copy(update={"text": ("a", "b")})
+    settings = FinetuneSettings(epochs=3, batch_size=32, max_length=32)
     with pytest.raises(InputError, match="classify: reads two texts"):
-        finetune(
-            FinetuneSettings(max_length=32), task, model=str(tmp_path / "own"), data=tmp_path, out=tmp_path / "run"
-        )
+        finetune(settings, task, model=str(tmp_path / "own"), data=tmp_path, out=tmp_path / "run")
     publish(tmp_path / "next", pieces, "BertForNextSentencePrediction", type_vocab_size=1)
     import_model(str(tmp_path / "next"), tmp_path / "own-next")
     assert main(["next-sentence", "a", "b", "--model", str(tmp_path / "own-next")]) == 2

@@ -131,19 +131,19 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a tensor is missing": (
         weights_with(lambda t: t.pop("transformer.h.1.ln_1.bias")),
-        r"not a complete OpenAIGPTLMHeadModel; missing: encoder.layers\.1\.attention_norm\.bias$",
+        r"not a complete OpenAIGPTLMHeadModel; missing: transformer\.h\.1\.ln_1\.bias$",
     ),
     "a layer too many": (
         weights_with(lambda t: t.update({"transformer.h.2.ln_1.bias": torch.zeros(HIDDEN)})),
-        r"unknown: encoder.layers\.2\.attention_norm\.bias$",
+        r"unknown: transformer\.h\.2\.ln_1\.bias$",
     ),
     "a shape": (
         weights_with(lambda t: t.update({"transformer.h.0.mlp.c_fc.weight": torch.zeros(4 * HIDDEN, HIDDEN)})),
-        r"layers\.0\.expand\.weight is \(24, 96\), not \(96, 24\)$",
+        r"transformer\.h\.0\.mlp\.c_fc\.weight is \(96, 24\), not \(24, 96\)$",
     ),
     "not a number": (
         weights_with(lambda t: t[WORDS][3].fill_(np.nan)),
-        r"that are no numbers in encoder\.embeddings\.word\.weight$",
+        r"that are no numbers in transformer\.tokens_embed\.weight$",
     ),
     "code": (pickled(lambda f: {"a": Code(f / "ran")}), r"pytorch_model\.bin: holds more than tensors"),
     "code alone": (bare_pickle, r"pytorch_model\.bin: holds more than tensors, so it is not opened"),

@@ -50,7 +50,7 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     config: BackboneConfig, architecture: str, title: str, is_theirs: bool
 ) -> None:
     card = finetuning_card(
-        FinetuneSettings(),
+        FinetuneSettings(epochs=3, batch_size=32),
         config,
         task="sst2",
         architecture=architecture,
@@ -64,6 +64,7 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     assert f"\n- began from {'random weights' if config is BERT else WEIGHTS}\n" in card
     assert f"# {title}, 400 pieces\n" in card
     assert ("is read by transformers" in card) == is_theirs
+    assert ("split_special_tokens=True" in card) == is_theirs
     assert ("is read by bertwright alone" in card) == (not is_theirs)
     assert card.startswith(f"---\nlibrary_name: {'transformers' if is_theirs else 'bertwright'}\n")
     assert ("pipeline_tag: text-classification" in card) == ("\n- bert\n" in card) == is_theirs

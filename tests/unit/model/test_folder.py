@@ -86,7 +86,7 @@ def test_whoever_reads_a_model_refuses_a_damaged_one(
         "load": lambda: bw.load(folder),
         "import": lambda: import_model(str(folder), tmp_path / "imported"),
         "ship": lambda: ship(folder, tmp_path / "shipped", monkeypatch),
-        "estimator": lambda: BertClassifier(str(folder)).fit(["a", "b"], ["x", "y"]),
+        "estimator": lambda: BertClassifier(str(folder), epochs=3, batch_size=32).fit(["a", "b"], ["x", "y"]),
     }
     for name, read in readers.items():
         with pytest.raises(InputError, match=re.escape(f"{folder / WEIGHTS}: expected the sha256 ")):
@@ -128,7 +128,7 @@ def test_every_writer_notes_the_digest(
     start: Any = {"model": str(tmp_path / "bert"), "data": data}
     finetune(FAST, get_task("sst2"), out=tmp_path / "tuned", **start)
     search(FAST, get_task("sst2"), parse_grid("epochs=1,2", FAST), out=tmp_path / "searched", **start)
-    learned = BertClassifier(str(tmp_path / "bert"), epochs=1).fit(["good", "bad"] * 4, [1, 0] * 4)
+    learned = BertClassifier(str(tmp_path / "bert"), epochs=1, batch_size=32).fit(["good", "bad"] * 4, [1, 0] * 4)
     for _ in range(2):  # the second one takes the place of the first
         learned.save(tmp_path / "estimator")
     import_model(str(tmp_path / "bert" / "model"), tmp_path / "imported")

@@ -147,6 +147,14 @@ def test_a_run_without_pairs_has_one_segment(opened_corpus: Corpus, tmp_path: Pa
     assert torch.equal(first, second)
     again = evaluate_pretraining(str(tmp_path / "run"), opened_corpus.folder, length=32)
     assert {name: again[name] for name in result["held_out"]} == pytest.approx(result["held_out"], rel=1e-5)
+    rows_added = {"encoder.embeddings.word.weight": torch.zeros(8, 128), "masked_lm.bias": torch.full((8,), 50.0)}
+    padded = {name: torch.cat([saved.weights[name], rows]) for name, rows in rows_added.items()}
+    more_rows = saved.config.model_copy(update={"vocab_size": saved.config.vocab_size + 8})
+    parts = {"tokenizer": saved.tokenizer, "architecture": saved.architecture}
+    save_model(tmp_path / "padded", {**saved.weights, **padded}, config=more_rows, **parts)
+    assert evaluate_pretraining(str(tmp_path / "padded"), opened_corpus.folder, length=32) == pytest.approx(
+        again, rel=1e-5
+    )
     table = torch.stack([first, first + 1.0])
     weights = {**saved.weights, "encoder.embeddings.segment.weight": table}
     save_model(tmp_path / "other", weights, config=saved.config, tokenizer=saved.tokenizer, architecture="BertModel")

@@ -117,7 +117,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
 
 
 def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
-    settings = FinetuneSettings(seeds=2, epochs=5).model_dump(mode="json")
+    settings = FinetuneSettings(seeds=2, epochs=5, batch_size=32).model_dump(mode="json")
     data = {"task": {"name": EVIL}, "train": "d1"}
     run = start_run(tmp_path / "t", kind="finetune", settings=settings, data=data, resume=False)
     for seed, score in ((0, 0.5), (1, 0.7)):

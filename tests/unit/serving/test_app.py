@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import numpy as np
 import pytest
 
@@ -18,41 +17,16 @@ from bertwright.serving.app import create_app
 from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
+from tests.support.requests import Requests
 from tests.support.served import TEXTS, broken
 
 
-class Asking:
-    """Requests to the application within one event loop, its life included."""
-
-    def __init__(self, models: dict[str, Predictor], **settings: Any) -> None:
-        self.app = create_app(models, ServeSettings(**settings))
-
-    def __call__(self, *requests: tuple[Any, ...], together: bool = False) -> list[httpx.Response]:
-        """(method, path, JSON or bytes, headers) of each → its response."""
-
-        async def ask() -> list[httpx.Response]:
-            async with self.app.router.lifespan_context(self.app):
-                transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=True)
-                async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-                    calls = [self._one(client, *request) for request in requests]
-                    return list(await asyncio.gather(*calls)) if together else [await call for call in calls]
-
-        return asyncio.run(ask())
-
-    async def _one(
-        self, client: httpx.AsyncClient, method: str, path: str, body: Any = None, headers: Any = None
-    ) -> httpx.Response:
-        body_argument = {"content": body} if isinstance(body, bytes) else {"json": body} if body is not None else {}
-        headers = {"content-type": "application/json", **(headers or {})}
-        return await client.request(method, path, headers=headers, **body_argument)
-
-
 @pytest.fixture
-def ask(models: dict[str, Predictor]) -> Asking:
-    return Asking(models)
+def ask(models: dict[str, Predictor]) -> Requests:
+    return Requests(models)
 
 
-def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask: Asking) -> None:
+def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask: Requests) -> None:
     requests = [("POST", "/v1/predict", {"model": "sst", "inputs": [text]}) for text in TEXTS * 5]
     requests += [
         ("POST", "/v1/predict", {"model": "pair", "inputs": [[a, b]]}) for a, b in zip(TEXTS, TEXTS[::-1], strict=True)
@@ -65,7 +39,7 @@ def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask
             assert got["results"][0]["probabilities"] == pytest.approx(one.probabilities, abs=1e-5)
 
 
-def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
+def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> None:
     fill, follows, plain, packed, inside, listed, health, page, docs = ask(
         ("POST", "/v1/fill", {"inputs": ["the [MASK]"], "top_k": 3}),
         ("POST", "/v1/next-sentence", {"first": TEXTS[0], "second": TEXTS[1]}),
@@ -116,14 +90,17 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
         ("/v1/predict", b'{"inputs": ["\xff"]}', 400, "not JSON"),
         ("/v1/predict", b'{"model": "sst", "inputs": ["\\ud800"]}', 422, "half of a character"),
         ("/v1/predict", b"x" * 1_000_001, 413, "1,000,001 bytes; at most 1,000,000"),
-        ("/v1/fill", {"model": "sst", "inputs": ["a [MASK]"]}, 422, "is a model for classification without the head"),
+        ("/v1/fill", {"model": "sst", "inputs": ["a [MASK]"]}, 422, "model sst is a model for classification without"),
         ("/v1/fill", {"inputs": ["a"]}, 422, "input 0: 'a' holds no"),
         ("/v1/fill", b'{"inputs": ["\\ud800 [MASK]"]}', 422, "input 0: holds half of a character"),
         ("/v1/answer", {"question": "a", "context": "b"}, 422, "model lm is a model for fill, not for questions"),
-        ("/v1/next-sentence", {"model": "sst", "first": "a", "second": "b"}, 422, "has no next-sentence head"),
+        ("/v1/next-sentence", {"model": "sst", "first": "a", "second": "b"}, 422, "model sst is a model for classifi"),
         ("/v1/inside", {"text": "a", "layer": 3}, 422, "layer 3: allowed are 1 to 2"),
         ("/v1/inside", {"text": "rain " * 100}, 422, "more than 64 tokens"),
         ("/v1/embeddings", {"input": []}, 422, "input"),
+        ("/v1/embeddings", {"input": [15339, 1917]}, 422, "input: expected a text or a list of texts, got token ids"),
+        ("/v1/embeddings", {"input": [[15339], [1917]]}, 422, "got token ids; send the texts"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 32}, 422, "dimensions 32: expected 64, the width of model lm"),
         ("/v1/inside", b'{"text": "\\ud800"}', 422, "half of a character"),
         ("/v1/fill", {"inputs": ["[MASK] " * 60] * 250, "top_k": 100}, 422, "at most 20,000 pieces in all"),
         ("/v1/predict", {"inputs": ["[MASK] " * 60] * 100}, 422, "at most 20,000 pieces in all"),
@@ -132,7 +109,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Asking) -> None:
     ],
 )
 def test_the_error_of_a_bad_request_names_what_is_wrong(
-    ask: Asking, path: str, body: Any, status: int, words: str
+    ask: Requests, path: str, body: Any, status: int, words: str
 ) -> None:
     (response,) = ask(("POST", path, body))
     assert response.status_code == status, response.text
@@ -140,7 +117,41 @@ def test_the_error_of_a_bad_request_names_what_is_wrong(
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_body_that_is_not_sent_as_json_is_not_read(ask: Asking) -> None:
+def test_the_description_has_groups_and_examples(ask: Requests) -> None:
+    """Every endpoint belongs to a described group, and every example of a request is answered as it stands."""
+    (response,) = ask(("GET", "/openapi.json"))
+    described = response.json()
+    groups = {tag["name"]: tag["description"] for tag in described["tags"]}
+    assert all(groups.values())
+    requests = []
+    for path, methods in described["paths"].items():
+        for method, endpoint in methods.items():
+            assert [tag in groups for tag in endpoint["tags"]] == [True], path
+            assert endpoint["description"], path
+            if method == "post":
+                examples = endpoint["requestBody"]["content"]["application/json"]["examples"]
+                requests += [("POST", path, example["value"]) for example in examples.values()]
+    assert len(requests) > 10
+    models = {"a text": "sst", "a pair of texts": "pair"}
+    names = described["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    bodies = {json.dumps(names[name]["value"]): model for name, model in models.items()}
+    without_model = ("questions", "a text with [MASK]")  # no model of questions and of choices is served here
+    for request in requests:
+        model = bodies.get(json.dumps(request[2]), "lm")
+        (response,) = ask((*request[:2], {"model": model, **request[2]}))
+        if response.status_code != 200:
+            assert any(words in response.json()["error"]["message"] for words in without_model), request
+
+
+def test_the_models_own_width_may_be_named(ask: Requests) -> None:
+    """Clients of OpenAI's endpoint send `dimensions`, also as null."""
+    bodies = [{"input": ["rain"]}, {"input": ["rain"], "dimensions": None}, {"input": ["rain"], "dimensions": 64}]
+    responses = ask(*[("POST", "/v1/embeddings", body) for body in bodies])
+    assert [response.status_code for response in responses] == [200] * 3
+    assert len({json.dumps(response.json()["data"]) for response in responses}) == 1
+
+
+def test_a_body_that_is_not_sent_as_json_is_not_read(ask: Requests) -> None:
     """Else a page of another site could post to a service on the visitor's own machine."""
     (response,) = ask(("POST", "/v1/fill", b'{"inputs": ["a [MASK]"]}', {"content-type": "text/plain"}))
     assert response.status_code == 415
@@ -177,18 +188,18 @@ def test_a_body_whose_last_part_is_too_much_is_refused_at_once() -> None:
 def test_another_sites_name_is_refused(
     models: dict[str, Predictor], address: str, status: int, hosts: list[str]
 ) -> None:
-    responses = Asking(models, host=address)(*[("GET", "/health", None, {"host": host}) for host in hosts])
+    responses = Requests(models, host=address)(*[("GET", "/health", None, {"host": host}) for host in hosts])
     assert {host: got.status_code for host, got in zip(hosts, responses, strict=True)} == dict.fromkeys(hosts, status)
 
 
 def test_where_others_may_ask_any_name_is_answered(models: dict[str, Predictor]) -> None:
     for address in ("0.0.0.0", "::", "192.0.2.1", "my.example"):
-        (response,) = Asking(models, host=address)(("GET", "/health", None, {"host": "my.example"}))
+        (response,) = Requests(models, host=address)(("GET", "/health", None, {"host": "my.example"}))
         assert response.status_code == 200
 
 
 def test_a_token_is_required(models: dict[str, Predictor]) -> None:
-    ask = Asking(models, token="so secret")
+    ask = Requests(models, token="so secret")
     body = {"inputs": ["a [MASK]"]}
     responses = ask(
         ("POST", "/v1/fill", body),
@@ -214,7 +225,7 @@ def test_the_word_before_the_token_may_be_in_either_case(
     models: dict[str, Predictor], status: int, sent: list[str]
 ) -> None:
     requests = [("GET", "/v1/models", None, {"authorization": value}) for value in sent]
-    statuses = [response.status_code for response in Asking(models, token="so secret")(*requests)]
+    statuses = [response.status_code for response in Requests(models, token="so secret")(*requests)]
     assert dict(zip(sent, statuses, strict=True)) == dict.fromkeys(sent, status)
 
 
@@ -281,7 +292,7 @@ def test_a_model_whose_name_is_not_utf_8_is_refused(
     assert f"{shown}: expected UTF-8 text, got other bytes" in capsys.readouterr().err
 
 
-def test_metrics_count(ask: Asking) -> None:
+def test_metrics_count(ask: Requests) -> None:
     *_, metrics = ask(
         ("POST", "/v1/predict", {"model": "sst", "inputs": TEXTS}),
         ("POST", "/v1/predict", {"model": "sst", "inputs": [3]}),
@@ -296,7 +307,7 @@ def test_metrics_count(ask: Asking) -> None:
 
 
 def test_the_log_holds_no_text(models: dict[str, Predictor], capsys: pytest.CaptureFixture[str]) -> None:
-    ask = Asking(models)
+    ask = Requests(models)
     ask.app = create_app(models, log=True)
     ask(
         ("POST", "/v1/predict", {"model": "sst", "inputs": ["a private thing"]}),
@@ -312,21 +323,21 @@ def test_the_log_holds_no_text(models: dict[str, Predictor], capsys: pytest.Capt
 def test_a_model_that_fails_is_no_other_requests_trouble(
     folders: dict[str, str], models: dict[str, Predictor], tmp_path: Path
 ) -> None:
-    ask = Asking({"sst": models["sst"], "nan": load(broken(folders["sst"], tmp_path / "nan"))})
+    ask = Requests({"sst": models["sst"], "nan": load(broken(folders["sst"], tmp_path / "nan"))})
     requests = [("POST", "/v1/predict", {"model": name, "inputs": ["rain"]}) for name in ("sst", "nan", "sst")]
     responses = ask(*requests, together=True)
-    assert [response.status_code for response in responses] == [200, 503, 200]
-    assert "not all finite" in responses[1].json()["error"]["message"]
+    assert [response.status_code for response in responses] == [200, 500, 200]
+    assert responses[1].json()["error"]["message"].startswith("input 0: expected finite numbers from the model")
 
 
-def test_equal_questions_are_answered_together(ask: Asking) -> None:
+def test_equal_questions_are_answered_together(ask: Requests) -> None:
     for body in ({"text": "rain", "second": "the tower"}, {"text": "rain"}):
         responses = ask(*[("POST", "/v1/inside", body)] * 5, together=True)
         assert [response.status_code for response in responses] == [200] * 5
         assert len({response.text for response in responses}) == 1
 
 
-def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Asking) -> None:
+def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Requests) -> None:
     layers = (1, 9, 2, 1)
     responses = ask(*[("POST", "/v1/inside", {"text": "rain", "layer": layer}) for layer in layers], together=True)
     assert [response.status_code for response in responses] == [200, 422, 200, 200]
@@ -345,7 +356,7 @@ def test_a_wrong_question_is_no_trouble_of_those_beside_it(ask: Asking) -> None:
 )
 def test_a_text_is_tokenised_once_and_batched_once(
     models: dict[str, Predictor],
-    ask: Asking,
+    ask: Requests,
     monkeypatch: pytest.MonkeyPatch,
     path: str,
     body: dict[str, Any],
@@ -364,7 +375,7 @@ def test_a_text_is_tokenised_once_and_batched_once(
 
 
 def test_too_much_at_once_is_refused_and_the_rest_answered(models: dict[str, Predictor]) -> None:
-    ask = Asking(models, max_waiting_tokens=20)
+    ask = Requests(models, max_waiting_tokens=20)
     body = {"model": "sst", "inputs": TEXTS}
     responses = ask(*[("POST", "/v1/predict", body)] * 30, together=True)
     codes = {response.status_code for response in responses}

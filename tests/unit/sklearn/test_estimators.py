@@ -132,7 +132,8 @@ with warnings.catch_warnings():  # of texts there is little to check: see above
     warnings.simplefilter("ignore", SkipTestWarning)
     CHECKS = parametrize_with_checks(
         [
-            *(Classifier("small", **ONCE), Regressor("small", **ONCE), Vectorizer("small", max_length=16)),
+            *(Classifier("small", **ONCE), Regressor("small", **ONCE)),
+            Vectorizer("small", max_length=16, precision="fp32"),
             *(BertClassifier("small"), BertRegressor("small"), BertTagger("small"), BertVectorizer("small")),
         ],
         expected_failed_checks=expected_failures,
@@ -198,6 +199,28 @@ def test_classes_keep_their_type_and_order(y: Any, tmp_path: Path) -> None:
     back = BertClassifier.load(tmp_path / "m")
     assert back.classes_.tolist() == model.classes_.tolist()
     assert back.predict(X).tolist() == model.predict(X).tolist()
+
+
+LARGE = [2**53, 2**53 + 1] * 4
+TYPED: dict[str, tuple[Any, list[Any]]] = {
+    "Int64": (pd.Series([10, 9] * 4, dtype="Int64"), [10, 9] * 4),
+    "boolean": (pd.Series([True, False] * 4, dtype="boolean"), [True, False] * 4),
+    "Arrow": (pd.Series([10, 9] * 4, dtype="int64[pyarrow]"), [10, 9] * 4),
+    "large": (pd.Series(LARGE, dtype="Int64"), LARGE),
+    "large list": (LARGE, LARGE),
+    "objects": (np.array(LARGE, dtype=object), LARGE),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_labels_of_pandas_are_what_they_are(name: str, tmp_path: Path) -> None:
+    y, values = TYPED[name]
+    model = BertClassifier("small", **ONCE).fit(X, y)
+    assert model.classes_.tolist() == sorted(set(values))
+    assert {type(label) for label in model.classes_.tolist()} == {type(values[0])}
+    assert set(model.predict(X).tolist()) <= set(values)
+    model.save(tmp_path / "m")
+    assert BertClassifier.load(tmp_path / "m").classes_.tolist() == model.classes_.tolist()
 
 
 def test_several_classes_and_pairs() -> None:
@@ -377,13 +400,74 @@ def test_a_fit_that_ends_too_early_leaves_the_older_one(trouble: type, monkeypat
 def test_vectors_are_those_of_the_model() -> None:
     loaded = bertwright.load("model", precision="fp32")
     for pool, layer in (("mean", -1), ("cls", 0), ("max", 1)):
-        vectorizer = BertVectorizer("model", pool=pool, layer=layer).fit(X)
+        vectorizer = BertVectorizer("model", pool=pool, layer=layer, precision="fp32").fit(X)
         assert vectorizer.transform(X) == pytest.approx(loaded.vectors(X, pool=pool, layer=layer), abs=1e-5)
         assert vectorizer.transform(X).dtype == np.float32
     assert vectorizer.get_feature_names_out()[[0, 47]].tolist() == ["bertvectorizer0", "bertvectorizer47"]
     assert vectorizer.set_output(transform="pandas").transform(X).shape == (8, 48)
     with pytest.warns(UserWarning, match="8 of 8 texts exceed 4 tokens"):
         BertVectorizer("model", max_length=4).fit_transform(X)
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])
+def test_vectors_have_the_precision_of_a_loaded_model(precision: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertwright.tasks.inference.choose_precision", lambda *_: "bf16")  # the choice of auto
+    expected = bertwright.load("model", precision=precision).vectors(X)
+    vectorizer = BertVectorizer("model", precision=precision).fit(X)
+    assert np.array_equal(vectorizer.transform(X), expected)
+    assert np.array_equal(pickle.loads(pickle.dumps(vectorizer)).transform(X), expected)
+    exact = BertVectorizer("model", precision="fp32").fit_transform(X)
+    assert np.array_equal(expected, exact) == (precision == "fp32")
+    defaults = [estimator("model").get_params()["precision"] for estimator in (BertVectorizer, BertClassifier)]
+    assert defaults == ["auto", "auto"]
+
+
+def searched(estimator: Any, grid: dict[str, Any]) -> list[str]:
+    """Return the warnings of a search over 3 candidates and 2 folds."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        GridSearchCV(estimator, grid, cv=2).fit([f"{text} and {text}" for text in X], Y)
+    return [str(warning.message) for warning in caught]
+
+
+def test_a_search_warns_once_about_cut_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = {"logisticregression__C": [1.0, 2.0, 3.0]}
+    for _ in range(2):  # another estimator warns again
+        piped = make_pipeline(BertVectorizer("small", max_length=4), LogisticRegression())
+        assert searched(piped, grid) == ["X: 4 of 4 texts exceed 4 tokens and are cut"]
+    quick = BertClassifier("small", **ONCE | {"max_length": 8})
+    assert searched(quick, {"learning_rate": [1e-3, 2e-3, 3e-3]}) == ["X: 4 of 4 examples exceed 8 tokens and are cut"]
+    limits = searched(BertClassifier("small", **ONCE), {"max_length": [8, 9, 10]})
+    assert limits == [f"X: 4 of 4 examples exceed {limit} tokens and are cut" for limit in (8, 9, 10)]
+    monkeypatch.setattr("bertwright.sklearn.base._WARNED_BY_COPIES", set())
+    content = pickle.dumps(BertVectorizer("small", max_length=4).fit(X))
+    with pytest.warns(UserWarning, match="8 of 8 texts exceed 4 tokens"):
+        pickle.loads(content).transform(X)
+    pickle.loads(content).transform(X)  # a second copy, as in a process of a search with n_jobs: a warning is an error
+
+
+def test_a_pipeline_with_a_memory_computes_each_fold_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = {"logisticregression__C": [0.1, 1.0, 10.0]}
+    fits: list[int] = []
+    fit_transform = BertVectorizer.fit_transform
+
+    def counted(self: BertVectorizer, texts: Any, *more: Any, **options: Any) -> Any:
+        fits.append(len(texts))
+        return fit_transform(self, texts, *more, **options)
+
+    monkeypatch.setattr(BertVectorizer, "fit_transform", counted)
+
+    def search(memory: str | None) -> Any:
+        fits.clear()
+        piped = make_pipeline(BertVectorizer("small"), LogisticRegression(), memory=memory)
+        return GridSearchCV(piped, grid, cv=2, refit=False).fit(X, Y).cv_results_["mean_test_score"]
+
+    scores = search(None)
+    assert fits == [4] * 6  # 3 candidates and 2 folds
+    assert np.array_equal(search(str(tmp_path)), scores)
+    assert fits == [4] * 2
+    assert np.array_equal(search(str(tmp_path)), scores)
+    assert fits == []
 
 
 def test_what_is_saved_is_a_model_folder_like_any_other(fitted: BertClassifier, tmp_path: Path) -> None:
@@ -498,6 +582,17 @@ TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         r"y\[7\]: expected a label in one line without control characters, got 'a\\udc00'",
     ),
     ({}, {"y": np.array([1, "1"] * 4, dtype=object)}, "y: expected labels of one type, got int, str"),
+    ({}, {"y": [1, "1"] * 4}, "y: expected labels of one type, got int, str"),
+    ({}, {"y": ["dry", "wet", float("nan"), "wet"] * 2}, r"y\[2\]: expected a label, got nan"),
+    ({}, {"y": ["dry", "wet", np.float64("nan"), "wet"] * 2}, r"y\[2\]: expected a label, got nan"),
+    ({}, {"y": pd.Series([1, 0, None, 1] * 2, dtype="Int64")}, r"y\[2\]: expected a label, got (nan|<NA>)"),
+    ({}, {"y": pd.Series([True, None] * 4, dtype="boolean")}, r"y\[1\]: expected a label, got <NA>"),
+    (
+        {},
+        {"y": [2**53 + 1, 1.0] * 4},
+        r"y\[0\]: expected a label that an array can hold, got 9007199254740993; use",
+    ),
+    ({}, {"y": [2**70, 1] * 4}, r"y\[0\]: expected a label that an array can hold, got 1180591620717411303424"),
     ({}, {"y": [0.5, 1.5] * 4}, "y: Unknown label type: continuous"),
     ({}, {"sample_weight": [1.0] * 7}, r"sample_weight: has shape \(7,\)"),
     ({}, {"sample_weight": [1.0] * 7 + [-1.0]}, r"sample_weight\[7\]: expected a number from 0 on, got -1\.0"),
@@ -539,6 +634,11 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
         tagger.fit([["a", "b"]], [["B-PER", "FOO"]])
     with pytest.raises(EstimatorError, match=r"y\[2\]: expected a finite number, got inf"):
         BertRegressor("model").fit(X[:3], [1.0, 2.0, np.inf])
+    for boolean in (True, np.True_):
+        with pytest.raises(EstimatorError, match=r"y\[1\]: expected a finite number, got True"):
+            BertRegressor("model").fit(X[:3], [1.0, boolean, 2.0])
+    with pytest.raises(EstimatorError, match=r"y\[1\]: expected a finite number, got 'x'"):
+        BertRegressor("model").fit(X[:3], [1.0, "x", 2.0])
     for estimator in (BertClassifier("model"), tagger, BertVectorizer("model")):
         with pytest.raises(NotFittedError):
             estimator.transform(X) if isinstance(estimator, BertVectorizer) else estimator.predict(X)
@@ -547,6 +647,7 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
     for parameters, trouble in (
         ({"pool": "none"}, "pool: expected mean, max or cls, got 'none'"),
         ({"layer": 3}, "layer: expected -3 to 2, got 3"),
+        ({"precision": "fp16"}, "precision: expected one of auto, fp32, bf16, int8, got 'fp16'"),
         ({"max_length": 8.0}, r"max_length: expected a whole number or None, got 8\.0"),
         ({"model": "random:tiny"}, "expected a model folder or a run, got random weights"),
     ):

@@ -58,9 +58,9 @@ def test_rows_that_cannot_be_read_are_left_out_by_reason(write: Any) -> None:
     assert rows.text == "3 rows are left out: 1 empty, 1 with another number of columns, 1 not UTF-8 text"
     assert ":3: expected a row" in rows.first["empty"]
     rows = BadRows("skip")
-    content = b'{"text": "a"}\n{"text": \n\n{"text": "\xff"}\n[1]\n{"text": "b"}\n'
+    content = b'{"text": "a"}\n{"text": \n\n{"text": "\xff"}\n[1]\n{"text": "b"}\n{"text": "c", "text": 1e999}\n'
     assert read_table(write("a.jsonl", content), on_error=rows.add).lines == (1, 6)
-    assert rows.counts == {"not valid JSON": 2, "empty": 1, "not UTF-8 text": 1}
+    assert rows.counts == {"not valid JSON": 3, "empty": 1, "not UTF-8 text": 1}
     rows = BadRows("skip")
     content = b'text,label\n"a" b,pos\n"c\xff\nd",pos\ne,neg\n'
     assert read_table(write("a.csv", content), on_error=rows.add).lines == (5,)

@@ -99,13 +99,13 @@ def test_parquet_becomes_text(tmp_path: Path) -> None:
     table = read_table(as_parquet(tmp_path / "a.parquet", columns))
     assert [json.loads(line) for line in table_bytes(as_format(table, "jsonl")).splitlines()] == [
         {
-            **{"text": 'say "a,b"', "day": "2024-01-02", "price": "1.50", "share": None, "tags": ["x", "y"]},
+            **{"text": 'say "a,b"', "day": "2024-01-02", "price": "1.50", "share": "NaN", "tags": ["x", "y"]},
             "inner": {"n": 1, "d": "2020-01-01"},
         },
         {"text": "c", "day": None, "price": "2.25", "share": 0.5, "tags": None, "inner": None},
     ]
     assert table_bytes(as_format(table, "csv")).decode() == (
-        'text,day,price,share,tags,inner\n"say ""a,b""",2024-01-02,1.50,,"[""x"", ""y""]",'
+        'text,day,price,share,tags,inner\n"say ""a,b""",2024-01-02,1.50,NaN,"[""x"", ""y""]",'
         '"{""n"": 1, ""d"": ""2020-01-01""}"\nc,,2.25,0.5,,\n'
     )
     as_parquet(tmp_path / "b.parquet", {"text": ["a"], "picture": [b"\xff"]})
@@ -333,6 +333,20 @@ def test_labels_of_every_kind_are_read_from_parquet(tmp_path: Path) -> None:
     path = as_parquet(tmp_path / "c.parquet", {"text": list("abc"), "label": pa.array([1, None, 2], pa.float32())})
     with pytest.raises(InputError, match=r"c\.parquet: row 2: expected a finite number in column 'label', got None"):
         read_examples(get_task("regress"), path)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal32(9, 2), pa.decimal64(18, 2), pa.decimal128(20, 2), pa.decimal256(40, 2)])
+def test_decimals_of_parquet_are_numbers_and_labels(kind: Any, tmp_path: Path) -> None:
+    cells = pa.array([Decimal("-1.50"), Decimal("2.00"), Decimal("1234567.25")], kind)
+    path = as_parquet(tmp_path / "a.parquet", {"text": list("abc"), "label": cells})
+    assert read_examples(get_task("regress"), path).targets.tolist() == [-1.5, 2.0, 1234567.25]
+    assert learn(get_task("classify"), path).labels == ("-1.50", "2.00", "1234567.25")
+    whole = pa.array([Decimal("1E+2"), Decimal(3), None], pa.decimal128(38, 0))
+    path = as_parquet(tmp_path / "b.parquet", {"text": list("abc"), "label": whole})
+    assert learn(get_task("classify"), as_parquet(tmp_path / "c.parquet", {"label": whole[:2]})).labels == ("3", "100")
+    for task, expected in (("regress", "a finite number"), ("classify", "a label")):
+        with pytest.raises(InputError, match=rf"b\.parquet: row 3: expected {expected} in column 'label', got None"):
+            learn(get_task(task), path)
 
 
 def test_choices_are_read_from_parquet(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from bertwright.finetuning.setup import initial_model
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import with_dropout
 from bertwright.model.encoder import init_weights
-from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.heads import TiedOutput
 from bertwright.model.system import System, system_config
@@ -58,7 +57,7 @@ def bound(model: str, task: str, folder: Path) -> tuple[BoundTask, nn.Module]:
     saved, spec = open_model(model), get_spec(task)
     data = example_data(spec, folder).data
     work = kind_of(spec).prepare(spec, data, open_tokenizer(saved), saved.config, FAST.max_length)
-    work = with_language(work, saved, 2.0)
+    work = with_language(work, saved, weight=2.0, num_pieces=saved.config.vocab_size)
     return work, initial_model(FAST.model_copy(update={"lm_weight": 2.0}), work, saved, 3)
 
 
@@ -144,7 +143,7 @@ def test_a_backbone_is_overheard_only_within(language_models: dict[str, str]) ->
 
 def test_what_pads_a_row_is_not_predicted(language_models: dict[str, str]) -> None:
     config = open_model(language_models["gpt"]).config
-    model = nn.ModuleDict({"encoder": build_backbone(config), "lm": TiedOutput(config)}).eval()
+    model = nn.ModuleDict({"encoder": build_backbone(config), "lm": TiedOutput(config, bias=False)}).eval()
     ids = torch.randint(5, 90, (1, 6))
     mask = torch.ones_like(ids, dtype=torch.bool)
     wider = torch.nn.functional.pad(ids, (0, 3), value=7), torch.nn.functional.pad(mask, (0, 3))
@@ -152,8 +151,25 @@ def test_what_pads_a_row_is_not_predicted(language_models: dict[str, str]) -> No
     with torch.no_grad():
         for padded_ids, real in ((ids, mask), wider):
             last = model["encoder"](padded_ids, torch.zeros_like(padded_ids), real).last
-            losses.append(float(language_loss(model, BackboneCall(padded_ids, real, last))))
+            losses.append(
+                float(language_loss(model, BackboneCall(padded_ids, real, last), num_pieces=config.vocab_size))
+            )
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_rows_without_a_piece_are_not_predicted(language_models: dict[str, str]) -> None:
+    """A table with more rows than the vocabulary has pieces gives the loss of the table without them."""
+    config = open_model(language_models["gpt"]).config
+    model = nn.ModuleDict({"encoder": build_backbone(config), "lm": TiedOutput(config, bias=False)}).eval()
+    words = model["encoder"].word_embeddings()[0].weight
+    ids, last = torch.randint(5, 60, (2, 6)), torch.randn(2, 6, config.hidden)
+    call = BackboneCall(ids, torch.ones_like(ids, dtype=torch.bool), last)
+    with torch.no_grad():
+        loss = language_loss(model, call, num_pieces=60)
+        logits = last[:, :-1].flatten(0, 1) @ words[:60].T
+        expected = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten(), reduction="sum")
+        assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+        assert float(loss) < float(language_loss(model, call, num_pieces=config.vocab_size))
 
 
 def finetune_logged(
@@ -187,6 +203,22 @@ def test_weight_nought_is_none_and_half_is_gpts(language_models: dict[str, str],
     assert all(torch.equal(first[name], second[name]) for name in first)
     lines_nought, _ = finetune_logged(nought, language_models["gpt"], tmp_path)
     assert TERM not in lines_nought[0]
+
+
+def test_a_padded_table_gives_the_same_run(language_models: dict[str, str], tmp_path: Path) -> None:
+    """Rows without a piece have a large bias; they are in no loss of the run."""
+    half = FAST.model_copy(update={"lm_weight": 0.5})
+    saved = open_model(language_models["bert-left"])
+    weights = dict(saved.weights or {})
+    for name, value in (("encoder.embeddings.word.weight", 0.0), ("masked_lm.bias", 50.0)):
+        rows = weights[name].new_full((8, *weights[name].shape[1:]), value)
+        weights[name] = torch.cat([weights[name], rows])
+    config = saved.config.model_copy(update={"vocab_size": saved.config.vocab_size + 8})
+    parts: Any = {"tokenizer": saved.tokenizer, "architecture": saved.architecture}
+    save_model(tmp_path / "padded", weights, config=config, **parts)
+    plain, _ = finetune_logged(half, language_models["bert-left"], tmp_path)
+    padded, _ = finetune_logged(half, str(tmp_path / "padded"), tmp_path)
+    assert [line[TERM] for line in padded] == pytest.approx([line[TERM] for line in plain], rel=1e-4)
 
 
 def test_the_head_learns_goes_into_the_folder_and_is_no_head_for_masks(
@@ -227,18 +259,9 @@ def test_who_is_refused(language_models: dict[str, str], tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
-def test_what_gpts_settings_are_where_none_are_named() -> None:
+def test_the_weight_of_gpts_language_loss_where_none_is_set() -> None:
     plain = FinetuneSettings()
     shapes = {system: system_config(system, "base", 100) for system in ("bert", "gpt")}
-    small = {system: system_config(system, "mini", 100) for system in ("bert", "gpt")}
-    assert [plain.rate(shapes[system]) for system in shapes] == [3e-5, 6.25e-5]
-    assert [plain.rate(small[system]) for system in small] == [3e-4, 3e-4]
-    assert [plain.warmup_of(shapes[system]) for system in shapes] == [0.1, 0.002]
     assert [plain.language_weight(shapes[system]) for system in shapes] == [0.0, 0.5]
-    named = FinetuneSettings(warmup=0.1, lm_weight=0.0, learning_rate=1e-4)
-    assert (named.warmup_of(shapes["gpt"]), named.language_weight(shapes["gpt"])) == (0.1, 0.0)
-    assert named.rate(shapes["gpt"]) == 1e-4
-    frozen = FinetuneSettings(features="last")
-    assert (frozen.language_weight(shapes["gpt"]), frozen.warmup_of(shapes["gpt"])) == (0.0, 0.1)
-    add_bilstm = TopConfig.model_validate({"inner": shapes["gpt"], "width": 16})
-    assert (plain.rate(add_bilstm), plain.warmup_of(add_bilstm)) == (6.25e-5, 0.002)
+    assert FinetuneSettings(lm_weight=0.0).language_weight(shapes["gpt"]) == 0.0
+    assert FinetuneSettings(features="last").language_weight(shapes["gpt"]) == 0.0

@@ -110,6 +110,8 @@ def test_transformers_opens_what_is_saved_with_equal_ids(tmp_path: Path) -> None
     assert type(theirs).__name__.startswith("OpenAIGPTTokenizer")
     assert theirs(texts)["input_ids"] == expected
     assert (theirs.unk_token, theirs.vocab_size) == ("<unk>", tokenizer.vocab_size)
+    split = transformers.AutoTokenizer.from_pretrained(tmp_path / "tok", split_special_tokens=True)
+    assert split(ODD)["input_ids"] == tokenizer.ids(ODD)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / "tok" / name).unlink()
     old = transformers.OpenAIGPTTokenizer.from_pretrained(tmp_path / "tok")

@@ -159,6 +159,20 @@ def test_transformers_reads_the_folder(tmp_path: Path) -> None:
             assert theirs(line)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
 
 
+def test_special_tokens_in_a_text_are_ordinary_text_as_with_split_special_tokens(tmp_path: Path) -> None:
+    """The manual gives this option to readers in transformers; without it a typed token is read as the token."""
+    transformers = pytest.importorskip("transformers")
+    texts = ["a [SEP] b", "[MASK][CLS]", "[UNK] and [PAD]", "[sep]", "no token"]
+    for tokenizer in (learned(), learned(cased=True)):
+        tokenizer.save(tmp_path)
+        expected = [[tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in tokenizer.ids(texts)]
+        split = transformers.AutoTokenizer.from_pretrained(str(tmp_path), split_special_tokens=True)
+        assert split(texts)["input_ids"] == expected
+        assert split("a", texts[0])["input_ids"] == [*split("a")["input_ids"], *expected[0][1:]]
+        default = transformers.AutoTokenizer.from_pretrained(str(tmp_path))(texts)["input_ids"]
+        assert [ids == other for ids, other in zip(default, expected, strict=True)] == [False, False, False, True, True]
+
+
 def test_different_vocabularies_and_rules_have_different_hashes() -> None:
     swapped = [*PIECES[:-2], PIECES[-1], PIECES[-2]]
     others = [

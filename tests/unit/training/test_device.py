@@ -313,7 +313,7 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
 
 
 def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) -> None:
-    settings, together = FinetuneSettings(threads=1, precision="fp32"), finetune.Processes()
+    settings, together = FinetuneSettings(epochs=3, batch_size=32, threads=1, precision="fp32"), finetune.Processes()
     run = start_run(tmp_path / "run", kind="finetune", settings={}, data={}, resume=False)
     begun, _ = finetune._resolved(settings, run, together, allow_other=False)
     settled = run.record["resolved"]
@@ -372,7 +372,7 @@ def test_a_full_gpu_is_an_error_without_traceback_in_evaluation(
     tmp_path: Path, dropout_encoder: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = example_data(TASKS["sst2"], tmp_path).data
-    settings = FinetuneSettings(epochs=1, max_length=40, threads=1, precision="fp32")
+    settings = FinetuneSettings(epochs=1, batch_size=32, max_length=40, threads=1, precision="fp32")
     finetune.finetune(settings, TASKS["sst2"], model=dropout_encoder, data=data, out=tmp_path / "run")
 
     def full(*_: Any, **__: Any) -> None:

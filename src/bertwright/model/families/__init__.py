@@ -6,7 +6,7 @@ reads the names of the systems; functions that need torch import it themselves.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, overload
@@ -130,8 +130,20 @@ class TransformersFamily(SystemFamily[AnyConfig]):
         """Return weights of a standard model under the names of transformers."""
 
     @abstractmethod
-    def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
-        """Return tensors of a standard model under our names, in fp32; InputError for tensors that do not belong."""
+    def weights_from_foreign(
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+    ) -> "dict[str, Tensor]":
+        """Return tensors of a standard model under our names, in fp32; InputError for tensors that do not belong.
+
+        tied: False where config.json says that the output layer is another tensor than the word embeddings.
+        """
+
+    def name_in_file(self, name: str, stored: Collection[str] = ()) -> str:
+        """Return the name of a parameter in a file of a standard model, for messages; by default, our own name.
+
+        stored: names of the tensors of the file, which decide its prefix; without them, those that we write.
+        """
+        return name
 
 
 def families() -> dict[str, Family[Any]]:

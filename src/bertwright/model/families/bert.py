@@ -4,7 +4,8 @@ A right-to-left BERT, and a left-to-right BERT with a task's head, are stored in
 of transformers computes them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,9 @@ _WEIGHT_NAMES = {
 """Our module → module of transformers. # is the number of the layer. Query, key and value are split from qkv before."""
 _BUFFERS = ("bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
 """Constants that older versions of transformers stored with the weights."""
+_WORDS, _DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
+_TIED = {_DECODER: _WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
+"""Tensor of the masked-LM head's output layer → the tensor to which it is tied."""
 
 
 class _Bert(TransformersFamily[EncoderConfig]):
@@ -139,33 +143,55 @@ class _Bert(TransformersFamily[EncoderConfig]):
 
         return {rename(name, _WEIGHT_NAMES): tensor for name, tensor in split_qkv(weights).items()}
 
-    def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
+    def weights_from_foreign(
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+    ) -> "dict[str, Tensor]":
         """Return tensors of transformers' BERT, with today's or older names, under our names in fp32.
 
-        Raises InputError for tensors that do not belong to a BERT, are no plain floating-point numbers, or contradict
-        each other.
+        A tied table may be stored as the word embeddings, as the decoder of the masked-LM head, or as both. Raises
+        InputError for tensors that do not belong to a BERT, are no plain floating-point numbers, or contradict each
+        other, and for a single table where `tied` is False.
         """
         import torch
 
-        from bertwright.model.hf_weights import fuse_qkv, our_names, without_tied_output  # torch
+        from bertwright.model.hf_weights import fuse_qkv, our_names, without_tied_output, wrapper_prefix  # torch
 
+        prefix = wrapper_prefix(tensors)
         named: dict[str, Tensor] = {}
+        in_file: dict[str, str] = {}
         for name, tensor in tensors.items():
-            if (full := _full_name(name)) in _BUFFERS:
+            if (full := _full_name(name.removeprefix(prefix))) in _BUFFERS:
                 continue
             if full in named and not torch.equal(named[full], tensor):
                 raise InputError(f"{source}: {name} is stored twice, under two names and with different values")
             if not tensor.is_floating_point() or tensor.layout is not torch.strided or tensor.is_meta:
                 kind = "without values" if tensor.is_meta else f"{tensor.dtype}, {tensor.layout}"
                 raise InputError(f"{source}: {name} is {kind}; weights are plain floating-point numbers")
-            named[full] = tensor
+            named[full], in_file[full] = tensor, name
         weights = {name: tensor.float() for name, tensor in named.items()}
-        decoder, embeddings = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
-        weights = without_tied_output(weights, decoder, embeddings, source=source)
-        bias = weights.pop("cls.predictions.decoder.bias", None)  # the same tensor under another name
-        if bias is not None and not torch.equal(weights.setdefault("cls.predictions.bias", bias), bias):
-            raise InputError(f"{source}: cls.predictions.decoder.bias is not cls.predictions.bias; they are one tensor")
-        return fuse_qkv(our_names(weights, _WEIGHT_NAMES, kind="BERT", source=source), source=source)
+        if not tied:
+            _refuse_single_table(in_file, source)
+        for output, tied_to in _TIED.items():
+            weights = without_tied_output(weights, output, tied_to, source=source, in_file=in_file)
+        weights = our_names(weights, _WEIGHT_NAMES, kind="BERT", source=source, in_file=in_file)
+        return fuse_qkv(weights, source=source, in_file=partial(self.name_in_file, stored=tensors))
+
+    def name_in_file(self, name: str, stored: Collection[str] = ()) -> str:
+        """Return the name in transformers' BERT; the three tensors of qkv are named together."""
+        from bertwright.model.hf_weights import module_of, rename, wrapper_prefix  # torch
+
+        split = name.replace(".qkv.", ".query.")
+        if module_of(split) not in _WEIGHT_NAMES:
+            return name
+        renamed = rename(split, _WEIGHT_NAMES)
+        if split != name:
+            renamed = renamed.replace(".query.", ".{query,key,value}.")
+        prefix = wrapper_prefix(stored)
+        if stored and not any(other.startswith(f"{prefix}bert.") for other in stored):
+            renamed = renamed.removeprefix("bert.")
+        if any(other.endswith("LayerNorm.gamma") for other in stored):
+            renamed = renamed.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        return prefix + renamed
 
 
 def _is_decoder(config: EncoderConfig, architecture: str) -> bool:
@@ -183,6 +209,17 @@ def _by_stored_names(error: ValidationError) -> str:
         else:
             wrong.append(f"{name} is {part['input']!r}: {part['msg']}" if name else part["msg"])
     return "; ".join(wrong)
+
+
+def _refuse_single_table(in_file: Mapping[str, str], source: str) -> None:
+    """Raise InputError where a masked-LM head has one table for its input and its output, though they are not tied."""
+    tables = [in_file[name] for name in (_WORDS, _DECODER) if name in in_file]
+    if len(tables) == 1 and any(name.startswith("cls.predictions.") for name in in_file):
+        raise InputError(
+            f"{source}: tie_word_embeddings is false in config.json, so that the word embeddings and the output layer "
+            f"of the masked-LM head are two tensors; the file holds only {tables[0]}. If they are one tensor, set "
+            "tie_word_embeddings to true"
+        )
 
 
 def _full_name(name: str) -> str:

@@ -4,7 +4,7 @@ There are no segments and no LayerNorm on the embeddings. The output layer is th
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -47,6 +47,7 @@ _WEIGHT_NAMES = {
     "encoder.layers.#.output_norm": "transformer.h.#.ln_2",
 }
 """Our module → module of transformers. # is the number of the layer."""
+_WORDS, _OUTPUT = "transformer.tokens_embed.weight", "lm_head.weight"
 _LINEAR = ("qkv", "output", "expand", "contract")
 """Last parts of the names of linear layers; transformers stores their weights transposed."""
 _CONSTANT = re.compile(r"(transformer\.)?(position_ids|h\.\d+\.attn\.(bias|masked_bias))")
@@ -127,18 +128,34 @@ class _GPT(TransformersFamily[GPTConfig]):
 
         return {rename(name, _WEIGHT_NAMES): _transposed(name, tensor) for name, tensor in weights.items()}
 
-    def weights_from_foreign(self, tensors: "Mapping[str, Tensor]", source: str) -> "dict[str, Tensor]":
-        """Return tensors of transformers' GPT-1, with or without its output layer, under our names in fp32.
+    def weights_from_foreign(
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+    ) -> "dict[str, Tensor]":
+        """Return tensors of transformers' GPT-1 under our names in fp32.
 
-        Constants are left out. Raises InputError for tensors that do not belong to a GPT-1, and for an output layer
-        that differs from the word embeddings.
+        The tied table may be stored as the word embeddings, as the output layer, or as both; `config_from_json` refuses
+        a model that is not tied. Constants are left out. Raises InputError for tensors that do not belong to a GPT-1,
+        and for an output layer that differs from the word embeddings.
         """
-        from bertwright.model.hf_weights import our_names, without_tied_output  # torch
+        from bertwright.model.hf_weights import our_names, without_tied_output, wrapper_prefix  # torch
 
-        weights = {_full_name(name): tensor.float() for name, tensor in tensors.items() if not is_constant(name)}
-        weights = without_tied_output(weights, "lm_head.weight", "transformer.tokens_embed.weight", source=source)
-        named = our_names(weights, _WEIGHT_NAMES, kind="GPT-1", source=source)
+        prefix = wrapper_prefix(tensors)
+        in_file = {_full_name(name.removeprefix(prefix)): name for name in tensors}
+        weights = {name: tensors[stored].float() for name, stored in in_file.items() if not is_constant(name)}
+        weights = without_tied_output(weights, _OUTPUT, _WORDS, source=source, in_file=in_file)
+        named = our_names(weights, _WEIGHT_NAMES, kind="GPT-1", source=source, in_file=in_file)
         return {name: _transposed(name, tensor) for name, tensor in named.items()}
+
+    def name_in_file(self, name: str, stored: Collection[str] = ()) -> str:
+        """Return the name in transformers' GPT-1."""
+        from bertwright.model.hf_weights import module_of, rename, wrapper_prefix  # torch
+
+        if module_of(name) not in _WEIGHT_NAMES:
+            return name
+        prefix, renamed = wrapper_prefix(stored), rename(name, _WEIGHT_NAMES)
+        if stored and not any(other.startswith(f"{prefix}transformer.") for other in stored):
+            renamed = renamed.removeprefix("transformer.")
+        return prefix + renamed
 
 
 def is_constant(name: str) -> bool:
@@ -150,11 +167,15 @@ def _full_name(name: str) -> str:
     return f"transformer.{name}" if name.startswith(("tokens_embed.", "positions_embed.", "h.")) else name
 
 
+def is_transposed(name: str) -> bool:
+    """Return whether the tensor of our name is stored transposed: the weight of a linear layer."""
+    module, _, parameter = name.rpartition(".")
+    return parameter == "weight" and module.rpartition(".")[2] in _LINEAR
+
+
 def _transposed(name: str, tensor: "Tensor") -> "Tensor":
     """Return a tensor by our name; the weight of a linear layer is transposed."""
-    from bertwright.model.hf_weights import module_of  # torch
-
-    return tensor.T if name.endswith(".weight") and module_of(name).rpartition(".")[2] in _LINEAR else tensor
+    return tensor.T if is_transposed(name) else tensor
 
 
 GPT_FAMILY = _GPT(name="gpt", config_class=GPTConfig, systems={"gpt": "GPT-1"}, model_types=(GPT_MODEL_TYPE,))

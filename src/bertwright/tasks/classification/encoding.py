@@ -5,16 +5,17 @@ There are three ways to encode a text or a pair that is too long: cut its end (`
 (`windows`). The room of a row is the maximal length without the special tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import InputError
 from bertwright.tables.reader import Table, add_columns
 from bertwright.tasks.classification.spec import SEPARATOR, ClassificationTask, Long
+from bertwright.tasks.finite import check_finite
 from bertwright.tasks.metrics import measure
 from bertwright.tasks.tagging.entities import Counts
 from bertwright.text.base_tokenizer import Pieces
@@ -144,11 +145,15 @@ def loss_targets(task: ClassificationTask, targets: NDArray[Any]) -> NDArray[Any
     return ((targets - task.centre) / task.spread).astype(np.float32)
 
 
-def decode(task: ClassificationTask, logits: NDArray[Any]) -> Predictions:
-    """Return predictions from logits [N, num_outputs], or [N] of a regression. Raises RunFailed unless all finite."""
+def decode(
+    task: ClassificationTask, logits: NDArray[Any], location: Callable[[int], str] = "input {}".format
+) -> Predictions:
+    """Return predictions from logits [N, num_outputs], or [N] of a regression.
+
+    Raises RunFailed unless all are finite; `location` describes an example for the message.
+    """
     logits = np.asarray(logits, dtype=np.float64).reshape(len(logits), task.num_outputs)
-    if not np.all(np.isfinite(logits)):
-        raise RunFailed(f"{task.name}: the model's logits are not all finite")
+    check_finite(logits, location)
     if task.kind == "regression":
         return Predictions(values=logits[:, 0] * task.spread + task.centre, labels=None, probabilities=None)
     if task.kind == "multilabel":

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 
@@ -227,7 +228,8 @@ def _spellings(task: ClassificationTask, table: Table) -> Counter[str]:
     """Return the number of rows of each label as the table writes it, with the blanks at the ends of a cell."""
     if task.kind == "multilabel":
         return Counter(label for labels in _labels(task, table) for label in labels)
-    return Counter(cell if isinstance(cell, str) else json.dumps(cell) for cell in table.column(task.label))
+    cells = enumerate(table.column(task.label))
+    return Counter(cell if isinstance(cell, str) else _label_text(cell, task.label, table, row) for row, cell in cells)
 
 
 def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
@@ -260,8 +262,8 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
 
 
 def _label_text(cell: object, column: str, table: Table, row: int) -> str:
-    """Return a label as text: JSON numbers and truth values as JSON writes them."""
-    text = cell.strip() if isinstance(cell, str) else ""
+    """Return a label as text: numbers and truth values as JSON writes them, decimals with all their digits."""
+    text = cell.strip() if isinstance(cell, str) else f"{cell:f}" if isinstance(cell, Decimal) else ""
     if isinstance(cell, int) or (isinstance(cell, float) and math.isfinite(cell)):  # NaN means no label
         text = json.dumps(cell)
     if not text:
@@ -299,7 +301,7 @@ def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str
 def _number(cell: object, column: str, table: Table, row: int) -> float:
     location = table.location(row)
     error = BadRow("without a number", f"{location}: expected a finite number in column '{column}', got {cell!r}")
-    if isinstance(cell, bool) or not isinstance(cell, str | int | float) or "_" in str(cell):
+    if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal) or "_" in str(cell):
         raise error
     try:
         number = float(cell)

@@ -181,7 +181,13 @@ QQP = ClassificationTask(
     symmetric=True,
 )
 STSB = ClassificationTask(
-    name="stsb", text=SENTENCES, label="score", kind="regression", metrics=("spearman", "pearson"), symmetric=True
+    name="stsb",
+    text=SENTENCES,
+    label="score",
+    kind="regression",
+    metrics=("spearman", "pearson"),
+    symmetric=True,
+    standardise=True,
 )
 MNLI = ClassificationTask(
     name="mnli",

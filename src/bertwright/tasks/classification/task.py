@@ -155,7 +155,7 @@ class ClassificationKind(TaskKind):
         self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
     ) -> dict[str, float]:
         assert rows.targets is not None
-        values = decode(task, logits).values
+        values = decode(task, logits, rows.location).values
         is_collapsed = collapsed(values, rows.targets, task.labels) is not None
         return {**score_values(task, values, rows.targets), "collapsed": float(is_collapsed)}
 
@@ -206,7 +206,8 @@ class ClassificationKind(TaskKind):
         metrics: dict[str, Any] = {}
         for name, path in files.items():
             rows = read_examples(task, path)
-            values = decode(task, logits_of()(self.encode(task, tokenizer, rows, max_length))).values
+            logits = logits_of()(self.encode(task, tokenizer, rows, max_length))
+            values = decode(task, logits, rows.location).values
             assert rows.targets is not None
             of_file: dict[str, Any] = {**score_values(task, values, rows.targets), "examples": len(rows)}
             of_file |= score_labels(task, values, rows.targets)
@@ -231,7 +232,7 @@ class ClassificationKind(TaskKind):
             rows = examples_of(task, table, require_label=False)
             encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
             long.count(encoded, rows)
-            return add_predictions(task, written, decode(task, logits_of()(encoded)))
+            return add_predictions(task, written, decode(task, logits_of()(encoded), rows.location))
 
         names = task.text if request.input_format == "lines" else task.columns
         num_rows = answer_tables(request, answered, headerless=names)

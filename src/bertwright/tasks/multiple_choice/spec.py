@@ -5,7 +5,7 @@ score. A softmax over the row's choices gives probabilities. The number of choic
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.errors import InputError, RunFailed, shown
+from bertwright.errors import InputError, shown
 from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
 from bertwright.tables.reader import ABSENT, Table, add_columns, read_table, usable_rows
 from bertwright.tasks.classification.encoding import Encoded, encode
+from bertwright.tasks.finite import check_finite
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import Pieces
 
@@ -91,10 +92,14 @@ def encode_choices(tokenizer: Pieces, rows: Choices, *, max_length: int) -> Enco
     )
 
 
-def decode_choices(scores: NDArray[Any], first: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
-    """Return the best choice of each row [N], and its probabilities, from scores [R] and `Choices.first` [N+1]."""
-    if not np.all(np.isfinite(scores)):
-        raise RunFailed("the model's logits are not all finite")
+def decode_choices(
+    scores: NDArray[Any], first: NDArray[np.int64], location: Callable[[int], str] = "input {}".format
+) -> tuple[NDArray[np.int64], list[NDArray[Any]]]:
+    """Return the best choice of each row [N], and its probabilities, from scores [R] and `Choices.first` [N+1].
+
+    Raises RunFailed unless all scores are finite; `location` describes a row for the message.
+    """
+    check_finite((scores[begin:end] for begin, end in pairwise(first)), location)
     by_row = [scores[begin:end].astype(np.float64) for begin, end in pairwise(first)]
     powers = [np.exp(row - row.max()) for row in by_row]
     return np.array([int(row.argmax()) for row in by_row]), [row / row.sum() for row in powers]

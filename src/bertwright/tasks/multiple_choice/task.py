@@ -156,7 +156,7 @@ class ChoiceKind(TaskKind):
             rows = choices_of(task, table, require_label=False)
             model, max_length = open_once()
             logits = self.logits(model, self.encode(task, tokenizer, rows, max_length))
-            return add_answers(written, *decode_choices(logits, rows.first))
+            return add_answers(written, *decode_choices(logits, rows.first, table.location))
 
         return {"rows": answer_tables(request, answered, even=False)}
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.errors import RunFailed
+from bertwright.tasks.finite import check_finite
 from bertwright.tasks.question_answering.data import Questions
 from bertwright.tasks.question_answering.score import Scores, best_threshold, score_answers, with_threshold
 from bertwright.tasks.question_answering.spec import SpanTask
@@ -63,9 +63,9 @@ def best_spans(
     The best span comes first; on ties the earlier one, then the shorter. A passage without pieces has no spans. Raises
     RunFailed unless all logits are finite.
     """
-    for name, values in (("start", logits.start), ("end", logits.end), ("null", logits.null)):
-        if not np.all(np.isfinite(values)):
-            raise RunFailed(f"the model's {name} logits are not all finite")
+    ends = np.cumsum(windows.span[:, 1] - windows.span[:, 0])[:-1]
+    for values in (np.split(logits.start, ends), np.split(logits.end, ends), logits.null):
+        check_finite(values, lambda window: f"question {questions.items[windows.question[window]].id}")
     spans: list[tuple[Span, ...]] = []
     for chunk in _chunks(windows, len(questions)):
         positions, sums, bounds = _sums(windows, logits, chunk, longest)

@@ -4,7 +4,6 @@ The words in a file's name decide its role. Training: train.txt, eng.train, en_x
 val, valid, validation and testa.
 """
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.tables.files import only_file, without_packing
+from bertwright.tables.json_values import json_text
 from bertwright.tasks.classification.split import split_rows
 from bertwright.tasks.tagging.conll import (
     JSON_ENDINGS,
@@ -123,7 +123,7 @@ def tagged_lines(task: TaggingTask, lines: Lines, tagged: Tagged) -> Iterator[st
             name = "predicted_tags" if "tags" in fields else "tags"
             if name in fields:
                 raise InputError(f"{lines.source}:{number}: the field '{name}' exists already; rename it first")
-            yield json.dumps({**fields, name: list(possible(task, tags))}, ensure_ascii=False) + "\n"
+            yield json_text({**fields, name: list(possible(task, tags))}) + "\n"
         return
     separator = separator_of(lines)
     names = iter([tag for tags in tagged.tags for tag in possible(task, tags)])

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from pydantic import model_validator
 
 from bertwright.console import say
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import InputError
 from bertwright.tables.files import InputFormat
+from bertwright.tasks.finite import check_finite
 from bertwright.tasks.spec import TaskSpec, listed_labels, say_alike_labels
 from bertwright.tasks.tagging.conll import Columns, Lines, Sentences, sentences_of
 from bertwright.tasks.tagging.entities import (
@@ -179,8 +180,8 @@ def decode_tags(task: TaggingTask, logits: NDArray[Any], sentences: Sentences) -
     RunFailed unless all logits are finite.
     """
     logits = np.asarray(logits, dtype=np.float64)
-    if not np.all(np.isfinite(logits)):
-        raise RunFailed(f"{task.name}: the model's logits are not all finite")
+    words = [(row, word) for row, of_row in enumerate(sentences.words) for word in range(len(of_row))]
+    check_finite(logits, lambda index: sentences.location(*words[index]))
     best = logits.argmax(axis=1)
     exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
     names = iter([task.labels[value] for value in best])

@@ -169,7 +169,7 @@ def test_decoding_gives_the_labels_over_a_half_and_all_probabilities() -> None:
     assert answers.values.tolist() == [[True, False, True], [False, False, False]]
     sigmoid = [[1 / (1 + np.exp(-0.1)), 1 / (1 + np.exp(0.1)), 1.0], [0.0, 0.5, 0.5]]
     assert answers.probabilities == pytest.approx(np.array(sigmoid), abs=1e-9)
-    with pytest.raises(RunFailed, match="multilabel: the model's logits are not all finite"):
+    with pytest.raises(RunFailed, match="input 0: expected finite numbers from the model"):
         decode(COLOURS, np.array([[0.0, np.nan, 0.0]]))
 
 

@@ -494,8 +494,8 @@ def test_a_regression_takes_logits_of_one_or_two_dimensions():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_an_output_that_is_not_finite_is_a_failure(value):
-    with pytest.raises(RunFailed, match="sst2: the model's logits are not all finite"):
-        decode(get_task("sst2"), np.array([[0.0, value]]))
+    with pytest.raises(RunFailed, match="input 1: expected finite numbers from the model"):
+        decode(get_task("sst2"), np.array([[0.0, 1.0], [0.0, value]]))
 
 
 def test_the_wrong_number_of_logits_is_refused():

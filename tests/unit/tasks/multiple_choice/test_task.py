@@ -152,8 +152,8 @@ def test_a_softmax_over_each_rows_own_choices() -> None:
     assert best.tolist() == [1, 0]
     assert probabilities[0] == pytest.approx(np.exp([-2, 0]) / (1 + np.exp(-2)))
     assert probabilities[1] == pytest.approx([1 / 3] * 3)
-    with pytest.raises(RunFailed, match="the model's logits are not all finite"):
-        decode_choices(np.array([1.0, np.nan]), np.array([0, 2]))
+    with pytest.raises(RunFailed, match="input 1: expected finite numbers from the model"):
+        decode_choices(np.array([1.0, 2.0, 1.0, np.nan, 0.0]), np.array([0, 2, 5]))
 
 
 def test_the_loss_is_that_of_each_row_alone(tmp_path: Path, endings_tokenizer: Path) -> None:

@@ -200,5 +200,5 @@ def test_numbers_that_are_not_finite_are_no_answer(broken: str) -> None:
     windows = encode_windows(LettersWithOffsets(), questions, SQUAD1, max_length=20)
     values = {name: np.zeros(size, dtype=np.float32) for name, size in (("start", 2), ("end", 2), ("null", 1))}
     values[broken][0] = np.nan
-    with pytest.raises(RunFailed, match=f"the model's {broken} logits are not all finite"):
+    with pytest.raises(RunFailed, match=f"question {questions.items[0].id}: expected finite numbers"):
         best_spans(windows, SpanLogits(**values), questions, longest=30, count=1)

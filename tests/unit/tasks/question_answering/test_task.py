@@ -361,7 +361,8 @@ def test_without_a_dev_file_whole_passages_are_kept(tmp_path: Path) -> None:
 
 def test_the_commands_go_end_to_end(tmp_path: Path, facts_tokenizer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, run = saved_as(tmp_path / "data", null=True), tmp_path / "run"
-    start = ["finetune", "squad2", "--model", "random:tiny", "--tokenizer", str(facts_tokenizer), "--epochs", "1"]
+    start = ["finetune", "squad2", "--model", "random:tiny", "--tokenizer", str(facts_tokenizer)]
+    start += ["--epochs", "1", "--batch-size", "32"]
     assert main([*start, "--data", str(data), "--out", str(run), "--threads", "1", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (printed["task"], printed["metric"]) == ("squad2", "f1")

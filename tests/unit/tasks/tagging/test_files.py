@@ -98,6 +98,12 @@ def test_json_lines_get_a_field(tagger: str, write: Any) -> None:
     assert json.loads(predict_text(tagger, only)) == {"tokens": [], "tags": []}
 
 
+def test_infinite_numbers_of_other_fields_are_texts(tagger: str, write: Any) -> None:
+    line = predict_text(tagger, write("a.jsonl", '{"tokens": ["Ada"], "weight": Infinity, "more": [NaN]}\n'))
+    fields = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (fields["weight"], fields["more"]) == ("Infinity", ["NaN"])
+
+
 @pytest.mark.parametrize(
     ("source", "target", "words"),
     [

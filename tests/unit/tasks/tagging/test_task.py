@@ -176,12 +176,14 @@ def test_what_the_model_does_not_know_is_named_with_its_line(write, tmp_path, ta
 def test_tags_and_probabilities_come_from_a_softmax():
     task = NER.model_copy(update={"labels": ("O", "B-X", "I-X")})
     logits = np.array([[0.0, 3.0, 1.0], [0.0, 0.0, 5.0], [2.0, 1.0, 0.0]])
-    tags = decode_tags(task, logits, made_of([["a", "b"], [], ["c"]]))
+    sentences = made_of([["a", "b"], [], ["c"]])
+    location = sentences.location(2, 0)
+    tags = decode_tags(task, logits, sentences)
     assert tags.tags == (("B-X", "I-X"), (), ("O",))
     expected = [np.exp(row.max()) / np.exp(row).sum() for row in logits]
     assert tags.probabilities == pytest.approx(expected, abs=1e-12)
-    with pytest.raises(RunFailed, match="ner: the model's logits are not all finite"):
-        decode_tags(task, np.array([[0.0, np.nan, 0.0]]), made_of([["a"]]))
+    with pytest.raises(RunFailed, match=f"{location}: expected finite numbers from the model"):
+        decode_tags(task, np.array([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, np.nan, 0.0]]), sentences)
 
 
 def test_metrics_of_entities_and_of_plain_tags():
@@ -299,7 +301,7 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer:
         rows = ("".join(f"7 {word} {tag} x\n" for word, tag in zip(*sentence(row), strict=True)) for row in range(8))
         (data / f"{name}.conll").write_text("-DOCSTART-\n\n" + "\n".join(rows))
     arguments: Any = {"model": "random:tiny", "data": data, "out": tmp_path / "run", "tokenizer": cased_tokenizer}
-    arguments |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "threads": 1}}
+    arguments |= {"text_column": ("2",), "label_column": "3", "settings": {"epochs": 1, "batch_size": 32, "threads": 1}}
     commands.finetune_command("ner", task_setting=("context=off", "scheme=iob2"), **arguments)
     task = open_model(str(tmp_path / "run")).extra["task"]
     assert {"context": "off", "scheme": "iob2", "word": "2", "tag": "3"}.items() <= task.items()

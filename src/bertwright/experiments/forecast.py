@@ -1,0 +1,169 @@
+"""plan → models to train, hours and disk of an experiment, before anything is computed or written."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel
+from bertwright.experiments.plan import ExperimentPlan
+from bertwright.experiments.scores import job_seconds, model_seconds
+from bertwright.objectives.settings import predictions_by_length
+from bertwright.pretraining.resources import (
+    checkpoint_bytes,
+    count_moments,
+    count_parameters,
+    free_bytes,
+    meta_model,
+    size_text,
+)
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.pretraining.setup import encoder_config, snapshot_steps
+from bertwright.pretraining.systems import SystemModel
+from bertwright.reports.runs import duration
+from bertwright.training.hardware import choose_precision, square_rates
+from bertwright.training.settings import Device
+
+_MFU: Final = 0.3
+"""Model FLOP/s utilisation that is assumed where no similar run was measured."""
+_WEIGHT_BYTES: Final = 4
+
+
+class _Costs:
+    """Parameters and FLOPs of the models of a plan, by arithmetic on models without weights."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+        self._models: dict[str, SystemModel] = {}
+
+    def model(self, settings: PretrainSettings) -> SystemModel:
+        """Return the model of a pre-training, on torch's meta device."""
+        config = encoder_config(settings, self._vocabulary)
+        second_sentence = settings.examples.second_sentence
+        key = f"{config.model_dump_json()} {second_sentence}"
+        if key not in self._models:
+            self._models[key] = meta_model(config, second_sentence=second_sentence)
+        return self._models[key]
+
+    def pretraining_flops(self, settings: PretrainSettings) -> float:
+        """Return the FLOPs of the matrix products of all steps."""
+        encoder = self.model(settings).encoder
+        width = encoder.config.hidden
+        rows = (settings.steps or 0) * settings.batch_size
+        flops = 0.0
+        for phase in settings.phases:
+            masked = int(predictions_by_length(settings.examples.masking, phase.length)[-1])
+            predictions = masked if settings.system == "bert" else phase.length
+            head = 2.0 * predictions * width * (width + self._vocabulary)
+            flops += 3.0 * phase.share * rows * (encoder.flops(phase.length, predictions) + head)
+        return flops
+
+    def finetuning_flops(self, job: Finetuning) -> float:
+        """Return the FLOPs of a fine-tuning whose rows all have the largest length; validation follows each epoch."""
+        length, epochs = job.settings.max_length, job.settings.epochs or 0  # every scale names the epochs
+        rows = sum((3 if name == "train" else 1) * taken for name, (taken, _) in job.subset.rows.items())
+        return sum(epochs * rows * self.model(model.settings).encoder.flops(length, length) for model in job.models)
+
+    def final_bytes(self, model: PretrainedModel) -> int:
+        """Return the bytes of a model folder and its snapshots."""
+        settings = model.settings
+        snapshots = len(snapshot_steps(settings.snapshots, settings.steps or 0)) if model.is_trained else 0
+        return _WEIGHT_BYTES * count_parameters(self.model(settings)) * (1 + snapshots)
+
+    def training_bytes(self, settings: PretrainSettings) -> int:
+        """Return the bytes of the checkpoints that exist at the same time during a pre-training."""
+        model = self.model(settings)
+        moments = count_moments(model, settings.optimizer)
+        return (settings.keep + 1) * checkpoint_bytes(count_parameters(model), moments)
+
+
+def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, Any]:
+    """Return the models to train, hours and disk of the unfinished parts of a plan. No file is written.
+
+    Hours are those of similar parts in the same folder. Where there is none, they are computed from FLOPs: of all
+    matrix products, at a fixed fraction of the FLOP/s that are measured here.
+    """
+    models = [model for model in plan.all_models if not model.is_finished]
+    jobs = [job for job in plan.all_jobs if not job.is_finished]
+    costs = _Costs(plan.scale.vocabulary)
+    rates = square_rates(device)
+    flops_per_second = _MFU * rates[choose_precision(rates, device=device)]
+    pretraining = [
+        known if known is not None else costs.pretraining_flops(model.settings) / flops_per_second
+        for model, known in zip(models, model_seconds(models, plan.out / "pretrained"), strict=True)
+    ]
+    finetunings = [job for job in jobs if isinstance(job, Finetuning)]
+    finetuning = [
+        known if known is not None else costs.finetuning_flops(job) / flops_per_second
+        for job, known in zip(finetunings, job_seconds(finetunings, plan), strict=True)
+    ]
+    forecast = {
+        "experiment": plan.experiment.name,
+        "scale": plan.scale.name,
+        "models": [_model_row(rows) for rows in _alike(models, pretraining)],
+        "pretrainings": {"to_compute": len(models), "all": len(plan.all_models)},
+        "measurements": {"to_compute": len(jobs), "all": len(plan.all_jobs)},
+        "baselines": sum(isinstance(job, BaselineJob) for job in jobs),
+        "hours": {"pretraining": sum(pretraining) / 3600, "tasks": sum(finetuning) / 3600},
+        "disk": {"bytes": _disk_bytes(costs, plan, models), "free": free_bytes(plan.out)},
+        "corpora_to_build": ["-".join(kind) for kind in sorted(plan.corpora.to_build)],
+        "left_out": list(plan.left_out),
+    }
+    return {**forecast, "text": _text(forecast)}
+
+
+def _alike(
+    models: Sequence[PretrainedModel], seconds: Sequence[float]
+) -> Iterable[list[tuple[PretrainedModel, float]]]:
+    """Return the models with their seconds, in groups of the same system, size and number of tokens."""
+    groups: dict[tuple[Any, ...], list[tuple[PretrainedModel, float]]] = {}
+    for model, time in zip(models, seconds, strict=True):
+        key = (model.settings.system, model.settings.size, model.tokens, model.is_trained)
+        groups.setdefault(key, []).append((model, time))
+    return groups.values()
+
+
+def _model_row(group: Sequence[tuple[PretrainedModel, float]]) -> dict[str, Any]:
+    model = group[0][0]
+    return {
+        "system": model.settings.system,
+        "size": model.settings.size,
+        "count": len(group),
+        "tokens": model.tokens if model.is_trained else 0,
+        "hours": sum(seconds for _, seconds in group) / 3600,
+    }
+
+
+def _disk_bytes(costs: _Costs, plan: ExperimentPlan, models: Sequence[PretrainedModel]) -> int:
+    """Return the bytes of all unfinished models, with those of the largest training; corpora and rows not counted."""
+    final = sum(costs.final_bytes(model) for model in models)
+    joined = {
+        (job.fraction, *(model.folder for model in job.models)): job.models
+        for job in plan.all_jobs
+        if isinstance(job, Finetuning) and len(job.models) > 1
+    }
+    for pair in joined.values():
+        final += sum(_WEIGHT_BYTES * count_parameters(costs.model(model.settings)) for model in pair)
+    trained = [model for pairs in plan.models.values() for pair in pairs for model in pair]
+    return final + max((costs.training_bytes(model.settings) for model in trained), default=0)
+
+
+def _text(forecast: Mapping[str, Any]) -> str:
+    """Return the forecast as text for a terminal."""
+    pretrainings, measurements = forecast["pretrainings"], forecast["measurements"]
+    hours, disk = forecast["hours"], forecast["disk"]
+    corpora = ", ".join(forecast["corpora_to_build"])
+    lines = [
+        f"{forecast['experiment']} at scale {forecast['scale']}",
+        *([f"  corpora    to build: {corpora}; not in the time and the disk below"] if corpora else []),
+        f"  models     {pretrainings['to_compute']} of {pretrainings['all']} pre-trainings to compute",
+    ]
+    for row in forecast["models"]:
+        tokens = f"{row['tokens']:,} tokens each, about " if row["tokens"] else "not trained, "
+        time = duration(3600 * row["hours"] / row["count"])
+        lines.append(f"             {row['count']:3} x {row['system']} {row['size']}: {tokens}{time} each")
+    lines += [
+        f"  tasks      {measurements['to_compute']} of {measurements['all']} measurements to compute",
+        f"  time       about {duration(3600 * hours['pretraining'])} for pre-training, at most about "
+        f"{duration(3600 * hours['tasks'])} for the tasks",
+        f"  disk       about {size_text(disk['bytes'])}; {size_text(disk['free'])} are free",
+    ]
+    return "\n".join(lines)

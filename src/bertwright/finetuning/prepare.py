@@ -1,0 +1,65 @@
+"""model + task + data → everything that the seeds of a fine-tuning share; it is read and computed once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertwright.console import say
+from bertwright.finetuning.schedule import ScheduledSettings, scheduled
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.setup import (
+    add_auxiliary_loss,
+    add_bilstm,
+    check_settings,
+    initial_weights,
+    open_initial_model,
+)
+from bertwright.model.folder import SavedModel, weights_digest
+from bertwright.tasks.binding import BoundTask
+from bertwright.tasks.feature_based import feature_task, frozen_encoder
+from bertwright.tasks.kinds import kind_of
+from bertwright.tasks.spec import TaskSpec
+from bertwright.text.base_tokenizer import BaseTokenizer
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The bound task, the model to start from and its tokenizer, the same for every seed."""
+
+    bound: BoundTask
+    saved: SavedModel
+    tokenizer: BaseTokenizer
+    digests: Mapping[str, Any]
+
+
+def prepare(
+    settings: FinetuneSettings, task: TaskSpec, source: str, data: Path, folder: Path | None, *, cache: Path
+) -> Prepared:
+    """Open the model and read the data. `cache` is the folder for the states of a frozen encoder."""
+    saved, tokenizer = open_initial_model(source, folder)
+    check_settings(settings, saved.config, source)
+    kind = kind_of(task)
+    if settings.features:
+        kind.check_features(task)
+    saved = add_bilstm(settings, saved)
+    bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
+    digest = weights_digest(saved)
+    digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
+    if settings.features:
+        cached: Any = {"cache": cache, "weights": digest or f"{saved.source} {saved.config.vocab_size}"}
+        width, device = settings.lstm_width, settings.device
+        bound = feature_task(bound, settings.features, width=width, saved=saved, device=device, **cached)
+        encoder = {f"encoder.{name}": tensor for name, tensor in frozen_encoder(saved).state_dict().items()}
+        return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)
+    bound = add_auxiliary_loss(settings, bound, saved=saved, tokenizer=tokenizer)
+    return Prepared(bound, initial_weights(settings, bound, saved), tokenizer, digests)
+
+
+def schedule(settings: FinetuneSettings, prepared: Prepared) -> ScheduledSettings:
+    """Return the settings with the schedule; say what was chosen."""
+    rows, config = len(prepared.bound.lengths), prepared.saved.config
+    chosen = scheduled(settings, config, rows)
+    if None in (settings.epochs, settings.batch_size, settings.learning_rate):
+        say(f"{rows:,} training rows: {chosen.summary}")
+    return chosen

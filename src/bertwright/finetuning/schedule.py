@@ -1,0 +1,75 @@
+"""number of rows + model → epochs, batch size, learning rate and warm-up of a fine-tuning, where none are set.
+
+The values were found by a search over data sets, their sizes and models (docs/classification.md, "Defaults"). Few rows
+need more epochs, because a new output layer learns little in fewer than some hundred steps. Narrow models need higher
+learning rates.
+"""
+
+import math
+from typing import Final
+
+from bertwright.config import Positive, PositiveNumber, Share
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import BackboneConfig
+from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.elmo import PairConfig
+from bertwright.model.families.gpt import GPTConfig
+
+LEAST_STEPS: Final = 600
+"""Number of steps that a run has at least, as far as MOST_EPOCHS allows."""
+LEAST_EPOCHS: Final = 3
+MOST_EPOCHS: Final = 20
+LARGE_DATA: Final = 10_000
+"""Number of rows from which a batch has 32 rows instead of 16."""
+FEW_ROWS: Final = 200
+"""Number of rows below which a batch has 8 rows, so that an epoch has more steps."""
+FEATURES_RATE: Final = 1e-3
+"""Learning rate of the BiLSTM that learns from a frozen encoder."""
+GPT_WIDTH: Final = 768
+GPT_RATE: Final = 6.25e-5
+
+
+class ScheduledSettings(FinetuneSettings):
+    """Settings of a run whose schedule is decided."""
+
+    epochs: Positive
+    batch_size: Positive
+    learning_rate: PositiveNumber
+    warmup: Share
+
+    @property
+    def summary(self) -> str:
+        """Return the schedule as text for a message."""
+        return f"{self.epochs} epochs, batches of {self.batch_size}, learning rate {self.learning_rate:.2g}"
+
+
+def scheduled(settings: FinetuneSettings, config: BackboneConfig, rows: int) -> ScheduledSettings:
+    """Return the settings with a schedule for `rows` training rows and a model of that shape.
+
+    Values that are set stay. The same rows and shape give the same schedule.
+    """
+    batch_size = settings.batch_size or (8 if rows < FEW_ROWS else 16 if rows < LARGE_DATA else 32)
+    steps_per_epoch = math.ceil(rows / batch_size)
+    epochs = settings.epochs or min(MOST_EPOCHS, max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / steps_per_epoch)))
+    backbone = config.inner if isinstance(config, TopConfig) else config
+    warmup = 0.002 if isinstance(backbone, GPTConfig) and not settings.features else 0.1
+    schedule = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": settings.learning_rate or (FEATURES_RATE if settings.features else rate_for(backbone)),
+        "warmup": warmup if settings.warmup is None else settings.warmup,
+    }
+    return ScheduledSettings.model_validate({**dict(settings), **schedule})
+
+
+def rate_for(backbone: BackboneConfig) -> float:
+    """Return the peak learning rate for a backbone: 5e-4 at a width of 128, falling with the power 1.5 of the width.
+
+    Rounded to one digit, this gives 1e-4 for 384, 3e-5 for 768 and 2e-5 for 1,024. The last two are of the paper's grid
+    (§A.3). A GPT-1 as wide as the published one has its paper's rate (GPT paper §4.1).
+    """
+    sides = (backbone.left, backbone.right) if isinstance(backbone, PairConfig) else (backbone,)
+    width = max(side.hidden for side in sides)
+    if isinstance(backbone, GPTConfig) and width >= GPT_WIDTH:
+        return GPT_RATE
+    return float(f"{5e-4 * (128 / width) ** 1.5:.1g}")

@@ -1,0 +1,35 @@
+"""model's outputs → the check that every answer passes: finite weights may overflow on the way to an answer."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bertwright.errors import RunFailed
+
+NOT_FINITE: Final = (
+    "expected finite numbers from the model, got NaN or infinity; its weights are too large or damaged, so use another "
+    "checkpoint or train again with a lower learning rate"
+)
+
+
+class NotFinite(RunFailed):
+    """An output with NaN or infinity. `index` is the number of its input, from 0 on."""
+
+    def __init__(self, index: int, location: str) -> None:
+        super().__init__(f"{location}: {NOT_FINITE}")
+        self.index = index
+
+
+def check_finite(
+    outputs: Iterable[ArrayLike], location: Callable[[int], str] = "input {}".format, *, first: int = 0
+) -> None:
+    """Raise NotFinite for the first output that is not all finite.
+
+    location   function from the number of an input to its description in the message
+    first      number of the first input
+    """
+    for index, values in enumerate(outputs, first):
+        if not np.isfinite(values).all():
+            raise NotFinite(index, location(index))

@@ -1,0 +1,46 @@
+"""The arithmetic of a plan against the FLOPs that training counts, and the counted rows against the written ones."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from bertwright.experiments.data import PAPER_TASKS, find_source, make_subset
+from bertwright.experiments.forecast import _Costs
+from bertwright.experiments.jobs import pretraining_settings
+from bertwright.experiments.scales import SCALES
+from bertwright.objectives.language_model import language_flops
+from bertwright.objectives.masked_lm import pretraining_flops
+from tests.support.paper_data import write_data
+
+
+@pytest.mark.parametrize("system", ["bert", "bert-left", "gpt", "lstm-right"])
+@pytest.mark.parametrize("scale", ["tiny", "mini"])
+def test_the_flops_of_a_run_are_those_that_training_counts(system: str, scale: str) -> None:
+    settings = pretraining_settings(SCALES[scale], {"system": system}, 0)
+    costs = _Costs(SCALES[scale].vocabulary)
+    model: Any = costs.model(settings)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    flops, rows = 0.0, settings.batch_size
+    for phase in settings.phases:
+        predictions = round(0.15 * phase.length)
+        count = rows * (predictions if system == "bert" else phase.length)
+        inputs: Any = SimpleNamespace(
+            ids=torch.empty(rows, phase.length), at=torch.empty(rows, predictions), labels=torch.empty(count)
+        )
+        step = pretraining_flops(model.encoder, inputs) if system == "bert" else language_flops(model, inputs)
+        flops += phase.share * (settings.steps or 0) * step
+    assert costs.pretraining_flops(settings) == pytest.approx(flops, rel=0.02)
+
+
+def test_rows_are_counted_as_they_are_written(tmp_path: Path) -> None:
+    write_data(tmp_path / "data", without=[])
+    for name in ("sst2", "rte", "swag", "squad2", "ner"):
+        present = find_source(PAPER_TASKS[name], tmp_path / "data")
+        assert present is not None
+        counted = make_subset(PAPER_TASKS[name], present[1], (5, 2), tmp_path / "out", write=False)
+        assert not (tmp_path / "out").exists()
+        written = make_subset(PAPER_TASKS[name], present[1], (5, 2), tmp_path / "written")
+        assert (counted.digest, counted.rows) == (written.digest, written.rows)

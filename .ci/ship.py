@@ -29,16 +29,16 @@ def main() -> None:
     parser.add_argument("--license", required=True, help="as the Hub writes it, such as cc-by-sa-3.0")
     parser.add_argument("--language", required=True, help="such as en")
     parser.add_argument("--data", action="append", default=[], help="a line of the card on the text; several times")
-    given = parser.parse_args()
-    folder, out = model_within(given.run), SHIPPED / given.name
+    arguments = parser.parse_args()
+    folder, out = model_within(arguments.run), SHIPPED / arguments.name
     check_digest(folder / WEIGHTS)
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(folder / WEIGHTS).items()}
-    card = (folder / CARD).read_text("utf-8").replace("'FOLDER'", repr(given.name))
+    card = (folder / CARD).read_text("utf-8").replace("'FOLDER'", repr(arguments.name))
     title = next(line for line in card.splitlines() if line.startswith("# "))
-    card = card.replace(title, f"# {given.title}\n\n{title.removeprefix('# ')}; weights in bfloat16.")
-    card = card.replace("## Data\n\n", "## Data\n\n" + "".join(f"- {line}\n" for line in given.data))
+    card = card.replace(title, f"# {arguments.title}\n\n{title.removeprefix('# ')}; weights in bfloat16.")
+    card = card.replace("## Data\n\n", "## Data\n\n" + "".join(f"- {line}\n" for line in arguments.data))
     card = card.replace(
-        "---\nlibrary_name", f"---\nlicense: {given.license}\nlanguage: {given.language}\nlibrary_name", 1
+        "---\nlibrary_name", f"---\nlicense: {arguments.license}\nlanguage: {arguments.language}\nlibrary_name", 1
     )
     described = read_json(folder / "config.json") | {"dtype": "bfloat16"}
     beside, positions = map(folder.joinpath, TOKENIZER_FILES), described["max_position_embeddings"]

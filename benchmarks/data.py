@@ -39,7 +39,7 @@ from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import encode_windows
 from bertwright.tasks.spec import get_spec
 from bertwright.text.document import TextSettings
-from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_wordpiece
 
 RUNS = 5
 VOCAB_SIZE = 30_522
@@ -108,7 +108,7 @@ def measure(corpus: Corpus) -> list[dict[str, Any]]:
 def compare_building(folder: Path) -> list[dict[str, Any]]:
     """Characters a second of `corpus build` and of the tokenizer alone."""
     sentences = [sentence for module in collect().modules for sentence in module.sentences]
-    train_tokenizer(sentences, vocab_size=VOCAB_SIZE).save(folder / "tokenizer")
+    train_wordpiece(sentences, vocab_size=VOCAB_SIZE).save(folder / "tokenizer")
     tokenizer, random = Tokenizer.load(folder / "tokenizer"), np.random.default_rng(0)
     lines = [sentences[row] for _ in range(COPIES) for row in random.permutation(len(sentences))]
     text, batches = folder / "text.txt", [lines[begin : begin + 20] for begin in range(0, len(lines), 20)]

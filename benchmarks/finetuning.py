@@ -26,7 +26,7 @@ from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.classification.task import CLASSIFICATION
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
 from bertwright.training.settings import OptimizerSettings
@@ -42,7 +42,7 @@ MEAN_WORDS = 9.4
 def documentation_data(folder: Path) -> tuple[Path, Tokenizer]:
     """20,000 beginnings of sentences under two labels in SST-2's layout, and a vocabulary of 30,522 pieces at most."""
     sentences = [sentence for module in collect().modules for sentence in module.sentences]
-    tokenizer = train_tokenizer(sentences, vocab_size=30_522)
+    tokenizer = train_wordpiece(sentences, vocab_size=30_522)
     random = np.random.default_rng(0)
     lengths = random.geometric(1 / MEAN_WORDS, 20_000)
     chosen = random.choice(len(sentences), 20_000)

@@ -29,7 +29,7 @@ from bertwright.pretraining.systems import trainable_of
 from bertwright.quickstart.docstrings import collect, corpus_text, write_documents
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_all
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop
 from bertwright.training.settings import OptimizerSettings
@@ -45,7 +45,7 @@ def documentation_corpus(folder: Path) -> Path:
     text, settings = folder / "text.txt", TextSettings(lines="sentences")
     write_documents(corpus_text(collect(), exclude_modules=()), text)
     texts = (line for document in read_all([text], settings) for line in document.paragraphs)
-    train_tokenizer(texts, vocab_size=30_522).save(folder / "tokenizer")
+    train_wordpiece(texts, vocab_size=30_522).save(folder / "tokenizer")
     build_corpus([text], tokenizer=folder / "tokenizer", out=folder / "corpus", settings=settings)
     return folder / "corpus"
 

@@ -31,18 +31,18 @@ SHOTS = (  # name, kind of model, tab, width, height, colours, language
 
 @contextmanager
 def serving(models: list[str]) -> Iterator[str]:
-    """The address of a service with the models."""
-    asked = [part for model in models for part in ("--model", model)]
-    command = [sys.executable, "-m", "bertwright", "serve", "--port", "0", *asked]
+    """Yield the address of a service with the models."""
+    options = [part for model in models for part in ("--model", model)]
+    command = [sys.executable, "-m", "bertwright", "serve", "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            told = ""
-            while not (found := re.search(r"serving at (\S+)", told)):
-                told = process.stderr.readline()
-                if not told:
+            line = ""
+            while not (address := re.search(r"serving at (\S+)", line)):
+                line = process.stderr.readline()
+                if not line:
                     raise SystemExit("the service did not start")
-            yield found[1]
+            yield address[1]
         finally:
             process.terminate()
             process.communicate()

@@ -33,10 +33,10 @@ def own_text() -> Path:
 @pytest.fixture(scope="session")
 def own_tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     """A folder with 500 pieces learned from that text; no test writes to it."""
-    from bertwright.text.wordpiece import train_tokenizer
+    from bertwright.text.wordpiece import train_wordpiece
 
     folder = tmp_path_factory.mktemp("own") / "tok"
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=500).save(folder)
+    train_wordpiece([own_text.read_text("utf-8")], vocab_size=500).save(folder)
     return folder
 
 
@@ -53,11 +53,11 @@ def own_corpus(own_tokenizer: Path, own_text: Path) -> Path:
 @pytest.fixture(scope="session")
 def places_tokenizer(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Path:
     """A folder with 500 pieces learned from that text and from the places of the example records."""
-    from bertwright.text.wordpiece import train_tokenizer
+    from bertwright.text.wordpiece import train_wordpiece
     from tests.support.texts import PLACES
 
     folder = tmp_path_factory.mktemp("places") / "tok"
-    train_tokenizer([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500).save(folder)
+    train_wordpiece([own_text.read_text("utf-8"), *PLACES * 3], vocab_size=500).save(folder)
     return folder
 
 

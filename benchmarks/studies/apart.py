@@ -27,7 +27,7 @@ from benchmarks.side_by_side import processor, versions
 from benchmarks.studies.processes import ROOT, TORCHRUN
 from bertwright.corpus.build import build_corpus
 from bertwright.quickstart.docstrings import STANDARD_LIBRARY, collect, corpus_text
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 
 ROWS, LENGTH, MICRO_BATCHES = 8, 32, 4
 NUDGED = "bert.embeddings.LayerNorm.weight"
@@ -46,7 +46,7 @@ def built(folder: Path, text: Path | None, vocab_size: int) -> Path:
         text = folder / "text.txt"
         library = collect({STANDARD_LIBRARY: Path(sysconfig.get_paths()["stdlib"])})
         text.write_text("\n\n".join(corpus_text(library, exclude_modules=())), "utf-8")
-    train_tokenizer([text.read_text("utf-8")], vocab_size=vocab_size).save(folder / "tokenizer")
+    train_wordpiece([text.read_text("utf-8")], vocab_size=vocab_size).save(folder / "tokenizer")
     build_corpus([text], tokenizer=folder / "tokenizer", out=folder / "corpus", workers=1)
     return folder / "corpus"
 

@@ -31,7 +31,7 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import SST2
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PLAIN = """
@@ -61,7 +61,7 @@ def make_model(size: str, folder: Path) -> tuple[Path, list[str]]:
     """A classifier of random weights, and sentences for it."""
     text = " ".join(path.read_text("utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
     words = re.findall(r"[A-Za-z]{2,}", text)
-    tokenizer = train_tokenizer([text], vocab_size=4000)
+    tokenizer = train_wordpiece([text], vocab_size=4000)
     tokenizer.save(folder / "tokenizer")
     config = size_config(size, tokenizer.vocab_size)
     model = Classifier(config, 2)

@@ -92,6 +92,12 @@ def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
         ) from None
 
 
+def refuse_occupied(path: Path) -> None:
+    """Raise InputError where `path` cannot become a new folder: only a free path or an empty folder can."""
+    if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path}: exists already and is not an empty folder; name another one or remove it")
+
+
 @contextmanager
 def atomic_file(path: Path, *, keep_new: bool = False) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; the file gets its name only when the block ends without an error.
@@ -149,8 +155,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     Raises InputError where `path` is not empty at the start, or at the end.
     """
-    if os.path.lexists(path) and (not path.is_dir() or any(path.iterdir())):
-        raise InputError(f"{path}: exists already and is not an empty folder; name another one or remove it")
+    refuse_occupied(path)
     is_mount = os.path.ismount(path) or not os.access(path.absolute().parent, os.W_OK)
     if not path.is_dir() or not is_mount:
         with atomic_folder(path) as folder:

@@ -13,7 +13,7 @@ from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.system import System, system_config
 from bertwright.objectives.language_model import LanguageModel
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 
 
 def saved(folder: Path, system: System, words: Path, *, size: str = "tiny", **extra: Any) -> Path:
@@ -76,7 +76,7 @@ def test_what_is_no_pair(
     assert "layers is 2 in one of the two models and 4 in the other" in joined(left, deep, out, capsys, 2)
     tuned = saved(tmp_path / "tuned", "bert-right", own_tokenizer, task={"name": "sst2"})
     assert "was fine-tuned" in joined(left, tuned, out, capsys, 2)
-    train_tokenizer([own_text.read_text("utf-8")[::-1]], vocab_size=500).save(tmp_path / "other")
+    train_wordpiece([own_text.read_text("utf-8")[::-1]], vocab_size=500).save(tmp_path / "other")
     foreign = saved(tmp_path / "foreign", "bert-right", tmp_path / "other")
     assert "has another tokenizer than" in joined(left, foreign, out, capsys, 2)
     assert not out.exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertwright.corpus.checks import verify
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 from tests.support.folders import contents
 
 KILLS = 10
@@ -37,7 +37,7 @@ def whole_shards(out: Path) -> int:
 @pytest.mark.slow
 def test_ten_kills_change_no_byte_of_a_corpus(own_text: Path, tmp_path: Path) -> None:
     original = own_text.read_text()
-    train_tokenizer([original], vocab_size=700).save(tmp_path / "tokenizer")
+    train_wordpiece([original], vocab_size=700).save(tmp_path / "tokenizer")
     blocks = original.split("\n\n")
     numbered = [f"Passage {n} of {len(blocks)}. {blocks[n % len(blocks)]}" for n in range(4000)]
     with gzip.open(tmp_path / "a.txt.gz", "wb") as stream:

@@ -501,7 +501,7 @@ def test_on_a_phone_the_model_and_the_tabs_come_first(browser: Any, url: str) ->
         at(page, "lm", "fill")
         wait_for_answer(page, "fill")
         model, tabs, text, language = (
-            page.locator(place).bounding_box() for place in ("#model", "#tabs", "#fill-text", "#language")
+            page.locator(selector).bounding_box() for selector in ("#model", "#tabs", "#fill-text", "#language")
         )
         assert model["y"] < 100
         assert model["y"] < tabs["y"] < text["y"] < language["y"]

@@ -206,7 +206,9 @@ def test_a_record_without_weights_is_said_to_be_that(
     assert "Not finished" not in page_of(out)
     result, _ = paper(capsys, study, out, "table5", "--arms", "bert", "--tasks", "rte,sst2", code=1)
     (folder,) = result["failed"]
-    assert result["failed"][folder] == "holds the record of a run and no weights; remove the folder to train it again"
+    assert result["failed"][folder] == (
+        "expected the weights of a finished run, got none; remove the folder to train it again"
+    )
     shutil.rmtree(folder)
     result, _ = paper(capsys, study, out, "table5", "--arms", "bert", "--tasks", "rte,sst2")
     assert result["left"] == {"pretrainings": 0, "measurements": 0}
@@ -218,11 +220,11 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
     assert main(["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
     stderr = capsys.readouterr().err
     assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in stderr
-    assert ": --corpus: name the text of a WordPiece corpus, or such a corpus" in stderr
+    assert ": --corpus: name a WordPiece corpus, or the text to build it from" in stderr
     typed = ["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
     (tmp_path / "out" / "corpora").mkdir()
     assert main(typed) == 2
-    assert "wordpiece-400 is not built yet from --corpus wkii, which is no corpus folder" in capsys.readouterr().err
+    assert "wordpiece-400 is not built yet, and --corpus wkii is not a corpus folder" in capsys.readouterr().err
 
 
 def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -244,11 +246,11 @@ def test_a_page_of_an_empty_folder_is_refused_and_nothing_is_made(
     out = tmp_path / "out"
     if exists:
         out.mkdir()
-    _, told = paper(capsys, study, out, "table5", *TWO, "--page", code=2)
-    assert f"--page: {out} holds no part of an experiment; expected the --out folder of an earlier run" in told
+    _, stderr = paper(capsys, study, out, "table5", *TWO, "--page", code=2)
+    assert f"--page: {out} holds no part of an experiment; expected the --out folder of an earlier run" in stderr
     assert [path.name for path in tmp_path.rglob("*")] == (["out"] if exists else [])
-    _, told = paper(capsys, study, out, "table5", *TWO, "--page", "--plan", code=2)
-    assert "--page, --plan: expected one of the two, got both" in told
+    _, stderr = paper(capsys, study, out, "table5", *TWO, "--page", "--plan", code=2)
+    assert "--page, --plan: expected one of the two, got both" in stderr
 
 
 def test_the_plan_of_an_experiment_is_printed_and_nothing_is_made(
@@ -353,7 +355,7 @@ def test_what_another_process_is_at_is_left_to_it(
     with locked(last):
         result, stderr = paper(capsys, study, out, "table5", *TWO)
     assert result["elsewhere"] == [str(last)]
-    assert "left out, because another process works on it" in stderr
+    assert "skipped, because another process computes it" in stderr
     assert result["left"] == {"pretrainings": 0, "measurements": 1}
 
 

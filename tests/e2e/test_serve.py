@@ -26,14 +26,14 @@ from bertwright.model.folder import save_model
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.serving.server import _listening_socket
 from bertwright.serving.settings import ServeSettings
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 from tests.support.commands import run_bertwright
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> str:
     folder = tmp_path_factory.mktemp("served")
-    words = train_tokenizer([own_text.read_text("utf-8")], vocab_size=400)
+    words = train_wordpiece([own_text.read_text("utf-8")], vocab_size=400)
     words.save(folder / "tok")
     config = EncoderConfig(
         vocab_size=words.vocab_size, hidden=64, layers=2, heads=4, intermediate=96, max_positions=128

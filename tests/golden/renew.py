@@ -24,7 +24,7 @@ from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from bertwright.training.loop import train
 from bertwright.training.run_folder import start_run
 from bertwright.training.settings import OptimizerSettings
@@ -58,7 +58,7 @@ def settings(dropout: float) -> PretrainSettings:
 def make_corpus(folder: Path) -> Path:
     """The corpus of our own text, with a vocabulary learned from it."""
     texts = (text for document in read_documents(OWN_TEXT, TextSettings()) for text in document.paragraphs)
-    train_tokenizer(texts, vocab_size=700).save(folder / "tokenizer")
+    train_wordpiece(texts, vocab_size=700).save(folder / "tokenizer")
     corpus = folder / "corpus"
     build_corpus([OWN_TEXT], tokenizer=folder / "tokenizer", out=corpus, workers=1)
     return corpus

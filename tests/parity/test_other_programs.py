@@ -16,7 +16,7 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.serving.embeddings import write_features
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 
 TEXTS = ["The heron waits.", "Größe and Ärger, 한국어!", "A longer line of text that has a few more words in it."]
 LABELS = ("no", "perhaps", "yes")
@@ -46,7 +46,7 @@ def own_folder(home: Path, own_text: Path, kind: str, *, cased: bool) -> Bert:
     text = own_text.read_text("utf-8").splitlines()
     tokenizer = home / f"tokenizer-{cased}"
     if not tokenizer.exists():
-        train_tokenizer(text, vocab_size=420, cased=cased).save(tokenizer)
+        train_wordpiece(text, vocab_size=420, cased=cased).save(tokenizer)
     size = Tokenizer.load(tokenizer).vocab_size
     config = EncoderConfig(vocab_size=size, hidden=32, layers=2, heads=4, intermediate=48, max_positions=40)
     model = Bert(config, kind, num_labels=3)

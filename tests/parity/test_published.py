@@ -19,7 +19,7 @@ from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import build_model, encoder_config
 from bertwright.text.extend_vocabulary import extend_tokenizer
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support.parity import padded_batch
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
@@ -32,7 +32,7 @@ def publish_bert(
 ) -> Any:
     """A folder of random weights and a tokenizer, both written by transformers; returns its model."""
     lines = text.read_text("utf-8").splitlines()
-    pieces = train_tokenizer(lines, vocab_size=500, cased=not lower, strip_accents=lower).pieces
+    pieces = train_wordpiece(lines, vocab_size=500, cased=not lower, strip_accents=lower).pieces
     folder.mkdir()
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
     words = transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), do_lower_case=lower)
@@ -188,7 +188,7 @@ def test_a_run_from_a_checkpoint_is_opened_by_transformers(tmp_path: Path, own_t
 def test_other_tokenizers_shapes_and_lengths_are_refused(tmp_path: Path, own_text: Path) -> None:
     publish_bert(tmp_path / "m", own_text)
     lines = own_text.read_text("utf-8").splitlines()
-    other = train_tokenizer(lines, vocab_size=480)
+    other = train_wordpiece(lines, vocab_size=480)
     extend_tokenizer(other, lines, add=20).tokenizer.save(tmp_path / "tok")
     with pytest.raises(InputError, match="its tokenizer is neither the one that"):
         start(tmp_path / "m", build_and_open(tmp_path / "corpus", own_text, tmp_path / "tok"))

@@ -26,7 +26,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bertwright.text.vocabulary import Rules, read_vocabulary
-from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_wordpiece
 from tests.support.texts import own_lines
 
 legacy = pytest.importorskip(
@@ -96,7 +96,7 @@ def without_nfc() -> ModuleType:
 def learned_with_oracle(folder: Path, cased: bool, strip_accents: bool) -> tuple[Tokenizer, Original]:
     """A vocabulary learned from our own text, and the oracle for it."""
     folder = folder / f"{cased}-{strip_accents}"
-    train_tokenizer(own_lines(), vocab_size=800, cased=cased, strip_accents=strip_accents).save(folder)
+    train_wordpiece(own_lines(), vocab_size=800, cased=cased, strip_accents=strip_accents).save(folder)
     tokenizer = Tokenizer.load(folder)
     return tokenizer, Original(folder / "vocab.txt", tokenizer.rules)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.vocabulary import SPECIAL, Rules
-from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_wordpiece
 from tests.support.texts import OWN_TEXT
 
 IDEOGRAPHS = [(0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0xF900, 0xFAFF)]
@@ -87,7 +87,7 @@ def lines_of(path: Path, count: int) -> list[str]:
 
 @cache
 def learned_tokenizer(cased: bool, strip_accents: bool) -> Tokenizer:
-    return train_tokenizer(lines_of(OWN_TEXT, 100), vocab_size=800, cased=cased, strip_accents=strip_accents)
+    return train_wordpiece(lines_of(OWN_TEXT, 100), vocab_size=800, cased=cased, strip_accents=strip_accents)
 
 
 RULES = [(False, False), (False, True), (True, False), (True, True)]
@@ -184,7 +184,7 @@ def count_words(texts: Iterable[str], rules: Rules) -> dict[str, int]:
 @pytest.mark.parametrize(("cased", "strip_accents"), [(False, False), (True, True)])
 def test_the_vocabulary_of_the_fixture_is_that_of_plain_pair_joining(cased: bool, strip_accents: bool) -> None:
     lines = lines_of(OWN_TEXT, 100)
-    tokenizer = train_tokenizer(lines, vocab_size=700, cased=cased, strip_accents=strip_accents, coverage=1.0)
+    tokenizer = train_wordpiece(lines, vocab_size=700, cased=cased, strip_accents=strip_accents, coverage=1.0)
     expected = learned_pieces(count_words(lines, tokenizer.rules), 700, 2)
     assert len(expected) == 700
     assert tokenizer.pieces == expected
@@ -194,5 +194,5 @@ def test_the_vocabulary_of_the_fixture_is_that_of_plain_pair_joining(cased: bool
 @given(texts=st.lists(st.text("abAB ,", max_size=30), max_size=6), size=st.integers(20, 30), least=st.integers(1, 3))
 def test_the_vocabulary_of_any_text(texts: list[str], size: int, least: int) -> None:
     texts = [*texts, "a"]
-    tokenizer = train_tokenizer(texts, vocab_size=size, min_count=least, coverage=1.0)
+    tokenizer = train_wordpiece(texts, vocab_size=size, min_count=least, coverage=1.0)
     assert tokenizer.pieces == learned_pieces(count_words(texts, tokenizer.rules), size, least)

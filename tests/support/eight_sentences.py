@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.tasks.tagging.conll import Sentences
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 
 CLS, SEP, UNK = 1, 2, 3
 PEOPLE = ("Ada", "Bruno", "Chiara", "Dmitri", "Elif", "Farid", "Gro", "Hana")
@@ -14,7 +14,7 @@ TOWNS = ("Oslo", "Porto", "Quito", "Riga", "Sofia", "Turku", "Ulm", "Vaduz")
 def names_vocabulary(text: Path, *, cased: bool = False) -> Tokenizer:
     """500 pieces of the text and the names."""
     names = " ".join((*PEOPLE, *TOWNS))
-    return train_tokenizer([text.read_text("utf-8"), *[names] * 3], vocab_size=500, cased=cased)
+    return train_wordpiece([text.read_text("utf-8"), *[names] * 3], vocab_size=500, cased=cased)
 
 
 def sentence(row: int) -> tuple[list[str], list[str]]:

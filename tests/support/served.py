@@ -14,7 +14,7 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import ClassificationTask
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 from tests.support.encoders import save_classifier
 
 TEXTS = ["the quiet harbour", "a garden behind the library", "rain", "the tower and the bridge over the river"]
@@ -23,7 +23,7 @@ SST = ClassificationTask(name="t", text=("text",), labels=("no", "yes", "who kno
 
 def write_models(folder: Path, text: str) -> dict[str, str]:
     """Write random models of several kinds, their vocabulary learned from `text`; return their folders by name."""
-    words = train_tokenizer([text], vocab_size=500)
+    words = train_wordpiece([text], vocab_size=500)
     words.save(folder / "tok")
     config = EncoderConfig(vocab_size=words.vocab_size, hidden=64, layers=2, heads=4, intermediate=96, max_positions=64)
     torch.manual_seed(3)

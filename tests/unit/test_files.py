@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bertwright.errors import DiskFull, InputError, RunFailed
-from bertwright.files import atomic_file, atomic_folder, new_folder, refuse_unwritable
+from bertwright.files import atomic_file, atomic_folder, new_folder, refuse_occupied, refuse_unwritable
 from bertwright.leftovers import remove_leftovers
 from bertwright.locks import lock_path
 from bertwright.model.folder import write_folder
@@ -343,3 +343,14 @@ def test_a_model_replaces_nothing_but_a_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model: holds mine\.txt, which is no part of a model and is not deleted"):
         write_folder(tmp_path / "model", weights, described={}, beside=[], positions=8)
     assert (tmp_path / "model" / "mine.txt").read_text() == "mine"
+
+
+def test_only_a_free_path_or_an_empty_folder_is_not_occupied(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    refuse_occupied(tmp_path / "absent")
+    refuse_occupied(tmp_path / "empty")
+    for path in (tmp_path, tmp_path / "file", tmp_path / "dangling"):
+        with pytest.raises(InputError, match=f"{path}: exists already and is not an empty folder; name another one"):
+            refuse_occupied(path)

@@ -327,7 +327,7 @@ def test_a_plan_whose_header_breaks_numpys_reader_is_not_used(
     held = object.__new__(plans.Plans)
     held._path = lambda _: path  # type: ignore[method-assign]
     assert held._read(0) is None
-    assert "not a readable plan" in capsys.readouterr().err
+    assert "not a readable pair index" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("offsets", [[0, 3, 2], [-1, 1, 2], [0, 1, 99], [0, 1, 2**62]])

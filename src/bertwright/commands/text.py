@@ -29,21 +29,22 @@ def tokenizer_train_command(
     documents: DocumentBreaks = "blank-lines",
     field: TextField = "text",
 ) -> CommandResult:
-    """Learn a vocabulary, BERT's WordPiece or GPT-1's byte pairs; the same text gives the same bytes.
+    """Learn a vocabulary from text: BERT's WordPiece or GPT-1's byte pairs. The same text gives the same bytes.
 
     Args:
         out: Tokenizer folder to write.
         vocab_size: Size of a WordPiece vocabulary, special tokens included (the paper: 30,000).
-        kind: Kind of vocabulary: wordpiece, or bpe: GPT-1's byte pairs, whose text is lower-cased and without accents.
-        merges: Number of merges of a byte-pair vocabulary, to which the letters are added (default: GPT-1's 40,000).
-        cased: Keep capitals (WordPiece). Accents are kept in both cases.
-        strip_accents: Remove accents as the released uncased vocabularies do; this decomposes Hangul too (WordPiece).
+        kind: wordpiece, or bpe for GPT-1's byte pairs. bpe lower-cases the text and removes accents.
+        merges: Number of merges; a byte-pair vocabulary also has the characters of the text (default: GPT-1's 40,000).
+        cased: Keep capitals (WordPiece). Without this option the text is lower-cased. Accents are kept either way.
+        strip_accents: Remove accents, as the released uncased vocabularies do (WordPiece). This also decomposes Hangul.
     """
+    from bertwright.files import refuse_occupied
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
-    from bertwright.text.wordpiece import train_tokenizer
+    from bertwright.text.wordpiece import train_wordpiece
 
-    _refuse_existing(out)
+    refuse_occupied(out)
     texts = _paragraphs(inputs, documents, field)
     if kind == "bpe":
         _refuse_wordpiece_only(vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
@@ -53,21 +54,22 @@ def tokenizer_train_command(
     elif vocab_size is None:
         raise InputError("--vocab-size: expected the size of the vocabulary (the paper: 30,000)")
     else:
-        tokenizer = train_tokenizer(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
+        tokenizer = train_wordpiece(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
     return _save(tokenizer, out)
 
 
 def tokenizer_import_command(
     vocabulary: Positional[Path], /, *, out: Path, cased: bool = False, as_wordpiece: AsWordPiece = False
 ) -> CommandResult:
-    """Make a tokenizer of a released vocab.txt, with Google's rules.
+    """Make a tokenizer from a released vocab.txt, with the rules of Google's tokenizer.
 
     Args:
         vocabulary: File vocab.txt.
         out: Tokenizer folder to write.
-        cased: For a cased vocabulary; without it text is lower-cased and accents are removed.
+        cased: The vocabulary is cased. Without this option text is lower-cased and accents are removed.
     """
     from bertwright.doctor.model import casing
+    from bertwright.files import refuse_occupied
     from bertwright.text.wordpiece import import_vocabulary
 
     if vocabulary.suffix == ".json":
@@ -75,7 +77,7 @@ def tokenizer_import_command(
             f"{vocabulary}: expected a vocab.txt. A byte-pair vocabulary needs no import: corpus build takes a folder "
             "with vocab.json and merges.txt, or tokenizer.json, and bertwright import takes a whole GPT-1"
         )
-    _refuse_existing(out)
+    refuse_occupied(out)
     tokenizer = import_vocabulary(vocabulary, cased=cased, as_wordpiece=as_wordpiece)
     finding = casing(tokenizer, not cased)
     if finding.level != "ok":
@@ -93,17 +95,18 @@ def tokenizer_extend_command(
     documents: DocumentBreaks = "blank-lines",
     field: TextField = "text",
 ) -> CommandResult:
-    """Add to a vocabulary the pieces that shorten a text most; the ids of the old pieces stay.
+    """Add pieces to a vocabulary: those with which a text has the fewest tokens. The ids of the old pieces stay.
 
     Args:
         source: Tokenizer folder, model folder or run folder.
         add: Number of pieces to add.
-        out: Tokenizer folder to write; a model of the source continues training with it: pretrain --init-from.
+        out: Tokenizer folder to write. To continue training a model with it: pretrain --init-from.
     """
+    from bertwright.files import refuse_occupied
     from bertwright.text.extend_vocabulary import extend_tokenizer
     from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
 
-    _refuse_existing(out)
+    refuse_occupied(out)
     advice = "only a WordPiece vocabulary is extended; learn one from all the text instead: tokenizer train --kind bpe"
     old = wordpiece(open_tokenizer_folder(source), place=source, advice=advice)
     extended = extend_tokenizer(old, _paragraphs(inputs, documents, field), add=add)
@@ -126,18 +129,18 @@ def corpus_build_command(
     keep_duplicates: KeepDuplicates = False,
     shard: str | None = None,
 ) -> CommandResult:
-    """Turn text into tokenised shards; the number of workers changes no byte.
+    """Turn text into tokenised shards. The number of workers changes no byte.
 
-    After a stop or a kill, the same command continues from the last whole shard, with the same bytes.
+    After a stop or a kill, the same command continues after the last complete shard. The result has the same bytes.
 
     Args:
         tokenizer: Tokenizer folder, or a model folder, run folder or small-wiki for its tokenizer.
-        out: Corpus folder to write; must be empty or absent.
+        out: Corpus folder to write: an absent or empty one, or one with an unfinished build of the same command.
         workers: Number of processes that tokenise (default: one per core).
         lines: A line of plain text is a paragraph (text), part of a wrapped paragraph (wrapped), or a sentence.
         language: Language of the text, for the rules that find sentences.
-        on_error: At text that cannot be read, stop, or skip it and count it in the manifest.
-        shard: Part i/n, such as 2/8: the i-th of n parts, each built on a machine of its own; corpus merge joins them.
+        on_error: Stop at text that cannot be read, or skip it and count it in the manifest.
+        shard: Build only the i-th of n parts (i/n, such as 2/8), each on a machine of its own; corpus merge joins them.
     """
     from bertwright.corpus.build import build_corpus
     from bertwright.text.document import TextSettings
@@ -151,7 +154,7 @@ def corpus_build_command(
         workers=workers,
         skip=on_error == "skip",
         keep_duplicates=keep_duplicates,
-        part=_part(shard),
+        part=_parse_part(shard),
     )
     return _built(out, manifest)
 
@@ -159,11 +162,11 @@ def corpus_build_command(
 def corpus_merge_command(
     parts: Positional[tuple[Path, ...]], /, *, out: Path, keep_duplicates: KeepDuplicates = False
 ) -> CommandResult:
-    """Make one corpus of several: a manifest that names their shards, which stay where they are.
+    """Merge several corpora into one: write a manifest that names their shards. The shards stay where they are.
 
     Args:
         parts: Corpus folders with the same tokenizer, in the order of their text.
-        out: Corpus folder to write; must be empty or absent.
+        out: Corpus folder to write: an absent or empty one.
     """
     from bertwright.corpus.merge import merge_corpora
 
@@ -171,7 +174,7 @@ def corpus_merge_command(
 
 
 def corpus_inspect_command(corpus: Positional[Path], /) -> CommandResult:
-    """Show sizes, lengths, the fraction of [UNK] and a sample of a corpus, and warn of likely problems."""
+    """Show the sizes, the lengths, the fraction of [UNK] and a sample of a corpus. Warn of likely problems."""
     from bertwright.corpus.checks import inspect_corpus
 
     report = inspect_corpus(corpus)
@@ -179,7 +182,7 @@ def corpus_inspect_command(corpus: Positional[Path], /) -> CommandResult:
 
 
 def corpus_verify_command(corpus: Positional[Path], /) -> CommandResult:
-    """Check every byte of a corpus, its manifest and tokenizer included, against what was noted when it was built."""
+    """Check every byte of a corpus, its manifest and tokenizer included, against the digests of its build."""
     from bertwright.corpus.checks import verify
 
     verified = verify(corpus)
@@ -187,11 +190,11 @@ def corpus_verify_command(corpus: Positional[Path], /) -> CommandResult:
 
 
 def _built(out: Path, manifest: "Manifest") -> CommandResult:
-    """Return the counts of a new corpus, and name the texts that were left out."""
+    """Return the counts of a new corpus, and print a message for each of the first texts that were skipped."""
     names = ("documents", "sentences", "tokens", "dropped_documents", "fingerprint")
     skipped = manifest.skipped
     for message in skipped.first:
-        say(f"left out: {message}")
+        say(f"skipped: {message}")
     return {
         "corpus": str(out),
         **{name: getattr(manifest, name) for name in names},
@@ -202,8 +205,8 @@ def _built(out: Path, manifest: "Manifest") -> CommandResult:
     }
 
 
-def _part(text: str | None) -> tuple[int, int] | None:
-    """Return '2/8' as (2, 8)."""
+def _parse_part(text: str | None) -> tuple[int, int] | None:
+    """Return (i, n) for the text 'i/n'; None for None."""
     if text is None:
         return None
     try:
@@ -217,7 +220,8 @@ def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents
     """Raise InputError where --kind bpe comes with an option of WordPiece."""
     if vocab_size is not None:
         raise InputError(
-            f"--vocab-size {vocab_size}: needs WordPiece; with --kind bpe give --merges, to which letters are added"
+            f"--vocab-size {vocab_size}: needs WordPiece; with --kind bpe give the number of --merges, without "
+            "the characters of the text"
         )
     if cased or strip_accents:
         option = "--cased" if cased else "--strip-accents"
@@ -225,24 +229,17 @@ def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents
 
 
 def _paragraphs(inputs: tuple[str, ...], documents: DocumentBreaks, field: str) -> Iterator[str]:
-    """Return the paragraphs of all documents of the inputs."""
+    """Return the paragraphs of the inputs."""
     from bertwright.text.document import TextSettings
-    from bertwright.text.documents import find_inputs, read_all
+    from bertwright.text.documents import find_inputs, read_paragraphs
 
-    settings = TextSettings(documents=documents, field=field)
-    return (text for document in read_all(find_inputs(inputs), settings) for text in document.paragraphs)
+    return read_paragraphs(find_inputs(inputs), TextSettings(documents=documents, field=field))
 
 
 def _save(tokenizer: "BaseTokenizer", out: Path) -> dict[str, Any]:
-    """Write a tokenizer into a new folder; return its facts."""
+    """Write a tokenizer into a new folder; return the folder, the size of the vocabulary and the hash."""
     from bertwright.files import new_folder
 
     with new_folder(out) as folder:
         tokenizer.save(folder)
     return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
-
-
-def _refuse_existing(out: Path) -> None:
-    """Raise InputError where --out cannot become a new folder, before the work for it begins."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"--out {out}: expected an empty or absent folder; name another one")

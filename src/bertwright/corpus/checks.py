@@ -101,7 +101,7 @@ class CorpusReport(Settings):
             f"{self.folder}",
             f"  documents   {self.documents:>15,}   ({self.dropped_documents:,} without text were left out)",
             f"  duplicates  {self.duplicates:>15,}   documents that equal an earlier one and are not used",
-            f"  left out    {self.skipped.records:>15,}   records, and the rest of {self.skipped.files:,} files",
+            f"  skipped     {self.skipped.records:>15,}   records, and the rest of {self.skipped.files:,} files",
             f"  sentences   {self.sentences:>15,}",
             f"  tokens      {self.tokens:>15,}   ({self.pieces_used:,} of {self.vocab_size:,} pieces occur)",
             f"  {self.unknown:<11} {self.unknown_share:>15.3%}   of the tokens",

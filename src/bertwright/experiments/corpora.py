@@ -1,4 +1,4 @@
-"""text → corpora of an experiment: built once in its folder, or taken ready-built."""
+"""text → corpora of an experiment: each is built once in the experiment's folder, or was built before."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,22 +17,26 @@ from bertwright.files import read_object, write_json
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer, train_bpe
 from bertwright.text.document import TextSettings
-from bertwright.text.documents import find_inputs, read_all
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.documents import find_inputs, read_paragraphs
+from bertwright.text.wordpiece import train_wordpiece
 
 VocabularyKind = Literal["wordpiece", "bytepair"]
 CorpusKind = tuple[VocabularyKind, TextOrder]
 """Kind of a corpus: its vocabulary, and the order of its text."""
 
-_NOTE = "made-of.json"
+_SOURCE_FILE = "made-of.json"
+"""File beside the corpora that names the text from which they were built."""
 _TITLES: Mapping[VocabularyKind, str] = {"wordpiece": "WordPiece", "bytepair": "byte-pair"}
 
 
 @dataclass(frozen=True)
 class Corpora:
-    """Folders of the corpora by kind; missing: the message for each kind that is not there.
+    """Corpora of an experiment by kind.
 
-    texts: the inputs that are no corpus folders. to_build: the missing kinds that a run would build.
+    folders     folders of the corpora that are there
+    missing     for each kind that is not there, the message that says why
+    texts       inputs that are no corpus folders
+    to_build    missing kinds that a run would build
     """
 
     folders: Mapping[CorpusKind, Path]
@@ -44,30 +48,30 @@ class Corpora:
 def make_corpora(
     inputs: Sequence[str], out: Path, *, vocab_size: int, kinds: Iterable[CorpusKind], build: bool
 ) -> Corpora:
-    """Return the corpora of some kinds: ready-built ones, those in `out`, and where `build` is true new ones.
+    """Return the corpora of some kinds. A kind is taken from `inputs`, else from `out`, else built if `build` is true.
 
     inputs: texts as `bertwright corpus build` takes them, or corpus folders. vocab_size: number of pieces or merges.
-    Raises InputError where the corpora in `out` were made from another text, and for two corpora of one vocabulary.
+    Raises InputError where the corpora in `out` were built from another text, and for two corpora of one vocabulary.
     """
-    ready, texts = _split_inputs(inputs)
+    built, texts = _split_inputs(inputs)
     if texts and build:
         _note_text(out, texts)
     folders: dict[CorpusKind, Path] = {}
     missing: dict[CorpusKind, str] = {}
     to_build: set[CorpusKind] = set()
     for vocabulary, order in sorted(set(kinds)):
-        documents = ready.get(vocabulary) or out / f"{vocabulary}-{vocab_size}"
+        documents = built.get(vocabulary) or out / f"{vocabulary}-{vocab_size}"
         if build and texts and not _is_built(documents):
             _build(texts, documents, vocabulary=vocabulary, vocab_size=vocab_size)
         if not _is_built(documents):
-            no_input = f"--corpus: name the text of a {_TITLES[vocabulary]} corpus, or such a corpus"
-            not_built = f"{documents} is not built yet from --corpus {' '.join(texts)}, which is no corpus folder"
+            no_input = f"--corpus: name a {_TITLES[vocabulary]} corpus, or the text to build it from"
+            not_built = f"{documents} is not built yet, and --corpus {' '.join(texts)} is not a corpus folder"
             missing[vocabulary, order] = not_built if texts else no_input
             to_build |= {(vocabulary, order)} if texts else set()
             continue
         folder = documents if order == "documents" else _shuffled(documents, out)
         if build and not _is_built(folder):
-            say(f"{folder}: the sentences of {documents}, shuffled")
+            say(f"{folder}: shuffling the sentences of {documents}")
             shuffle_sentences(documents, folder)
         if _is_built(folder):
             folders[vocabulary, order] = folder
@@ -78,8 +82,8 @@ def make_corpora(
 
 
 def _split_inputs(inputs: Sequence[str]) -> tuple[dict[VocabularyKind, Path], list[str]]:
-    """Return the corpora among the inputs, by vocabulary, and the texts."""
-    ready: dict[VocabularyKind, Path] = {}
+    """Return the corpora among the inputs by their vocabulary, and the texts."""
+    built: dict[VocabularyKind, Path] = {}
     texts: list[str] = []
     for name in inputs:
         if not _is_built(Path(name)):
@@ -87,54 +91,56 @@ def _split_inputs(inputs: Sequence[str]) -> tuple[dict[VocabularyKind, Path], li
             continue
         is_bytepair = isinstance(Corpus.open(name).tokenizer, BPETokenizer)
         vocabulary: VocabularyKind = "bytepair" if is_bytepair else "wordpiece"
-        if vocabulary in ready:
-            second = f"a second {_TITLES[vocabulary]} corpus beside {ready[vocabulary]}"
+        if vocabulary in built:
+            second = f"a second {_TITLES[vocabulary]} corpus beside {built[vocabulary]}"
             raise InputError(f"--corpus {name}: {second}; name one of each kind")
-        ready[vocabulary] = Path(name)
-    return ready, texts
+        built[vocabulary] = Path(name)
+    return built, texts
 
 
 def check_text(texts: Sequence[str], out: Path) -> list[str]:
-    """Return the paths of the text from which corpora are made in `out`.
+    """Return the paths of the text from which the corpora in `out` are built.
 
-    Raises InputError for absent inputs, and where the corpora there were made from another text.
+    Raises InputError for absent inputs, and where the corpora there were built from another text.
     """
-    path = out / _NOTE
+    path = out / _SOURCE_FILE
     paths = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
     if not path.is_file():
         find_inputs(texts)
-    elif (noted := read_object(path).get("text")) != paths:
-        raise InputError(f"--corpus {' '.join(texts)}: the corpora in {out} are made of {noted}; choose another --out")
+    elif (earlier := read_object(path).get("text")) != paths:
+        names = ", ".join(earlier) if isinstance(earlier, list) else str(earlier)
+        raise InputError(
+            f"--corpus {' '.join(texts)}: the corpora in {out} were built from {names}; choose another --out"
+        )
     return paths
 
 
 def _note_text(out: Path, texts: Sequence[str]) -> None:
-    """Note the text from which the corpora in `out` are made."""
+    """Check the text from which the corpora in `out` are built, and write its names beside them."""
     paths = check_text(texts, out)
-    if not (out / _NOTE).is_file():
+    if not (out / _SOURCE_FILE).is_file():
         out.mkdir(parents=True, exist_ok=True)
-        write_json(out / _NOTE, {"text": paths})
+        write_json(out / _SOURCE_FILE, {"text": paths})
 
 
 def _build(texts: Sequence[str], folder: Path, *, vocabulary: VocabularyKind, vocab_size: int) -> None:
-    """Train the tokenizer where there is none yet, and build the corpus; an interrupted build is resumed."""
-    tokenizer = folder.with_name(f"tokenizer-{folder.name}")
-    if not tokenizer.is_dir():
-        say(f"{tokenizer}: training on {vocab_size:,} {'merges' if vocabulary == 'bytepair' else 'pieces'}")
-        sources = find_inputs(texts)
-        paragraphs = (text for document in read_all(sources, TextSettings()) for text in document.paragraphs)
-        trained: BaseTokenizer
+    """Learn the vocabulary if there is none yet, and build the corpus; an interrupted build is resumed."""
+    tokenizer_folder = folder.with_name(f"tokenizer-{folder.name}")
+    if not tokenizer_folder.is_dir():
+        say(f"{tokenizer_folder}: learning {vocab_size:,} {'merges' if vocabulary == 'bytepair' else 'pieces'}")
+        paragraphs = read_paragraphs(find_inputs(texts), TextSettings())
+        tokenizer: BaseTokenizer
         if vocabulary == "bytepair":
-            trained = train_bpe(paragraphs, merges=vocab_size)
+            tokenizer = train_bpe(paragraphs, merges=vocab_size)
         else:
-            trained = train_tokenizer(paragraphs, vocab_size=vocab_size)
-        trained.save(tokenizer)
+            tokenizer = train_wordpiece(paragraphs, vocab_size=vocab_size)
+        tokenizer.save(tokenizer_folder)
     say(f"{folder}: building the corpus")
-    build_corpus(list(texts), tokenizer=tokenizer, out=folder)
+    build_corpus(list(texts), tokenizer=tokenizer_folder, out=folder)
 
 
 def _shuffled(documents: Path, out: Path) -> Path:
-    """Return the folder of the shuffled sentences of a corpus."""
+    """Return the folder for the corpus with the shuffled sentences of `documents`."""
     digest = hashlib.sha256(read_manifest(documents).fingerprint.encode()).hexdigest()[:8]
     return out / f"shuffled-{digest}"
 

@@ -1,7 +1,7 @@
-"""experiment × scale × seeds → jobs: pre-trainings and fine-tunings, each in a folder of its own.
+"""experiment × scale × seeds → parts: pre-trainings and jobs, each in a folder of its own.
 
-The name of a folder ends with a digest of everything that decides its content. So experiments share equal jobs, and a
-job with other settings never resumes an earlier one.
+A job measures an arm on a task: it is a fine-tuning or a baseline. The name of a folder ends with a digest of all that
+decides its content. So experiments share equal parts, and a part with other settings never resumes an earlier one.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ _DIGEST_DEFAULTS: Final[Mapping[str, Any]] = {"epochs": 3, "batch_size": 32}
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A pre-training; or, where `is_trained` is false, a model with the weights that it would start from."""
+    """A pre-training; or, where `is_trained` is false, the model with the weights from which it would start."""
 
     settings: PretrainSettings
     corpus: Path
@@ -64,7 +64,11 @@ class PretrainedModel:
 
 @dataclass(frozen=True)
 class Finetuning:
-    """A fine-tuning with one seed; models: one, or two that are joined first; fraction: of their steps."""
+    """A fine-tuning with one seed.
+
+    models       one pre-training, or two whose models are joined first
+    fraction     fraction of the pre-training steps after which a model is taken
+    """
 
     models: tuple[PretrainedModel, ...]
     fraction: float
@@ -118,7 +122,7 @@ class BaselineJob:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Inputs that all jobs of an experiment share; it decides the settings and the folder of each job."""
+    """Inputs that all parts of an experiment share; it decides the settings and the folder of each part."""
 
     out: Path
     scale: Scale
@@ -147,7 +151,7 @@ class Workspace:
         settings = finetuning_settings(self.scale, column, arm.finetuning, task, seed)
         names = [model.folder.name for model in models]
         decisive = _decisive_of_finetuning(settings)
-        kind = "+".join(name.partition("-seed")[0] for name in names)
+        kind = "+".join(map(system_and_size, names))
         digest = _digest(names, task.model_dump(mode="json"), subset.digest, decisive, arm.fraction)
         name = f"{kind}-seed{models[0].settings.seed}.{seed}-{digest}"
         return Finetuning(models, arm.fraction, task, subset, settings, folder / name)
@@ -230,6 +234,11 @@ def run_record(folder: Path) -> Mapping[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
-def unique(jobs: Sequence[Any]) -> list[Any]:
-    """Return the jobs in their order, without repetitions of a folder."""
-    return list({job.folder: job for job in jobs}.values())
+def system_and_size(name: str) -> str:
+    """Return the system and size with which the name of a part's folder begins: `bert-tiny` of `bert-tiny-seed0-…`."""
+    return name.partition("-seed")[0]
+
+
+def unique(parts: Sequence[Any]) -> list[Any]:
+    """Return the parts in their order, without repetitions of a folder."""
+    return list({part.folder: part for part in parts}.values())

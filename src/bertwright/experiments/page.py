@@ -35,7 +35,7 @@ then alike only in its seed.
 
 
 def write_page(plan: ExperimentPlan, *, command: str, failed: Mapping[Path, str]) -> Path:
-    """Write results/NAME.md and its picture into the plan's folder, from the finished jobs; return the page's path."""
+    """Write results/NAME.md and its picture into the plan's folder, from the finished parts; return the page's path."""
     cells = table_cells(plan)
     folder = plan.out / "results"
     folder.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ def _data(plan: ExperimentPlan) -> Iterator[str]:
 
 
 def _costs(plan: ExperimentPlan) -> Iterator[str]:
-    """Yield the table of tokens and hours by arm; a shared job counts in every arm, and once in the sum."""
+    """Yield the table of tokens and hours by arm; a part that arms share counts in each, and once in the sum."""
     rows = []
     for arm in plan.arms:
         models = unique([model for seeds in plan.models.get(arm.name, ()) for model in seeds])

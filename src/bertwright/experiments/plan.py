@@ -1,4 +1,4 @@
-"""experiment, request → plan: the jobs that can be computed here, and the parts that cannot."""
+"""experiment, request → plan: the pre-trainings and jobs that can be computed here, and those that cannot."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,15 +14,20 @@ from bertwright.experiments.spec import Arm, Column, Experiment, Scale
 from bertwright.experiments.statistics import SeedPair
 
 Job = Finetuning | BaselineJob
+"""Measurement of an arm on a task."""
 PlanUse = Literal["run", "page", "plan"]
 """Use of a plan: to compute it, to write the page of what is there, or to print it without writing a file."""
 
 
 @dataclass(frozen=True)
 class ExperimentRequest:
-    """Scale, folders and inputs of an experiment; arms and tasks: the chosen ones, all where empty.
+    """Request to compute an experiment.
 
-    seeds, pretraining_seeds: numbers of seeds; None stands for the scale's.
+    out                         folder of the experiment
+    data                        folder with the files of the tasks
+    corpus                      texts or corpus folders to pre-train on
+    seeds, pretraining_seeds    numbers of seeds; None: the numbers of the scale
+    arms, tasks                 names of those to compute; all where empty
     """
 
     scale: Scale
@@ -37,7 +42,7 @@ class ExperimentRequest:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Data of a task: the source of its files, and the rows that are taken of them."""
+    """Data of a task: the source of its files, and the rows that are taken from them."""
 
     task: PaperTask
     source: FileSource
@@ -46,11 +51,11 @@ class TaskData:
 
 @dataclass(frozen=True)
 class ExperimentPlan:
-    """An experiment as it can be carried out here.
+    """The parts of an experiment that can be computed with the corpora and data that are here.
 
     models      arm → pre-trainings for each pre-training seed: one, or two that are joined
     jobs        (arm, column) → job for each pair of seeds
-    left_out    messages about parts that cannot be computed, with what to do about it
+    left_out    messages about arms and tasks that cannot be computed, with what is missing
     corpora     the corpora of the models
     """
 
@@ -74,17 +79,19 @@ class ExperimentPlan:
 
     @property
     def all_jobs(self) -> list[Job]:
-        """All jobs on tasks, without repetitions."""
+        """All jobs, without repetitions."""
         return unique([job for jobs in self.jobs.values() for job in jobs.values()])
 
     def jobs_of(self, arm: Arm, seed: int) -> list[Job]:
-        """Return the jobs on tasks of an arm and a pre-training seed; baselines have seed 0 only."""
+        """Return the jobs of an arm with a pre-training seed; a baseline has seed 0 only."""
         by_pair = [jobs for (name, _), jobs in self.jobs.items() if name == arm.name]
         return unique([job for jobs in by_pair for (pretraining, _), job in jobs.items() if pretraining == seed])
 
 
 def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUse) -> ExperimentPlan:
-    """Return the plan of an experiment; write the rows of its tasks, unless to print it, and its corpora to compute it.
+    """Return the plan of an experiment.
+
+    Unless the plan is only printed, the rows of its tasks are written. To compute it, its corpora are built, too.
 
     Raises InputError for arms and tasks that the experiment does not have, and where nothing can be computed.
     """
@@ -94,8 +101,8 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     data, without_data = _find_data(columns, request, write=use != "plan")
     columns = tuple(column for column in columns if column.task is None or column.task in data)
     _check_not_empty(experiment, columns, without_data)
-    for line in without_data:
-        say(f"left out: {line}")
+    for message in without_data:
+        say(f"left out: {message}")
     kinds = [kind for arm in arms for kind in corpus_kinds(arm)]
     corpora = make_corpora(
         request.corpus, request.out / "corpora", vocab_size=scale.vocabulary, kinds=kinds, build=use == "run"
@@ -108,9 +115,9 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     left_out = [*without_data, *without_corpus]
     arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in corpus_kinds(arm)))
     _check_not_empty(experiment, arms, left_out)
-    for line in without_corpus:
-        say(f"left out: {line}")
-    subsets = {name: each.subset for name, each in data.items()}
+    for message in without_corpus:
+        say(f"left out: {message}")
+    subsets = {name: task_data.subset for name, task_data in data.items()}
     workspace = Workspace(request.out, scale, corpora, subsets)
     seeds = request.seeds or scale.seeds
     pretraining_seeds = request.pretraining_seeds or scale.pretraining_seeds
@@ -141,8 +148,9 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     )
 
 
-def _check_not_empty(experiment: Experiment, parts: Sequence[Arm | Column], left_out: Iterable[str]) -> None:
-    if not parts:
+def _check_not_empty(experiment: Experiment, axis: Sequence[Arm | Column], left_out: Iterable[str]) -> None:
+    """Raise InputError where no arm or no column of the experiment is left."""
+    if not axis:
         raise InputError(f"{experiment.name}: nothing of it can be computed here; {'; '.join(left_out)}")
 
 
@@ -159,6 +167,7 @@ def _without_corpus(arms: Sequence[Arm], corpora: Corpora) -> list[str]:
 def _jobs(
     workspace: Workspace, arm: Arm, column: Column, models: Sequence[tuple[PretrainedModel, ...]], seeds: int
 ) -> Mapping[SeedPair, Job]:
+    """Return the jobs of an arm and a column by their seeds; models: those of the arm for each pre-training seed."""
     if arm.baseline is not None:
         return {(0, 0): workspace.baseline(arm, column)}
     return {
@@ -189,7 +198,7 @@ def _choose_columns(experiment: Experiment, tasks: tuple[str, ...]) -> tuple[Col
 def _find_data(
     columns: Sequence[Column], request: ExperimentRequest, *, write: bool
 ) -> tuple[dict[str, TaskData], list[str]]:
-    """Return the data of the tasks that have some, and a message for each of the others."""
+    """Return the data of the tasks whose files are there, and a message for each other task."""
     data: dict[str, TaskData] = {}
     left_out = []
     for name in dict.fromkeys(column.task for column in columns if column.task):

@@ -1,7 +1,7 @@
-"""plan → runs → page: pre-train, fine-tune and measure the missing parts of an experiment, and write its page.
+"""plan → runs → page: compute the missing parts of an experiment, and write its page.
 
-Every part is a run of its own that resumes where it was stopped, so an experiment can be stopped at any point. Several
-processes may work in one folder: each leaves out the parts that another one works on.
+Every part, a pre-training or a job, is a run of its own that resumes where it was stopped. So an experiment can be
+stopped at any point. Several processes may work in one folder: each skips the parts that another one computes.
 """
 
 import shutil
@@ -32,12 +32,16 @@ from bertwright.training.memory import peak_bytes, reset_peak
 from bertwright.training.run_lock import is_locked
 from bertwright.training.settings import Device
 
+_STOPPED = "stopped; the same command resumes the experiment"
+
 
 @dataclass
 class ExperimentRun:
     """Execution of a plan.
 
-    failed: folder → reason. elsewhere: folders that another process works on. said: messages that were printed.
+    failed       folder of a part that failed → reason
+    elsewhere    folders of parts that another process computes
+    said         messages that were printed, so that none is printed twice
     """
 
     plan: ExperimentPlan
@@ -49,7 +53,7 @@ class ExperimentRun:
     said: set[str] = field(default_factory=set)
 
     def carry_out(self) -> None:
-        """Compute everything that is missing, seed by seed and arm by arm, and write the page after each arm."""
+        """Compute the missing parts, seed by seed and arm by arm, and write the page after each arm."""
         for seed in range(self.plan.pretraining_seeds):
             for arm in self.plan.arms:
                 jobs = [job for job in self.plan.jobs_of(arm, seed) if not job.is_finished]
@@ -66,13 +70,14 @@ class ExperimentRun:
                 self.page()
 
     def _has_weights(self, model: PretrainedModel, fraction: float) -> bool:
-        """Return whether a model can be fine-tuned; a finished one without weights is noted as failed."""
+        """Return whether a model can be fine-tuned. A finished model without weights counts as failed."""
         if not model.is_finished:
             return False
         has_weights = model.folder_after(fraction).is_dir()
         if not has_weights:
-            self.failed[model.folder] = "holds the record of a run and no weights; remove the folder to train it again"
-            say(f"{model.folder}: {self.failed[model.folder]}")
+            self._fail(
+                model.folder, "expected the weights of a finished run, got none; remove the folder to train it again"
+            )
         return has_weights
 
     def page(self) -> Path:
@@ -80,31 +85,37 @@ class ExperimentRun:
         return write_page(self.plan, command=self.command, failed=self.failed)
 
     def attempt(self, part: PretrainedModel | Job, compute: Callable[[], None]) -> None:
-        """Compute one part. If it fails, its folder and the reason are noted, and the other parts go on."""
-        folder = part.folder
+        """Compute one part. If it fails, its folder and the reason are kept, and the experiment continues."""
         if part.is_finished:  # by another process, since the parts of the arm were listed
             return
-        if not is_locked(folder):
-            try:
-                compute()
-            except MissingExtra:
-                raise
-            except (RunFailed, InputError) as error:
-                if not is_locked(folder):
-                    say(f"{folder}: {error}")
-                    self.failed[folder] = str(error)
-                    return
+        if is_locked(part.folder):
+            self._skip(part.folder)
+            return
+        try:
+            compute()
+        except MissingExtra:
+            raise
+        except (RunFailed, InputError) as error:
+            if is_locked(part.folder):  # another process was a moment earlier
+                self._skip(part.folder)
             else:
-                return
-        say(f"{folder}: left out, because another process works on it")  # since before, or since a moment ago
+                self._fail(part.folder, str(error))
+
+    def _skip(self, folder: Path) -> None:
+        say(f"{folder}: skipped, because another process computes it")
         self.elsewhere.add(folder)
 
+    def _fail(self, folder: Path, reason: str) -> None:
+        say(f"{folder}: {reason}")
+        self.failed[folder] = reason
+
     def _pretrain(self, model: PretrainedModel) -> None:
+        """Pre-train a model, or save it with its first weights if it is not to be trained."""
         if not model.is_trained:
-            trained, _ = prepare_pretraining(
+            prepared, _ = prepare_pretraining(
                 model.settings, corpus=model.corpus, out=model.folder, held_out=None, init_from=None, write_plans=False
             )
-            trained.save(model.folder / "model", trained.model.state_dict(), steps=0, of=0, metrics={})
+            prepared.save(model.folder / "model", prepared.model.state_dict(), steps=0, of=0, metrics={})
             return
         reset_peak(self.device)
         try:
@@ -119,10 +130,11 @@ class ExperimentRun:
             if not is_locked(model.folder):  # otherwise another process trains there
                 _note_memory(model.folder, self.device)
         if result["stopped"] or result.get("signalled"):
-            raise Stopped("stopped; the same command resumes it")
+            raise Stopped(_STOPPED)
         shutil.rmtree(model.folder / "checkpoints", ignore_errors=True)  # three times as large as the model
 
     def _measure(self, job: Job) -> None:
+        """Fine-tune a model, or compute a baseline."""
         if isinstance(job, BaselineJob):
             _measure_baseline(job)
             return
@@ -142,7 +154,7 @@ class ExperimentRun:
         for folder in (job.folder / "model", *job.folder.glob("seed-*/model")):
             shutil.rmtree(folder, ignore_errors=True)  # hundreds of fine-tunings; only their metrics are needed
         if signalled:
-            raise Stopped("stopped; the same command resumes it")
+            raise Stopped(_STOPPED)
 
 
 def run_experiment(
@@ -157,8 +169,8 @@ def run_experiment(
     """Compute the missing parts of an experiment and write its page; return the page, failures and remaining parts.
 
     use: "page" computes nothing; "plan" computes and writes nothing, and returns models to train, hours and disk.
-    device: computes the missing parts; finished parts of another device are kept. Raises InputError for bad input, and
-    Stopped where a person stops it: the same call resumes it.
+    device: device that computes the missing parts; parts that another device has computed are kept. Raises InputError
+    for bad input, and Stopped where a person stops it: the same call resumes it.
     """
     if use == "page":
         _refuse_empty(request.out)
@@ -196,8 +208,9 @@ def _refuse_empty(out: Path) -> None:
 
 
 def _incidents(run: ExperimentRun) -> Iterable[str]:
+    """Yield a line for each part that failed or was skipped."""
     yield from (f"failed: {folder}: {reason}" for folder, reason in run.failed.items())
-    yield from (f"left to another process: {folder}" for folder in sorted(run.elsewhere))
+    yield from (f"skipped, because another process computes it: {folder}" for folder in sorted(run.elsewhere))
 
 
 def _model_of(job: Finetuning, out: Path) -> Path:
@@ -217,23 +230,25 @@ def _model_of(job: Finetuning, out: Path) -> Path:
 
 
 def _note_memory(folder: Path, device: Device) -> None:
-    """Note the peak memory of the run in `folder`, in bytes, over this process and earlier ones on the same device."""
+    """Write the peak memory of a run in bytes: the largest of this process and earlier ones on the same device."""
     path = folder / COST
     if (folder / "run.json").is_file():
-        noted = read_object(path) if path.is_file() else {}
-        is_same = noted.get("device", "cpu") == device
-        earlier = noted.get("peak_bytes", 0) if is_same else 0
+        cost = read_object(path) if path.is_file() else {}
+        earlier = cost.get("peak_bytes", 0) if cost.get("device", "cpu") == device else 0
         write_json(path, {"peak_bytes": max(earlier, peak_bytes(device)), "device": device})
 
 
 def _remove_outdated(folder: Path, source: Path) -> None:
-    """Remove an unfinished fine-tuning whose model had another path: the experiment was moved, and it takes minutes."""
+    """Remove an unfinished fine-tuning whose model had another path, because the experiment was moved meanwhile.
+
+    It cannot be resumed, and computing it again takes minutes.
+    """
     if (folder / "run.json").is_file() and run_record(folder).get("data", {}).get("model") != str(source):
         shutil.rmtree(folder)
 
 
 def _measure_baseline(job: BaselineJob) -> None:
-    """Compute a baseline and write its metrics under the names that a fine-tuning's have."""
+    """Compute a baseline and write its metrics, under the same names as those of a fine-tuning."""
     if not isinstance(job.task, ClassificationTask):
         raise RunFailed(f"{job.baseline}: expected a task on sentences or pairs, got {job.task.name}")
     data = CLASSIFICATION.read(job.task, job.subset.folder)

@@ -1,4 +1,4 @@
-"""folders → metrics, cost and remaining time of an experiment's jobs."""
+"""folders → metrics, cost and remaining time of an experiment's pre-trainings and jobs."""
 
 import math
 import statistics
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError
-from bertwright.experiments.jobs import Finetuning, PretrainedModel, run_record
+from bertwright.experiments.jobs import Finetuning, PretrainedModel, run_record, system_and_size
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.spec import Arm, Column
 from bertwright.experiments.statistics import ArmScores, SeedPair
@@ -24,9 +24,11 @@ COST = "cost.json"
 
 @dataclass(frozen=True)
 class Cell:
-    """Metrics of an arm in a column by pair of seeds, in the paper's unit; wanted: their number when all is finished.
+    """Metrics of an arm in a column.
 
-    is_constant: True for a baseline, whose one value counts for every pair of seeds.
+    values         metric by pair of seeds, in the paper's unit
+    wanted         number of values when everything is finished
+    is_constant    True for a baseline: its one value is that of every pair of seeds
     """
 
     values: Mapping[SeedPair, float]
@@ -35,12 +37,12 @@ class Cell:
 
 
 def table_cells(plan: ExperimentPlan) -> dict[tuple[str, str], Cell]:
-    """Return the metrics of the finished jobs by (arm, column)."""
+    """Return the metrics of the finished pre-trainings and jobs by (arm, column)."""
     return {(arm.name, column.name): _cell(plan, arm, column) for arm in plan.arms for column in plan.columns}
 
 
 def arm_scores(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str) -> ArmScores:
-    """Return the scores of an arm; a baseline's value stands under every pair of seeds."""
+    """Return the scores of an arm; a baseline has the same score for every pair of seeds."""
     pairs = [(p, f) for p in range(plan.pretraining_seeds) for f in range(plan.seeds)]
     scores = {}
     for column in plan.columns:
@@ -54,9 +56,10 @@ def arm_scores(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm:
 
 
 def _cell(plan: ExperimentPlan, arm: Arm, column: Column) -> Cell:
+    """Return the cell of an arm and a column; two joined models have no metric of a pre-training."""
     if column.task is None:
-        models = plan.models.get(arm.name, ())
-        values = {(seed, 0): _pretraining_metric(one[0], column) for seed, one in enumerate(models) if len(one) == 1}
+        by_seed = enumerate(plan.models.get(arm.name, ()))
+        values = {(seed, 0): _pretraining_metric(models[0], column) for seed, models in by_seed if len(models) == 1}
         return Cell(_known(values), len(values) if arm.is_trained else 0)
     jobs = plan.jobs[arm.name, column.name]
     values = {pair: _task_metric(job, column) for pair, job in jobs.items()}
@@ -92,26 +95,27 @@ def _perplexity(model: PretrainedModel) -> float | None:
     return None if loss is None else math.exp(loss)
 
 
-def _seconds(model: PretrainedModel) -> float | None:
+def _seconds_per_million_tokens(model: PretrainedModel) -> float | None:
     """Return the seconds of training per million tokens."""
     speed = read_run(model.folder).speed
     return 1e6 / speed.tokens_per_second if speed else None
 
 
-def _memory(model: PretrainedModel) -> float | None:
+def _peak_memory(model: PretrainedModel) -> float | None:
+    """Return the peak memory of a pre-training in bytes; None where it is unknown."""
     path = model.folder / COST
     return float(read_object(path)["peak_bytes"]) if path.is_file() else None
 
 
 _METRICS: Final[Mapping[str, Callable[[PretrainedModel], float | None]]] = {
     "perplexity": _perplexity,
-    "seconds": _seconds,
-    "memory": _memory,
+    "seconds": _seconds_per_million_tokens,
+    "memory": _peak_memory,
 }
 
 
 def seconds_spent(folder: Path) -> float:
-    """Return the seconds that processes have worked on a run, from the sessions in its run.json."""
+    """Return the seconds of all sessions of a run that have ended, from its run.json."""
     sessions: list[Mapping[str, Any]] = run_record(folder).get("sessions", [])
     return sum(
         (datetime.fromisoformat(each["ended"]) - datetime.fromisoformat(each["started"])).total_seconds()
@@ -129,9 +133,12 @@ def numerics_of(folder: Path) -> Numerics | None:
 
 @dataclass(frozen=True)
 class RemainingWork:
-    """Number of unfinished parts, and of all parts.
+    """Work that is left of an experiment.
 
-    seconds: estimate for the parts whose speed is known. unknown: number of the others.
+    models, all_models    numbers of unfinished pre-trainings and of all pre-trainings
+    jobs, all_jobs        numbers of unfinished jobs and of all jobs
+    seconds               estimate for the unfinished parts whose speed is known
+    unknown               number of unfinished parts whose speed is not known
     """
 
     models: int
@@ -143,7 +150,7 @@ class RemainingWork:
 
     @property
     def text(self) -> str:
-        """Sentence that says what is left to compute, and how long it takes."""
+        """Text that lists the remaining work and its time."""
         if not self.models and not self.jobs:
             return f"everything is computed: {self.all_models} pre-trainings, {self.all_jobs} measurements on tasks"
         counts = (
@@ -151,12 +158,12 @@ class RemainingWork:
         )
         if self.unknown and not self.seconds:
             return f"to compute: {counts}; the time is unknown until the first of them is finished"
-        rest = f", and an unknown time for {self.unknown} of them" if self.unknown else ""
-        return f"to compute: {counts}; about {duration(self.seconds)}{rest}"
+        unknown = f", and an unknown time for {self.unknown} of them" if self.unknown else ""
+        return f"to compute: {counts}; about {duration(self.seconds)}{unknown}"
 
 
 def remaining_work(plan: ExperimentPlan) -> RemainingWork:
-    """Return the unfinished parts of a plan, with the time that similar finished parts in the same folder took."""
+    """Return the remaining work of a plan; its time is that of similar finished parts in the same folder."""
     models = [model for model in plan.all_models if not model.is_finished]
     jobs = [job for job in plan.all_jobs if not job.is_finished]
     times = [*model_seconds(models, plan.out / "pretrained"), *job_seconds(jobs, plan)]
@@ -167,11 +174,14 @@ def remaining_work(plan: ExperimentPlan) -> RemainingWork:
 
 
 def model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:
-    """Return the seconds each model still needs, by the mean speed of runs of the same system and size."""
+    """Return the remaining seconds of each model, by the mean speed of runs with the same system and size.
+
+    None: no such run has a speed yet.
+    """
     speeds = _speeds(folder)
     seconds: list[float | None] = []
     for model in models:
-        speed = speeds.get(_kind(model.folder.name))
+        speed = speeds.get(system_and_size(model.folder.name))
         total = model.tokens / speed if speed else None
         left = None if total is None else max(0.0, total - seconds_spent(model.folder))
         seconds.append(left if model.is_trained else 0.0)
@@ -179,32 +189,30 @@ def model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float
 
 
 def _speeds(folder: Path) -> Mapping[str, float]:
-    """Return the mean tokens per second of the runs in a folder, by system and size."""
+    """Return the mean tokens per second of the runs in a folder, for each system and size."""
     speeds = defaultdict(list)
     for path in folder.glob("*/run.json"):
         speed = read_run(path.parent).speed
         if speed:
-            speeds[_kind(path.parent.name)].append(speed.tokens_per_second)
+            speeds[system_and_size(path.parent.name)].append(speed.tokens_per_second)
     return {kind: statistics.fmean(values) for kind, values in speeds.items()}
 
 
 def job_seconds(jobs: Iterable[Job], plan: ExperimentPlan) -> list[float | None]:
-    """Return the seconds of each fine-tuning: the mean of finished ones on the task, of its system and size if any."""
+    """Return the expected seconds of each fine-tuning; None where none on its task is finished.
+
+    The estimate is the mean over the finished fine-tunings on its task: those of its system and size, or else all.
+    """
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
     for job in plan.all_jobs:
         if isinstance(job, Finetuning) and job.is_finished:
             seconds = seconds_spent(job.folder)
-            times[job.folder.parent.name, _kind(job.folder.name)].append(seconds)
+            times[job.folder.parent.name, system_and_size(job.folder.name)].append(seconds)
             times[job.folder.parent.name, ""].append(seconds)
     estimates: list[float | None] = []
     for job in jobs:
         if isinstance(job, Finetuning):
             task = job.folder.parent.name
-            similar = times.get((task, _kind(job.folder.name))) or times.get((task, ""))
+            similar = times.get((task, system_and_size(job.folder.name))) or times.get((task, ""))
             estimates.append(statistics.fmean(similar) if similar else None)
     return estimates
-
-
-def _kind(name: str) -> str:
-    """Return the system and size with which the name of a folder begins."""
-    return name.partition("-seed")[0]

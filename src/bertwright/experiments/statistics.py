@@ -1,9 +1,10 @@
 """scores by seed → verdict on a claim of the paper, by a paired Student's t test over the seeds.
 
-A pair is one pre-training seed and one fine-tuning seed. Both arms had the same rows in the same order with it, so the
-influence of the seeds cancels in the difference. The difference of a pair is the mean over the claim's columns. The
-test asks whether the mean difference differs from zero. Student's t suits few pairs with roughly normal differences; a
-rank test of six pairs or fewer can hardly reach 5 %.
+A pair is one pre-training seed and one fine-tuning seed. With the same pair both arms have the same rows in the same
+order, so the influence of the seeds cancels in the difference. The difference of a pair is the mean over the claim's
+columns. The test asks whether the mean difference differs from zero. Student's t test suits few pairs whose differences
+are roughly normal. A rank test cannot reach 5 % with five pairs or fewer: if all five differences have the same sign,
+p is 0.0625. With six it is 0.031.
 
 Pairs of one pre-training are not independent, but the test treats them as independent. A claim is therefore supported
 only where the mean differences of all pre-trainings have the same sign.
@@ -29,11 +30,15 @@ ArmScores = Mapping[str, Mapping[SeedPair, float]]
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of the test on the differences (first arm - second arm, in points; positive is better).
+    """Result of the test on the differences (first arm - second arm, in points; positive: the first arm is better).
 
-    word           verdict, None for fewer than two pairs; then mean, low, high and p are None too
-    columns        columns that both arms have; by_column: mean difference of each
+    word           verdict; for fewer than two pairs it is None, and so are mean, low, high and p
+    differences    difference of each pair of seeds, as a mean over the columns
+    columns        columns that both arms have
+    by_column      mean difference of each column
+    mean           mean difference
     low, high      95 % interval of the mean difference
+    p              p of the test
     """
 
     word: Decision | None
@@ -49,11 +54,12 @@ class Verdict:
 def judge_claim(claim: Claim, first: ArmScores, second: ArmScores, *, columns: Sequence[str]) -> Verdict:
     """Return the verdict on a claim from the scores of its two arms.
 
-    columns: those of the claim. Only columns that both arms have count, and only pairs that all these columns have.
+    columns: columns of the claim. Only the columns that both arms have are used, and only the pairs of seeds for which
+    both arms have a score in each of these columns.
     """
-    columns = tuple(name for name in columns if _common(first, second, name))
-    shared = [_common(first, second, name) for name in columns]
-    pairs = sorted(set.intersection(*shared)) if shared else []
+    columns = tuple(name for name in columns if _common_pairs(first, second, name))
+    pairs_by_column = [_common_pairs(first, second, name) for name in columns]
+    pairs = sorted(set.intersection(*pairs_by_column)) if pairs_by_column else []
     by_column = {
         name: sum(first[name][pair] - second[name][pair] for pair in pairs) / len(pairs) for name in columns if pairs
     }
@@ -71,16 +77,17 @@ def judge_claim(claim: Claim, first: ArmScores, second: ArmScores, *, columns: S
 
 
 def p_text(p: float) -> str:
-    """Return p as text: three decimals, more where rounding would cross the threshold, "p < 0.001" below that."""
+    """Return p as text: "p < 0.001", or with three decimals, and more if rounding would cross the threshold."""
     if p < 0.001:
         return "p < 0.001"
-    places = 3
-    while p < SIGNIFICANT <= round(p, places):
-        places += 1
-    return f"p = {p:.{places}f}"
+    decimals = 3
+    while p < SIGNIFICANT <= round(p, decimals):
+        decimals += 1
+    return f"p = {p:.{decimals}f}"
 
 
 def _judge_better(mean: float, low: float, high: float, p: float, *, same_sign: bool) -> Decision:
+    """Return the verdict on a claim that the first arm is better."""
     if p < SIGNIFICANT and same_sign:
         return "supported" if mean > 0 else "not supported"
     if low >= -MARGIN and high <= MARGIN:
@@ -97,9 +104,9 @@ def _judge_equal(low: float, high: float, within: float) -> Decision:
     return "not decided at this scale"
 
 
-def _common(first: ArmScores, second: ArmScores, name: str) -> set[SeedPair]:
+def _common_pairs(first: ArmScores, second: ArmScores, column: str) -> set[SeedPair]:
     """Return the pairs of seeds for which both arms have a score in a column."""
-    return set(first.get(name, ())) & set(second.get(name, ()))
+    return set(first.get(column, ())) & set(second.get(column, ()))
 
 
 def _have_same_sign(differences: Mapping[SeedPair, float]) -> bool:
@@ -112,16 +119,17 @@ def _have_same_sign(differences: Mapping[SeedPair, float]) -> bool:
 
 
 def _student(values: Sequence[float]) -> tuple[float, float, float, float]:
-    """Return mean, lower and upper end of its 95 % interval, and p of a mean of zero.
+    """Return the mean, the lower and upper end of its 95 % interval, and p (null hypothesis: the mean is zero).
 
-    Student's t is not defined where all values are equal, which happens with few rows. Then p is the probability that
-    as many coin tosses all fall on the same side, and the interval is infinite until that is significant.
+    Student's t is not defined where all values are equal, which happens with few rows. Then p is that of a sign test:
+    the probability that as many coin tosses all give the same side. The interval is infinite unless that p is
+    significant.
     """
     mean = sum(values) / len(values)
     if all(abs(value - mean) < _ROUNDING for value in values):
-        alike = 2.0 ** (1 - len(values))
-        reach = 0.0 if alike < SIGNIFICANT else math.inf
-        return mean, mean - reach, mean + reach, alike if abs(mean) > _ROUNDING else 1.0
+        sign_test = 2.0 ** (1 - len(values))
+        half_width = 0.0 if sign_test < SIGNIFICANT else math.inf
+        return mean, mean - half_width, mean + half_width, sign_test if abs(mean) > _ROUNDING else 1.0
     try:
         from scipy import stats  # belongs to an extra
     except ImportError:

@@ -1,4 +1,7 @@
-"""Shards → batches: the plan of each epoch, computed once and saved beside the shards (paper §A.2)."""
+"""Shards → batches: the pair index of each epoch, computed once and saved beside the shards (paper §A.2).
+
+A pair index, in the source a plan, lists the sentences of each row of an epoch.
+"""
 
 import hashlib
 import json
@@ -122,10 +125,10 @@ class Plans:
                 stream.seek(plan.offset + plan.nbytes)
                 digest = stream.read()
         except Exception as error:  # any damage: the plan can be computed again
-            say(f"{path}: not a readable plan ({error}); it is not used")
+            say(f"{path}: not a readable pair index ({error}); it is not used")
             return None
         if plan.dtype != PLAN or plan.ndim != 1 or digest != hashlib.sha256(plan.data).digest():
-            say(f"{path}: damaged; it is not used, the epoch is planned again")
+            say(f"{path}: damaged; it is not used, and the pair index is made again")
             return None
         return np.asarray(plan)
 
@@ -147,7 +150,7 @@ class Plans:
             if not self._settings.static_masks:
                 self._remove_before(epoch - 1)
         except OSError as error:
-            say(f"{folder}: cannot be written ({error}); the plan of epoch {epoch} stays in memory")
+            say(f"{folder}: cannot be written ({error}); the pair index of epoch {epoch} stays in memory")
             return plan
         written = self._read(epoch)
         return plan if written is None else written

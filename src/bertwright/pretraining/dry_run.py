@@ -134,7 +134,7 @@ def plan_phases(pretraining: Pretraining, timings: Timings, steps: int) -> list[
 
 
 def run_disk(pretraining: Pretraining, phases: list[PhasePlan], *, saves: int, evaluations: int) -> Disk:
-    """Return the disk of the whole run, with metrics.jsonl and the plans of its epochs."""
+    """Return the disk of the whole run, with metrics.jsonl and the pair indexes of its epochs."""
     disk = estimate_disk(
         pretraining.num_parameters,
         pretraining.num_moments,
@@ -239,7 +239,7 @@ def _plan_text(plan: Mapping[str, Any]) -> str:
         f"a model of {size_text(disk['model'])}, snapshots {size_text(disk['snapshots'])}, "
         f"metrics {size_text(disk['metrics'])}); "
         f"{size_text(disk['free'])} are free",
-        f"           {size_text(disk['plans'])} more for plans beside the corpus",
+        f"           {size_text(disk['plans'])} more for pair indexes beside the corpus",
         "",
         *(f"  warning: {warning}" for warning in plan["warnings"]),
     ]

@@ -64,7 +64,7 @@ class Disk:
     model: int
     metrics: int = 0
     plans: int = 0
-    """Bytes of plans in CORPUS/plans that are not there yet."""
+    """Bytes of pair indexes in CORPUS/plans that are not there yet."""
     snapshots: int = 0
     """Bytes of all snapshots together."""
 
@@ -216,11 +216,11 @@ def _least_seconds(settings: PretrainSettings, model: SystemModel, peak_flops: f
 
 
 def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
-    """Raise InputError where `disk` does not fit at `out`. Plans count where `corpus` is on the same disk."""
+    """Raise InputError where `disk` does not fit at `out`; pair indexes count where `corpus` is on that disk."""
     same_disk = corpus is not None and corpus.stat().st_dev == existing_parent(out).stat().st_dev
     needed, free = disk.peak + (disk.plans if same_disk else 0), free_bytes(out)
     if needed > free:
-        plans = f" and {size_text(disk.plans)} of plans in {corpus}/plans" if same_disk and disk.plans else ""
+        plans = f" and {size_text(disk.plans)} of pair indexes in {corpus}/plans" if same_disk and disk.plans else ""
         snapshots = f", snapshots of {size_text(disk.snapshots)}" if disk.snapshots else ""
         raise InputError(
             f"{out}: the run needs {size_text(needed)} of disk ({disk.checkpoints} checkpoints of "

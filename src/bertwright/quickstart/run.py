@@ -34,8 +34,8 @@ from bertwright.tasks.classification.examples import learn, read_examples
 from bertwright.tasks.classification.spec import CLASSIFY, with_columns
 from bertwright.tasks.fill_mask import fill_masks
 from bertwright.text.document import TextSettings
-from bertwright.text.documents import read_all
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.documents import read_paragraphs
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from bertwright.training.settings import OptimizerSettings
 
 VOCABULARY = 8000
@@ -143,8 +143,8 @@ def _gather(corpus: Path | None, out: Path) -> LibraryTask | None:
 
 def _build(out: Path) -> None:
     settings = TextSettings(lines="sentences")
-    texts = (text for document in read_all([out / "text.txt"], settings) for text in document.paragraphs)
-    train_tokenizer(texts, vocab_size=VOCABULARY).save(out / "tokenizer")
+    paragraphs = read_paragraphs([out / "text.txt"], settings)
+    train_wordpiece(paragraphs, vocab_size=VOCABULARY).save(out / "tokenizer")
     build_corpus([out / "text.txt"], tokenizer=out / "tokenizer", out=out / "corpus", settings=settings)
 
 

@@ -1,4 +1,4 @@
-"""The JSON of requests and answers, as in the OpenAPI description, and the settings of a service."""
+"""JSON objects of requests and responses, from which the OpenAPI description is made."""
 
 from typing import Annotated, Literal
 
@@ -8,23 +8,28 @@ from pydantic_core import PydanticCustomError
 from bertwright.serving.results import ExtractedAnswer, FilledText, PredictResult
 
 UnicodeText = Annotated[str, Field(description="Unicode text")]
-ModelName = Annotated[str | None, Field(description="one of /v1/models; the first one where it is left out")]
+ModelName = Annotated[str | None, Field(description="id of a model of /v1/models; default: the first model")]
 
 
-_MOST_NAMES = 20
+_MOST_FIELDS = 20
+"""Largest number of fields of an object in a request."""
 
 
-def _check_names(value: object) -> object:
-    if isinstance(value, dict) and len(value) > _MOST_NAMES:
-        raise ValueError(f"an object of {len(value):,} names")
+def _limit_fields(value: object) -> object:
+    """Return `value`; raise ValueError for an object with too many fields."""
+    if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+        raise ValueError(f"expected an object of at most {_MOST_FIELDS} fields, got {len(value):,}")
     return value
 
 
 class _Object(BaseModel):
-    """An object without unknown names. Objects with many names are refused at once: each would be an error message."""
+    """JSON object of a request. Unknown fields are refused.
+
+    An object with very many fields is refused as a whole, because each unknown field makes an error message of its own.
+    """
 
     model_config = ConfigDict(extra="forbid")
-    _names = model_validator(mode="before")(_check_names)
+    _limited = model_validator(mode="before")(_limit_fields)
 
 
 class _Request(_Object):
@@ -39,7 +44,7 @@ class QuestionInput(_Object):
 
 
 class ChoiceInput(_Object):
-    """A context and two or more continuations."""
+    """A context and two or more possible continuations."""
 
     context: UnicodeText
     choices: Annotated[list[UnicodeText], FailFast()]
@@ -48,17 +53,17 @@ class ChoiceInput(_Object):
 PredictInput = (
     UnicodeText | Annotated[list[UnicodeText], Field(min_length=2, max_length=2)] | QuestionInput | ChoiceInput
 )
-"""An input of the form that the model was trained for: a text, a pair as a list of two texts, a question, a choice."""
+"""Input of a fine-tuned model: a text, a pair as a list of two texts, a question with its passage, or a choice."""
 
 
 class PredictionRequest(_Request):
-    """Inputs of the form that the model was trained for."""
+    """Inputs in the form on which the model was fine-tuned."""
 
     inputs: Annotated[list[PredictInput], Field(min_length=1), FailFast()]
 
 
 class FillRequest(_Request):
-    """Texts with [MASK] in them."""
+    """Texts that contain [MASK]; `top_k` is the number of candidates for each."""
 
     inputs: Annotated[list[UnicodeText], Field(min_length=1), FailFast()]
     top_k: Annotated[int, Field(ge=1, le=100)] = 5
@@ -72,7 +77,7 @@ class AnswerRequest(_Request):
 
 
 class PairRequest(_Request):
-    """Two texts."""
+    """Two texts, of which the second may follow the first."""
 
     first: UnicodeText
     second: UnicodeText
@@ -90,7 +95,7 @@ def _refuse_token_ids(value: object) -> object:
 
 
 class EmbeddingsRequest(_Request):
-    """A request as for OpenAI's endpoint of that name; `pool` is an addition."""
+    """Request in the format of OpenAI's endpoint for embeddings, with `pool` as an additional field."""
 
     input: Annotated[
         UnicodeText | Annotated[list[UnicodeText], Field(min_length=1, max_length=100_000)],
@@ -103,7 +108,7 @@ class EmbeddingsRequest(_Request):
 
 
 class InsideRequest(_Request):
-    """A text, or two texts, whose pieces and attention in one layer (from 1 on) are shown."""
+    """Request for the pieces of one or two texts and the attention of one layer; layers are counted from 1."""
 
     text: UnicodeText
     second: UnicodeText | None = None
@@ -111,7 +116,7 @@ class InsideRequest(_Request):
 
 
 class PredictResponse(BaseModel):
-    """A result for each input, in order."""
+    """Results of the inputs, in their order."""
 
     model: str
     kind: str
@@ -119,21 +124,21 @@ class PredictResponse(BaseModel):
 
 
 class FillResponse(BaseModel):
-    """The candidates for each [MASK] of each text."""
+    """Candidates for each [MASK] of each text."""
 
     model: str
     results: list[FilledText]
 
 
 class AnswerResponse(BaseModel):
-    """The part of the passage that answers the question, or ""."""
+    """Part of the passage that answers the question; empty if the passage does not answer it."""
 
     model: str
     answer: ExtractedAnswer
 
 
 class FollowsResponse(BaseModel):
-    """The probability that the second text follows the first."""
+    """Probability that the second text follows the first."""
 
     model: str
     probability: float
@@ -141,7 +146,7 @@ class FollowsResponse(BaseModel):
 
 
 class Embedding(BaseModel):
-    """A vector as numbers, or as base64 of its little-endian float32 values."""
+    """Vector of a text: a list of numbers, or its little-endian float32 values in base64."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -150,14 +155,14 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """Numbers of tokens that were read, [CLS] and [SEP] included."""
+    """Number of tokens that the model read, [CLS] and [SEP] included; both fields have the same value."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 class EmbeddingsResponse(BaseModel):
-    """An answer as of OpenAI's endpoint."""
+    """Response in the format of OpenAI's endpoint for embeddings."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]
@@ -166,7 +171,10 @@ class EmbeddingsResponse(BaseModel):
 
 
 class InsideResponse(BaseModel):
-    """Pieces, segments and attention [heads][from][to] of one layer. The positions of the pieces are 0, 1, …"""
+    """Pieces and segments of a row, and the attention of one layer: a value for each head, piece and attended piece.
+
+    `layers` and `heads` are those of the model.
+    """
 
     model: str
     pieces: list[str]
@@ -177,7 +185,7 @@ class InsideResponse(BaseModel):
 
 
 class ModelEntry(BaseModel):
-    """A model that is served. `uses` lists its endpoints; all models have /v1/embeddings too."""
+    """Model that is served. `uses` lists what it can be used for; every model can also be used for embeddings."""
 
     id: str
     object: Literal["model"] = "model"
@@ -192,14 +200,14 @@ class ModelEntry(BaseModel):
 
 
 class ModelsResponse(BaseModel):
-    """An answer as of OpenAI's endpoint, with more fields for each model."""
+    """Response in the format of OpenAI's endpoint for models, with additional fields for each model."""
 
     object: Literal["list"] = "list"
     data: list[ModelEntry]
 
 
 class Health(BaseModel):
-    """State of the service; `status` is "ok" where requests are answered."""
+    """State of the service: "ok" while it answers requests, and the ids of its models."""
 
     status: Literal["ok"] = "ok"
     models: list[str]
@@ -213,6 +221,6 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorResponse(BaseModel):
-    """Every answer that is not a result."""
+    """Response to a request that was refused or failed."""
 
     error: ErrorDetail

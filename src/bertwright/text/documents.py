@@ -119,6 +119,11 @@ def read_all(sources: Iterable[Input], settings: TextSettings) -> Iterator[Docum
         raise InputError(f"no document in the {len(sources)} input file(s) ({names}): they hold no text")
 
 
+def read_paragraphs(sources: Iterable[Input], settings: TextSettings) -> Iterator[str]:
+    """Yield the paragraphs of several inputs in order. Raises InputError where there is none in all of them."""
+    return (paragraph for document in read_all(sources, settings) for paragraph in document.paragraphs)
+
+
 def _read_file(path: Path, settings: TextSettings, on_error: OnError) -> Iterator[Document | Page]:
     if _is_parquet(path):
         return read_parquet(path, settings, on_error)

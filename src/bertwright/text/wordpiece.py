@@ -167,7 +167,7 @@ def import_vocabulary(vocab_txt: Path, *, cased: bool, as_wordpiece: bool = Fals
     return Tokenizer(pieces, rules, place=str(vocab_txt))
 
 
-def train_tokenizer(
+def train_wordpiece(
     texts: Iterable[str],
     *,
     vocab_size: int,

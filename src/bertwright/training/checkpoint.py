@@ -97,6 +97,9 @@ def load_checkpoint(
                 "checkpoint; start a new run"
             )
         for name, target in targets.items():
+            if saved[name].shape != target.shape:
+                expected, got = list(target.shape), list(saved[name].shape)
+                raise InputError(f"{path}: expected the tensor {name} of shape {expected}, got {got}; start a new run")
             copy_full_tensor(target, saved[name])
     return int(state["step"]), state["notes"]
 
@@ -121,11 +124,17 @@ def _newest_undamaged(folder: Path) -> tuple[str | None, dict[str, Any]]:
 
 
 def _read_tensors(path: Path, state: Mapping[str, Any], kind: str) -> dict[str, Tensor]:
-    """Return the tensors of one kind from the files of all ranks."""
+    """Return the tensors of one kind from the files of all ranks; InputError for a file that is not safetensors."""
     tensors: dict[str, Tensor] = {}
     for name in state["sha256"]:
         if name.startswith(kind):
-            tensors |= load_file(path / name)
+            try:
+                tensors |= load_file(path / name)
+            except SafetensorError as error:
+                raise InputError(
+                    f"{path / name}: expected a safetensors file, got another file with the noted digest ({error}); "
+                    f"remove {path} to resume from the checkpoint before it"
+                ) from None
     return tensors
 
 
@@ -163,7 +172,9 @@ def _read_state(path: Path) -> dict[str, Any]:
         state = read_json(path / "state.json")
     except InputError:
         return {}
-    if not isinstance(state, dict) or state.pop("digest", None) != _digest(state):
+    if not isinstance(state, dict) or not state.keys() >= {"step", "notes", "sha256"}:
+        return {}
+    if state.pop("digest", None) != _digest(state):
         return {}
     return state if path.name == _folder_name(state["step"]) else {}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bertwright.cli import main
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 from tests.support.commands import run_json
 
 
@@ -13,7 +13,7 @@ from tests.support.commands import run_json
 def working_folder(tmp_path: Path, own_text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder to work in, with a vocabulary and small files of several kinds."""
     monkeypatch.chdir(tmp_path)
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
+    train_wordpiece([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
     rows = "".join(f"the {'large' if n % 2 else 'small'} house {n}\t{'ab'[n % 2]}\n" for n in range(24))
     Path("rows.tsv").write_text("text\tlabel\n" + rows)
     Path("words.conll").write_text("".join(f"house O\nParis B-LOC\nno{n} O\n\n" for n in range(12)))

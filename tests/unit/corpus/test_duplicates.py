@@ -16,7 +16,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
 from bertwright.objectives.settings import ExampleSettings
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 
 
 def sidecars(folder: Path, texts: list[list[int]]) -> tuple[list[ShardEntry], list[int]]:
@@ -111,7 +111,7 @@ def test_merging_finds_duplicates_in_other_parts(own_text: Path, own_tokenizer: 
 
 def test_what_cannot_be_merged_is_refused(own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:
     build_corpus([own_text], tokenizer=own_tokenizer, out=tmp_path / "one", workers=1)
-    train_tokenizer([own_text.read_text()], vocab_size=400).save(tmp_path / "small")
+    train_wordpiece([own_text.read_text()], vocab_size=400).save(tmp_path / "small")
     build_corpus([own_text], tokenizer=tmp_path / "small", out=tmp_path / "two", workers=1)
     for parts, message in (
         (["one", "two"], "another tokenizer than"),

@@ -152,7 +152,7 @@ def test_corpora_that_are_given_are_taken_as_they_are(own_corpus: Path, tmp_path
     corpora = make_corpora([str(own_corpus)], tmp_path / "out", vocab_size=400, kinds=wanted, build=True)
     assert corpora.folders["wordpiece", "documents"] == own_corpus
     assert corpora.folders["wordpiece", "sentences"].parent == tmp_path / "out"
-    assert corpora.missing["bytepair", "documents"].startswith("--corpus: name the text of a byte-pair corpus")
+    assert corpora.missing["bytepair", "documents"].startswith("--corpus: name a byte-pair corpus, or the text to")
     with pytest.raises(InputError, match=r"a second WordPiece corpus beside .*; name one of each kind"):
         make_corpora([str(own_corpus), str(own_corpus)], tmp_path, vocab_size=400, kinds=wanted, build=True)
 
@@ -178,7 +178,7 @@ def test_nothing_is_made_where_nothing_shall_be(own_text: Path, tmp_path: Path) 
 def test_the_text_of_a_folder_stays_what_it_is(own_text: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/made-of.json").write_text(json.dumps({"text": ["/another.txt"]}))
-    with pytest.raises(InputError, match=r"the corpora in .* are made of \['/another.txt'\]; choose another --out"):
+    with pytest.raises(InputError, match=r"the corpora in .* were built from /another.txt; choose another --out"):
         make_corpora([str(own_text)], tmp_path / "out", vocab_size=400, kinds=[("wordpiece", "documents")], build=True)
     with pytest.raises(InputError, match="no file or folder has this name or pattern"):
         make_corpora(["nowhere.txt"], tmp_path / "new", vocab_size=400, kinds=[("wordpiece", "documents")], build=True)

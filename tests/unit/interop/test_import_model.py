@@ -27,7 +27,7 @@ from bertwright.interop.import_model import import_model
 from bertwright.model.bert import ARCHITECTURES, open_architecture
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import CLASSIFY
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support.commands import run_bertwright
 from tests.support.folders import update_json, weights_in
 from tests.support.gpt_files import release
@@ -40,7 +40,7 @@ SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 
 @pytest.fixture(scope="module")
 def pieces(own_text: Path) -> list[str]:
-    return train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400, cased=True).pieces
+    return train_wordpiece(own_text.read_text("utf-8").splitlines(), vocab_size=400, cased=True).pieces
 
 
 def publish(folder: Path, pieces: list[str], kind: str = "BertForPreTraining", **config: Any) -> Any:

@@ -15,7 +15,7 @@ from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead
 from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.init_from import size_name
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 from tests.support.other_weights import put
 
 # Encoder and pooler, vocabulary 30,522, by (layers, hidden): 12H² + 13H a layer, as the released checkpoints hold.
@@ -209,7 +209,7 @@ def test_names_on_disk_are_those_of_the_field_and_come_back() -> None:
 
 @pytest.fixture
 def tokenizer_folder(tmp_path: Path, own_text: Path) -> Path:
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=600).save(tmp_path / "tok")
+    train_wordpiece([own_text.read_text("utf-8")], vocab_size=600).save(tmp_path / "tok")
     return tmp_path / "tok"
 
 

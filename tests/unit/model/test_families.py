@@ -79,7 +79,7 @@ def test_the_families_and_their_systems() -> None:
 
 
 def test_another_family_is_one_file(tmp_path: Path, own_corpus: Path) -> None:
-    """It is pre-trained, stored, opened by transformers, opened again and trained further."""
+    """Pre-train such a family, store it, open it in transformers, open it again and train it further."""
     (tmp_path / "families").mkdir()
     shutil.copy(ANOTHER, tmp_path / "families" / "distil.py")
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(own_corpus)]

@@ -96,7 +96,7 @@ def test_a_broken_plan_that_is_no_longer_needed_is_removed_like_the_others(large
     assert [examples.num_rows(epoch) > 0 for epoch in (1, 2)] == [True, True]
     assert epochs_on_disk(large_corpus, "npy") == [1, 2]
     assert epochs_on_disk(large_corpus, "rows") == []
-    assert "not a readable plan" in capsys.readouterr().err
+    assert "not a readable pair index" in capsys.readouterr().err
 
 
 def test_all_plans_of_static_masks_are_kept(large_corpus):

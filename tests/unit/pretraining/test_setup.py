@@ -22,7 +22,7 @@ from bertwright.pretraining.run import pretrain, resolve_run
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
 from bertwright.text.vocabulary import Rules
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from bertwright.training.hardware import resolve_numerics
 from bertwright.training.run_folder import start_run
 from bertwright.training.run_lock import locked
@@ -262,7 +262,7 @@ def test_validation_on_a_training_corpus_is_reported(
 
 
 def test_padding_is_the_vocabularys_own(tmp_path: Path, own_text: Path) -> None:
-    pieces = train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).pieces
+    pieces = train_wordpiece([own_text.read_text("utf-8")], vocab_size=400).pieces
     pieces = [*pieces[1:8], pieces[0], *pieces[8:]]
     Tokenizer(pieces, Rules(cased=False, strip_accents=False)).save(tmp_path / "other")
     build_corpus([own_text], tokenizer=tmp_path / "other", out=tmp_path / "corpus", workers=1)

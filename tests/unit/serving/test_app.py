@@ -105,7 +105,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
         ("/v1/fill", {"inputs": ["[MASK] " * 60] * 250, "top_k": 100}, 422, "at most 20,000 pieces in all"),
         ("/v1/predict", {"inputs": ["[MASK] " * 60] * 100}, 422, "at most 20,000 pieces in all"),
         ("/v1/predict", {"inputs": [0] * 400_000}, 422, "inputs.0"),
-        ("/v1/predict", {f"name{number}": 0 for number in range(60_000)}, 422, "an object of 60,000 names"),
+        ("/v1/predict", {f"name{number}": 0 for number in range(60_000)}, 422, "at most 20 fields, got 60,000"),
     ],
 )
 def test_the_error_of_a_bad_request_names_what_is_wrong(

@@ -19,7 +19,7 @@ from bertwright.objectives.language_model import LanguageModel, language_archite
 from bertwright.serving import embeddings as features
 from bertwright.serving.embeddings import parse_layers, write_features
 from bertwright.sklearn.estimators import BertVectorizer
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -35,7 +35,7 @@ TEXTS = [
 def published_bert(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> tuple[Path, Any]:
     """Random weights and a tokenizer, saved by transformers."""
     folder = tmp_path_factory.mktemp("published") / "m"
-    pieces = train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400).pieces
+    pieces = train_wordpiece(own_text.read_text("utf-8").splitlines(), vocab_size=400).pieces
     folder.mkdir()
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), "utf-8")
     words = transformers.BertTokenizer(vocab=str(folder / "vocab.txt"), do_lower_case=True)
@@ -99,7 +99,7 @@ def test_layers_and_pools(published_bert: tuple[Path, Any], tmp_path: Path) -> N
 
 
 def test_the_first_token_of_a_model_that_looks_to_the_left_is_refused(own_text: Path, tmp_path: Path) -> None:
-    words = train_tokenizer(own_text.read_text("utf-8").splitlines(), vocab_size=400)
+    words = train_wordpiece(own_text.read_text("utf-8").splitlines(), vocab_size=400)
     words.save(tmp_path / "tok")
     (tmp_path / "texts.txt").write_text("rain\nsun\n", "utf-8")
     systems: tuple[System, ...] = ("bert-left", "bert-right")

@@ -37,7 +37,7 @@ from bertwright.sklearn.inputs import EstimatorError, Texts
 from bertwright.sklearn.tagger import BertTagger
 from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.tasks.tagging.spec import Tagged
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 from tests.support.eight_sentences import PEOPLE, TOWNS, sentence
 from tests.support.encoders import write_encoder
 from tests.support.texts import PLACES
@@ -56,7 +56,7 @@ def encoder_folders(tmp_path_factory: pytest.TempPathFactory, own_text: Path) ->
     """A folder with two small random encoders, `model` and `small`."""
     folder = tmp_path_factory.mktemp("encoders")
     texts = [own_text.read_text("utf-8"), *PLACES * 3, *PEOPLE, *TOWNS]
-    train_tokenizer(texts, vocab_size=500).save(folder / "tok")
+    train_wordpiece(texts, vocab_size=500).save(folder / "tok")
     write_encoder(folder / "model", folder / "tok")
     small: dict[str, Any] = {"hidden": 8, "layers": 1, "intermediate": 16}
     write_encoder(folder / "small", folder / "tok", **small, hidden_dropout=0.1, attention_dropout=0.1)

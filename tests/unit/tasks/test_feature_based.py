@@ -24,7 +24,7 @@ from bertwright.tasks.classification.task import positions_of
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.frozen_features import Recurrent, states_of
 from bertwright.tasks.multiple_choice.spec import SWAG
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 
 SST2, RTE, STSB = get_task("sst2"), get_task("rte"), get_task("stsb")
 FAST = FinetuneSettings(epochs=6, batch_size=4, max_length=24, threads=1, features="last", lstm_width=16)
@@ -33,7 +33,7 @@ FAST = FinetuneSettings(epochs=6, batch_size=4, max_length=24, threads=1, featur
 @pytest.fixture
 def features_arguments(tmp_path: Path, own_text: Path) -> dict[str, Any]:
     """A tokenizer, a table that can be learned, and the arguments of a fine-tuning."""
-    train_tokenizer([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
+    train_wordpiece([own_text.read_text("utf-8")], vocab_size=400).save(tmp_path / "tok")
     data = tmp_path / "data"
     data.mkdir()
     for name, count in (("train", 24), ("dev", 10)):

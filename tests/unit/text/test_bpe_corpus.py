@@ -25,7 +25,7 @@ from bertwright.tasks.tagging.model import windows_of
 from bertwright.text.bpe import BPETokenizer, train_bpe
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 from tests.support.eight_sentences import made_of
 from tests.support.texts import OWN_TEXT
 
@@ -83,7 +83,7 @@ def test_it_is_checked_and_reported_on(merged_corpora: Path, tmp_path: Path) -> 
 
 
 def test_the_doctor_looks_at_it(merged_corpora: Path) -> None:
-    bert = train_tokenizer([OWN_TEXT.read_text("utf-8")], vocab_size=500)
+    bert = train_wordpiece([OWN_TEXT.read_text("utf-8")], vocab_size=500)
     for model, level in ((WORDS, "ok"), (bert, "error")):
         corpus, matches, findings = check_corpus(merged_corpora / "corpus", model=model, quick=True)
         levels = {finding.name: finding.level for finding in findings}

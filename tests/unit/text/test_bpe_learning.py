@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from bertwright.errors import InputError
 from bertwright.text.bpe import BPETokenizer, train_bpe
 from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support import bpe_oracle
 from tests.support.texts import OWN_TEXT, own_lines
 
@@ -169,7 +169,7 @@ def test_transformers_reads_what_was_learned(tmp_path: Path) -> None:
 
 
 def test_a_folder_gives_the_kind_that_it_holds(tmp_path: Path) -> None:
-    bert = train_tokenizer(own_lines(), vocab_size=500)
+    bert = train_wordpiece(own_lines(), vocab_size=500)
     bert.save(tmp_path / "bert")
     opened = open_tokenizer_folder(tmp_path / "bert")
     assert isinstance(opened, Tokenizer)
@@ -188,6 +188,6 @@ def test_a_folder_gives_the_kind_that_it_holds(tmp_path: Path) -> None:
 
 
 def test_words_lie_where_berts_do() -> None:
-    bert = train_tokenizer(own_lines(), vocab_size=500, strip_accents=True)
+    bert = train_wordpiece(own_lines(), vocab_size=500, strip_accents=True)
     texts = ["The harbour-master's LAMP, lit at 6:45!", "Cre\u0301me bru\u0302le\u0301e", *own_lines()]
     assert learned_bpe().words(texts) == bert.words(texts)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from bertwright.errors import InputError
 from bertwright.text import decompress as opening
 from bertwright.text.document import Document, TextSettings
-from bertwright.text.documents import find_inputs, read_all, read_documents, read_sources
+from bertwright.text.documents import find_inputs, read_all, read_documents, read_paragraphs, read_sources
 from tests.support.texts import OWN_TEXT
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -363,6 +363,16 @@ def test_a_link_to_itself_is_one_that_leads_nowhere(tmp_path: Path) -> None:
     assert [path.name for path in find_inputs([tmp_path]) if isinstance(path, Path)] == ["a.txt", "x"]
     with pytest.raises(InputError, match="x: cannot be opened"):
         list(read_documents(tmp_path / "x", TextSettings()))
+
+
+def test_paragraphs_of_several_inputs_are_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("first line\nsecond line\n\nthird line\n")
+    (tmp_path / "a.txt").write_text("fourth line\n")
+    sources = find_inputs([tmp_path / "b.txt", tmp_path / "a.txt"])
+    assert list(read_paragraphs(sources, TextSettings())) == ["first line", "second line", "third line", "fourth line"]
+    (tmp_path / "empty.txt").write_text("\n")
+    with pytest.raises(InputError, match="no document in the 1 input file"):
+        list(read_paragraphs([tmp_path / "empty.txt"], TextSettings()))
 
 
 def test_wikipedia_articles_are_all_found(shared_data: Path) -> None:

@@ -18,7 +18,7 @@ from bertwright.pretraining.init_from import extend_rows
 from bertwright.text import extend_vocabulary as extension
 from bertwright.text.extend_vocabulary import Extension, extend_tokenizer, new_pieces, split_piece
 from bertwright.text.vocabulary import SPECIAL, Base, Rules
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support.texts import pieces_of
 
 LETTERS = "abcdefgh골목길"
@@ -76,7 +76,7 @@ def test_figures_are_pieces_per_word() -> None:
 
 def test_on_real_prose_it_does_better_than_whole_words_by_count(own_text: Path) -> None:
     lines = own_text.read_text("utf-8").splitlines()
-    old = train_tokenizer(lines[: len(lines) // 2], vocab_size=450)
+    old = train_wordpiece(lines[: len(lines) // 2], vocab_size=450)
     extended = extend_tokenizer(old, lines, add=60)
     words = Counter(word for line in lines for word in line.lower().split() if word.isalpha())
     split = [word for word, _ in sorted(words.items(), key=lambda item: (-item[1], item[0]))]
@@ -160,9 +160,9 @@ EXTEND = """
 import sys
 from pathlib import Path
 from bertwright.text.extend_vocabulary import extend_tokenizer
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 text = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
-extend_tokenizer(train_tokenizer(text[:9], vocab_size=400), text, add=50).tokenizer.save(Path(sys.argv[2]))
+extend_tokenizer(train_wordpiece(text[:9], vocab_size=400), text, add=50).tokenizer.save(Path(sys.argv[2]))
 """
 
 

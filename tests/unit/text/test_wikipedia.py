@@ -13,7 +13,7 @@ from bertwright.errors import InputError
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.wikipedia import LARGEST_PAGE
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 
 DUMP = Path(__file__).resolve().parents[2] / "fixtures" / "own_dump.xml"
 ALDERMERE = (
@@ -59,7 +59,7 @@ def test_notes_about_disambiguation_drop_no_article(tmp_path: Path, markup: str,
 
 def test_workers_change_no_byte(tmp_path: Path) -> None:
     texts = (line for document in read_documents(DUMP, TextSettings()) for line in document.paragraphs)
-    train_tokenizer(texts, vocab_size=120).save(tmp_path / "tok")
+    train_wordpiece(texts, vocab_size=120).save(tmp_path / "tok")
     for workers in (1, 2):
         build_corpus([DUMP], tokenizer=tmp_path / "tok", out=tmp_path / f"corpus-{workers}", workers=workers)
     corpora = [Corpus.open(tmp_path / f"corpus-{workers}") for workers in (1, 2)]

@@ -23,7 +23,7 @@ from bertwright.text.documents import read_documents
 from bertwright.text.extend_vocabulary import extend_tokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.vocabulary import SPECIAL, Rules
-from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_wordpiece
 from tests.support.texts import OWN_TEXT, pieces_of
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
@@ -37,7 +37,7 @@ def own_paragraphs() -> list[str]:
 
 @cache
 def learned(**rules: bool) -> Tokenizer:
-    return train_tokenizer(own_paragraphs(), vocab_size=800, **rules)
+    return train_wordpiece(own_paragraphs(), vocab_size=800, **rules)
 
 
 def tokenizer_of(pieces: list[str] = PIECES, *, cased: bool = False, strip_accents: bool = False) -> Tokenizer:
@@ -335,9 +335,9 @@ def test_a_broken_description_is_named(tmp_path: Path) -> None:
 LEARN = """
 import sys
 from pathlib import Path
-from bertwright.text.wordpiece import train_tokenizer
+from bertwright.text.wordpiece import train_wordpiece
 text = Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()
-train_tokenizer(text, vocab_size=700).save(Path(sys.argv[2]))
+train_wordpiece(text, vocab_size=700).save(Path(sys.argv[2]))
 """
 
 
@@ -352,7 +352,7 @@ def test_learning_gives_the_same_bytes_on_any_number_of_threads(tmp_path: Path) 
 
 
 def test_the_order_of_texts_does_not_matter() -> None:
-    assert train_tokenizer(reversed(own_paragraphs()), vocab_size=800).hash == learned().hash
+    assert train_wordpiece(reversed(own_paragraphs()), vocab_size=800).hash == learned().hash
 
 
 def test_the_order_of_pieces() -> None:
@@ -377,14 +377,14 @@ def test_texts_are_read_once_as_a_stream(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(module, "_BLOCK_CHARACTERS", 500)
     monkeypatch.setattr(module, "_FEED_CHARACTERS", 50)
-    assert train_tokenizer(stream(), vocab_size=800).hash == learned().hash
+    assert train_wordpiece(stream(), vocab_size=800).hash == learned().hash
 
 
 def test_rarest_words_go_when_there_are_too_many(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "_MOST_WORDS", 3)
-    tokenizer = train_tokenizer(["xy xy xy xy", "ab ab", "cd", "ef ef ef", "gh"], vocab_size=20)
+    tokenizer = train_wordpiece(["xy xy xy xy", "ab ab", "cd", "ef ef ef", "gh"], vocab_size=20)
     assert sorted(piece for piece in tokenizer.pieces if len(piece) == 2) == ["ab", "ef", "xy"]
     assert "some that occur 1 times or less were left out" in capsys.readouterr().err
 
@@ -407,7 +407,7 @@ def test_what_is_seen_often_counts_wherever_it_stands(monkeypatch: pytest.Monkey
 
 def test_more_pieces_than_there_is_room_for_are_refused() -> None:
     with pytest.raises(InputError, match="100,000,000,000,000,000,000 pieces: expected at most 10,000,000"):
-        train_tokenizer(own_paragraphs(), vocab_size=10**20)
+        train_wordpiece(own_paragraphs(), vocab_size=10**20)
     with pytest.raises(InputError, match="20,000,000,000 merges: expected at most"):
         train_bpe(own_paragraphs(), merges=20_000_000_000)
     with pytest.raises(InputError, match="10,000,001 pieces to add: expected at most"):
@@ -415,14 +415,14 @@ def test_more_pieces_than_there_is_room_for_are_refused() -> None:
 
 
 def test_rare_characters_are_left_out_by_count_then_code_point(capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer = train_tokenizer(["aaaa bbb dc"], vocab_size=100, coverage=0.85)
+    tokenizer = train_wordpiece(["aaaa bbb dc"], vocab_size=100, coverage=0.85)
     assert tokenizer.pieces[5:] == ["a", "b", "c", "##a", "##b", "##c", *tokenizer.pieces[11:]]
     assert pieces_of(tokenizer, "d a") == ["[UNK]", "a"]
     assert "1 rare characters (11.111 % of the text) are left out" in capsys.readouterr().err
 
 
 def test_a_short_text_gives_fewer_pieces_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer = train_tokenizer(["so so so"], vocab_size=100)
+    tokenizer = train_wordpiece(["so so so"], vocab_size=100)
     assert tokenizer.pieces == [*SPECIAL, "o", "s", "##o", "##s", "so"]
     assert "it gives 10 pieces, fewer than the 100 requested" in capsys.readouterr().err
 
@@ -430,11 +430,11 @@ def test_a_short_text_gives_fewer_pieces_and_says_so(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("texts", [[], ["", " \n\t"], ["\x00\u200b"]])
 def test_texts_without_a_word_are_refused(texts: list[str]) -> None:
     with pytest.raises(InputError, match="the text holds no word"):
-        train_tokenizer(texts, vocab_size=100)
+        train_wordpiece(texts, vocab_size=100)
 
 
 def test_too_small_a_vocabulary_is_refused() -> None:
     texts = ["ab, ab"]
-    assert train_tokenizer(texts, vocab_size=10).pieces == [*SPECIAL, ",", "a", "b", "##a", "##b"]
+    assert train_wordpiece(texts, vocab_size=10).pieces == [*SPECIAL, ",", "a", "b", "##a", "##b"]
     with pytest.raises(InputError, match=r"9 pieces is too small .* 3 characters, 2 of them .* need at least 10"):
-        train_tokenizer(texts, vocab_size=9)
+        train_wordpiece(texts, vocab_size=9)

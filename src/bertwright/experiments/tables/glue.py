@@ -35,7 +35,7 @@ TABLE_1: Final = Experiment(
             against="bert",
         ),
         Claim(
-            statement="Pre-training is worth a lot: the same model without it is worse.",
+            statement="BERT is better than the same model without pre-training.",
             paper="not in the table; GPT-1's table 5 has 74.7 against 59.9 without pre-training",
             arm="bert",
             against="untrained",
@@ -58,5 +58,6 @@ TABLE_1: Final = Experiment(
             ("BERT large", *"86.7 85.9 72.1 92.7 94.9 60.5 86.5 89.3 70.1 82.1".split()),
         ),
     ),
-    note="The paper's figures are of the test sets, which only GLUE's server scores; those here are of the dev sets.",
+    note="The paper's numbers are for the test sets, which only GLUE's server scores. "
+    "The numbers here are for the dev sets.",
 )

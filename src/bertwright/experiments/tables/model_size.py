@@ -7,7 +7,10 @@ from bertwright.experiments.tables import arms, columns
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
-    """Return an arm for each size, the smallest first, x = 1, 2, …; and after the first one an arm with fewer heads."""
+    """Return an arm for each size, the smallest first, with x = 1, 2, …
+
+    After the smallest comes an arm of the second size, with fewer and wider heads.
+    """
     sizes = tuple(
         Arm(
             name=f"size-{number}",
@@ -18,13 +21,16 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
         )
         for number, size in enumerate(scale.sizes, start=1)
     )
-    fewer = scale.fewer_heads
-    wide = Arm(name="fewer-heads", title=fewer, pretraining={"size": fewer}, series="BERT with wider heads", x=1.5)
-    return (sizes[0], wide, *sizes[1:])
+    size = scale.fewer_heads
+    fewer_heads = Arm(name="fewer-heads", title=size, pretraining={"size": size}, series="BERT with wider heads", x=1.5)
+    return (sizes[0], fewer_heads, *sizes[1:])
 
 
 def _larger_is_better(large: int, small: int, *, statement: str, paper: str, on: tuple[str, ...] = ()) -> Claim:
-    """Return the claim that a size is better than a smaller one; size 1 is the smallest. on: columns of the claim."""
+    """Return the claim that size number `large` is better than size number `small`.
+
+    Sizes are numbered from 1, the smallest. on: columns of the claim.
+    """
     return Claim(statement=statement, paper=paper, arm=f"size-{large}", against=f"size-{small}", columns=on)
 
 
@@ -50,17 +56,29 @@ TABLE_6: Final = Experiment(
             statement="The largest model is better on the tasks than the smallest.",
             paper="MNLI 86.6 against 77.9, MRPC 87.8 against 79.8, SST-2 93.7 against 88.4",
         ),
-        _larger_is_better(2, 1, statement="So is the second of the smallest.", paper="better on all three"),
-        _larger_is_better(3, 2, statement="So is the third of the second.", paper="better on all three"),
-        _larger_is_better(4, 3, statement="So is the largest of the third.", paper="better on all three"),
+        _larger_is_better(
+            2, 1, statement="The second size is better on the tasks than the smallest.", paper="better on all three"
+        ),
+        _larger_is_better(
+            3, 2, statement="The third size is better on the tasks than the second.", paper="better on all three"
+        ),
+        _larger_is_better(
+            4, 3, statement="The largest model is better on the tasks than the third size.", paper="better on all three"
+        ),
         _larger_is_better(
             4,
             1,
-            statement="It is better even where there are few rows to learn from.",
+            statement="The largest model is better than the smallest even on tasks with few training rows.",
             paper="MRPC, 3,600 rows: 87.8 against 79.8",
             on=("MRPC", "RTE"),
         ),
-        _larger_is_better(4, 1, statement="Its perplexity is lower.", paper="3.23 against 5.84", on=("perplexity",)),
+        _larger_is_better(
+            4,
+            1,
+            statement="The largest model has a lower perplexity than the smallest.",
+            paper="3.23 against 5.84",
+            on=("perplexity",),
+        ),
         Claim(
             statement="At one size, more heads are better than fewer and wider ones.",
             paper="12 heads against 3: MNLI 81.9 against 80.6, MRPC 84.8 against 82.2, SST-2 91.3 against 90.7",
@@ -81,6 +99,6 @@ TABLE_6: Final = Experiment(
         ),
     ),
     axis="size, the smallest first",
-    note="Perplexity is that of the masked pieces of held-out text; it depends on the vocabulary, so only rows of one "
-    "table compare. Heads are 64 wide, but where LAYERSxHIDDENxHEADS names their number.",
+    note="The perplexity is that of the masked pieces of validation text. It depends on the vocabulary, so only rows "
+    "of one table can be compared. Heads are 64 wide, except where LAYERSxHIDDENxHEADS gives their number.",
 )

@@ -17,7 +17,7 @@ def _common_claims(f1: Column, *, paper: str) -> tuple[Claim, Claim]:
             columns=(f1.name,),
         ),
         Claim(
-            statement="Without pre-training it answers worse.",
+            statement="BERT answers worse without pre-training.",
             paper="not in the table",
             arm="bert",
             against="untrained",
@@ -29,13 +29,13 @@ def _common_claims(f1: Column, *, paper: str) -> tuple[Claim, Claim]:
 TABLE_2: Final = Experiment(
     name="table2",
     title="Table 2: SQuAD 1.1",
-    question="Does one new vector for the beginning of an answer and one for its end find the answer in a passage?",
+    question="Are a new start vector and a new end vector enough to find the answer in a passage?",
     arms=arms.compared_models,
     columns=(columns.SQUAD1_EM, columns.SQUAD1_F1),
     claims=(
         *_common_claims(columns.SQUAD1_F1, paper="90.9 against 88.5 F1"),
         Claim(
-            statement="It answers better than GPT-1, which cannot look at what stands behind a word.",
+            statement="BERT answers better than GPT-1, which cannot attend to the tokens after a word.",
             paper="not in the table; table 5 has 87.9 F1 against 77.8 for left-to-right",
             arm="bert",
             against="gpt",
@@ -64,7 +64,7 @@ TABLE_2: Final = Experiment(
 TABLE_3: Final = Experiment(
     name="table3",
     title="Table 3: SQuAD 2.0",
-    question="Does pointing at [CLS] tell the questions that the passage does not answer?",
+    question="Does an answer span at [CLS] detect the questions that the passage does not answer?",
     arms=arms.compared_models,
     columns=(columns.SQUAD2_EM, columns.SQUAD2_F1),
     claims=_common_claims(columns.SQUAD2_F1, paper="not in the table, which has BERT large alone"),
@@ -80,5 +80,5 @@ TABLE_3: Final = Experiment(
             ("BERT large", "78.7", "81.9", "80.0", "83.1"),
         ),
     ),
-    note="Whoever answers nothing at all has half of the dev set right: read the figures beside that.",
+    note="A model that never gives an answer is right for half of the dev set. Compare the numbers with that.",
 )

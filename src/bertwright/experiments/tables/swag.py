@@ -25,7 +25,7 @@ TABLE_4: Final = Experiment(
             against="bert",
         ),
         Claim(
-            statement="Without pre-training it chooses worse.",
+            statement="BERT chooses worse without pre-training.",
             paper="not in the table",
             arm="bert",
             against="untrained",

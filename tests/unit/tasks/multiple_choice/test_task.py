@@ -22,14 +22,14 @@ from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.multiple_choice.spec import SWAG, decode_choices, encode_choices, read_choices
 from bertwright.tasks.multiple_choice.task import CHOICE, choice_batch
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 
 ENDINGS = ("asks the ferryman", "eats a stone", "paints the moon", "sells the river")
 
 
 @pytest.fixture
 def endings_tokenizer(tmp_path: Path, own_text: Path) -> Path:
-    train_tokenizer([own_text.read_text("utf-8"), *ENDINGS * 3], vocab_size=500).save(tmp_path / "tok")
+    train_wordpiece([own_text.read_text("utf-8"), *ENDINGS * 3], vocab_size=500).save(tmp_path / "tok")
     return tmp_path / "tok"
 
 

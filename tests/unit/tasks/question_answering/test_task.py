@@ -33,7 +33,7 @@ from bertwright.tasks.question_answering.task import (
     span_logits,
 )
 from bertwright.tasks.question_answering.windows import Windows, encode_windows
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 
 FACTS = (
     ("Who sells the bread?", "In the little town Marta sells the bread 🥖 every morning.", "Marta"),
@@ -67,7 +67,7 @@ def facts_as_squad(*, null: bool) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def facts_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("words") / "tok"
-    train_tokenizer([text for fact in FACTS for text in fact[:2]] * 3, vocab_size=420).save(folder)
+    train_wordpiece([text for fact in FACTS for text in fact[:2]] * 3, vocab_size=420).save(folder)
     return folder
 
 

@@ -27,7 +27,7 @@ from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.entities import entities_of
 from bertwright.tasks.tagging.model import windows_of
 from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, possible, with_tag_columns
-from bertwright.text.wordpiece import Tokenizer, train_tokenizer
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support.eight_sentences import names_vocabulary, sentence, tagging_example
 
 SHORT = FinetuneSettings(epochs=30, batch_size=4, learning_rate=1e-3, max_length=40, threads=1)
@@ -223,7 +223,7 @@ def test_words_lie_where_they_stand_in_a_text(
 def own_text_words(own_text: Path) -> dict[bool, Tokenizer]:
     """By whether accents are taken off; where they are kept, a mark behind a symbol is a word to the rules."""
     text = own_text.read_text("utf-8")
-    return {strip: train_tokenizer([text], vocab_size=400, strip_accents=strip) for strip in (False, True)}
+    return {strip: train_wordpiece([text], vocab_size=400, strip_accents=strip) for strip in (False, True)}
 
 
 def test_a_long_text_is_counted_as_all_that_is_read(tagger: str) -> None:

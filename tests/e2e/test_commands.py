@@ -522,7 +522,7 @@ def test_more_tokens_than_positions_are_refused_before_training(
 
 def test_long_cells_and_large_seeds(base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     long = "lovely " * 30_000
-    (tmp_path / "long.csv").write_text("review,verdict\n" + f'"{long}",good\n"dreadful",bad\n' * 12)
+    (tmp_path / "long.csv").write_text("review,verdict\n" + f'"{long}",good\n"dreadful",bad\n"dull",bad\n' * 12)
     columns = ["--text-column", "review", "--label-column", "verdict", "--epochs", "1", "--batch-size", "4"]
     start = ["finetune", "classify", "--model", base / "run", "--data", tmp_path / "long.csv", *columns]
     run_json(capsys, *start, "--out", tmp_path / "run", "--max-length", "32")

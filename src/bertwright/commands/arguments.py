@@ -29,6 +29,17 @@ AsWordPiece = Annotated[
 ]
 TextColumns = Annotated[Repeatable, arg(help="Column of the text; twice for pairs.")]
 LabelColumn = Annotated[str | None, arg(help="Column of the label or number.")]
+LabelledFormat = Annotated[
+    Literal["auto", "csv", "tsv", "jsonl", "parquet"],
+    arg(help="Format of the files of --data, where the endings of their names do not say it."),
+]
+BadRowsOption = Annotated[
+    Literal["stop", "skip"],
+    arg(
+        help="At a row of a table that cannot be used (without text or label, not UTF-8, of another width …) stop, or "
+        "leave it out; the rows that are left out are counted by reason."
+    ),
+]
 VocabularyFolder = Annotated[Path | None, arg(help="Tokenizer or model folder with the vocabulary for random:SIZE.")]
 PrecisionOption = Annotated[
     AnswerPrecision,

@@ -8,8 +8,10 @@ from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import (
+    BadRowsOption,
     DeviceOption,
     LabelColumn,
+    LabelledFormat,
     PrecisionOption,
     Repeatable,
     ShardingOption,
@@ -35,6 +37,8 @@ def finetune_command(
     out: Path,
     text_column: TextColumns = (),
     label_column: LabelColumn = None,
+    input_format: LabelledFormat = "auto",
+    on_error: BadRowsOption = "stop",
     recipe: Literal["paper"] | None = None,
     grid: str | None = None,
     resume: bool = False,
@@ -68,10 +72,11 @@ def finetune_command(
     from bertwright.finetuning.run import finetune
     from bertwright.finetuning.search import parse_grid, search
     from bertwright.reports.report import with_pages
-    from bertwright.tasks.spec import get_spec, with_settings
+    from bertwright.tasks.spec import get_spec, with_reading, with_settings
     from bertwright.training.distributed import init_distributed, is_restart
 
     spec = with_settings(get_spec(task), task_setting)
+    spec = with_reading(spec, input_format=input_format, on_error=on_error)
     spec = _with_table_options(spec, text=text_column, label=label_column, class_weights=class_weights, long=long)
     values = FINETUNE_RECIPES[recipe].model_dump(exclude_unset=True) if recipe else {}
     chosen = FinetuneSettings.model_validate({"max_length": spec.max_length, **values, **settings})
@@ -118,6 +123,8 @@ def evaluate_command(
     length: int = HELD_OUT_LENGTH,
     text_column: TextColumns = (),
     label_column: LabelColumn = None,
+    input_format: LabelledFormat = "auto",
+    on_error: BadRowsOption = "stop",
     task_setting: Repeatable = (),
     errors: Path | None = None,
     calibrate: bool = False,
@@ -151,9 +158,10 @@ def evaluate_command(
         if precision not in ("auto", "fp32"):
             raise InputError(f"--precision {precision}: evaluate pretraining computes in fp32; leave the option out")
         return evaluate_pretraining(model, corpus, rows=rows, length=length, device=device)
-    from bertwright.tasks.spec import get_spec, with_settings
+    from bertwright.tasks.spec import get_spec, with_reading, with_settings
 
     spec = with_settings(get_spec(task), task_setting)
+    spec = with_reading(spec, input_format=input_format, on_error=on_error)
     if data is None:
         raise InputError(f"evaluate {task}: expected --data PATH, a folder with dev files or one file")
     options: Any = {"text": text_column, "label": label_column, "calibrate": calibrate}

@@ -5,7 +5,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import LabelColumn, TextColumns, VocabularyFolder
+from bertwright.commands.arguments import BadRowsOption, LabelColumn, LabelledFormat, TextColumns, VocabularyFolder
 
 
 def runs_command(folder: Positional[Path], /) -> CommandResult:
@@ -52,6 +52,8 @@ def doctor_command(
     task: str | None = None,
     text_column: TextColumns = (),
     label_column: LabelColumn = None,
+    input_format: LabelledFormat = "auto",
+    on_error: BadRowsOption = "stop",
     tokenizer: VocabularyFolder = None,
     max_length: int | None = None,
     quick: bool = False,
@@ -79,6 +81,8 @@ def doctor_command(
         task=task,
         text=text_column,
         label=label_column,
+        input_format=input_format,
+        on_error=on_error,
         tokenizer=tokenizer,
         max_length=max_length,
         quick=quick,

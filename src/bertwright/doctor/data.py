@@ -16,17 +16,12 @@ from bertwright.doctor.findings import Finding, Level, name_list, refused
 from bertwright.errors import InputError
 from bertwright.finetuning.baselines import text_baselines
 from bertwright.model.folder import SavedModel
+from bertwright.tables.bad_rows import is_blank
 from bertwright.tasks.classification.encoding import encode
-from bertwright.tasks.classification.examples import (
-    TextExamples,
-    dev_files,
-    learn,
-    read_examples,
-    split_dev,
-    text_key,
-    train_file,
-)
+from bertwright.tasks.classification.examples import TextExamples, dev_files, read_examples, read_training, train_file
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.classification.split import split_dev, text_key
+from bertwright.tasks.spec import alike_labels
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 _MAJORITY: Final = 0.8
@@ -55,11 +50,13 @@ def check_data(task: ClassificationTask, path: Path) -> tuple[Data | None, list[
     """Read and check train and the dev tables; a dev table that cannot be read is one more error."""
     try:
         file = train_file(path)
-        task = learn(task, file)
-        train = read_examples(task, file)
+        task, train = read_training(task, file)
         files = dev_files(task, path) if path.is_dir() else {}
     except (InputError, OSError) as error:
-        advice = "correct the file or the names of the columns (--task, --text-column, --label-column)"
+        advice = (
+            "correct the file or the options that describe it (--task, --text-column, --label-column, --input-format); "
+            "--on-error skip leaves bad rows out"
+        )
         return None, [refused("data", "reads", error=error, advice=advice)]
     columns = f"{' and '.join(task.text)} → {task.label}"
     findings = [_finding("reads", "ok", len(train), f"{file}: {len(train):,} rows, {columns}")]
@@ -74,7 +71,15 @@ def check_data(task: ClassificationTask, path: Path) -> tuple[Data | None, list[
         advice = "nothing: finetune keeps a tenth of train for validation; with dev.tsv beside train it uses that"
         findings.append(_finding("dev", "note", 0, "there is no dev file", advice))
     data = Data(task, train, dev)
-    return data, [*findings, *label_findings(data), *text_findings(data)]
+    left_out = [bad_rows(part) for part in (train, *dev.values()) if part.left_out]
+    return data, [*findings, *left_out, *label_findings(data), *text_findings(data)]
+
+
+def bad_rows(part: TextExamples) -> Finding:
+    """Return the numbers of the rows of a table that `--on-error skip` left out."""
+    by_reason = ", ".join(f"{count:,} {reason}" for reason, count in part.left_out.items())
+    advice = "correct these rows, or give finetune and evaluate --on-error skip too"
+    return _finding("bad rows", "warning", dict(part.left_out), f"{part.source}: left out: {by_reason}", advice)
 
 
 def label_findings(data: Data) -> Iterator[Finding]:
@@ -96,6 +101,7 @@ def label_findings(data: Data) -> Iterator[Finding]:
         advice = f"{accuracy}: judge by macro_f1, or by f1 of the others"
         yield common_labels(counts, len(data.train), advice=advice)
     yield rare(counts)
+    yield alike(counts)
     for name, part in data.dev.items():
         assert part.targets is not None
         yield unseen(counts, name, labels=[name for labels in label_sets(data.task, part.targets) for name in labels])
@@ -136,6 +142,15 @@ def rare(counts: Mapping[str, int]) -> Finding:
     return _finding("rare labels", "warning", few, f"fewer than {_FEWEST} rows: {name_list(few, 6)}", advice)
 
 
+def alike(counts: Mapping[str, int]) -> Finding:
+    """Return the labels that differ only in case or blanks."""
+    groups = alike_labels(counts)
+    if not groups:
+        return _finding("alike labels", "ok", [], "no two labels differ only in case or blanks")
+    advice = "correct the table where one label is meant: these are different labels"
+    return _finding("alike labels", "warning", groups, f"differ only in case or blanks: {'; '.join(groups)}", advice)
+
+
 def unseen(counts: Mapping[str, int], name: str, *, labels: Sequence[str]) -> Finding:
     """Return the labels of a dev table that no row of train has."""
     missing = Counter(label for label in labels if not counts[label])
@@ -174,7 +189,7 @@ def empty(parts: Sequence[TextExamples]) -> Finding:
         part.location(row)
         for part in parts
         for row in range(len(part))
-        if not all(side.strip() for side in _sides(part, row))
+        if any(is_blank(side) for side in _sides(part, row))
     ]
     if not bare:
         return _finding("empty texts", "ok", 0, "none")

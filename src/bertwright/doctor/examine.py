@@ -17,9 +17,11 @@ from bertwright.doctor.training import classifier_findings, masked_lm_finding, p
 from bertwright.errors import InputError, RunFailed
 from bertwright.model.config import attends_both_ways, encoder_shape, size_config
 from bertwright.model.folder import SavedModel
+from bertwright.tables.bad_rows import BadRowPolicy
+from bertwright.tables.files import InputFormat
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns
 from bertwright.tasks.kinds import task_of
-from bertwright.tasks.spec import TaskSpec, get_spec
+from bertwright.tasks.spec import TaskSpec, get_spec, with_reading
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.wordpiece import Tokenizer
@@ -47,6 +49,8 @@ class Request:
     tokenizer: Path | None = None
     max_length: int | None = None
     quick: bool = False
+    input_format: InputFormat = "auto"
+    on_error: BadRowPolicy = "stop"
 
     @property
     def only_data(self) -> bool:
@@ -72,8 +76,12 @@ def _refuse_contradictions(request: Request) -> None:
     if request.task is not None and not isinstance(get_spec(request.task), ClassificationTask):
         raise InputError(f"--task {request.task}: {_ONLY_TABLES}; leave --data out, or name the task of a table")
     with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
-    if request.data is None and (request.text or request.label or request.task is not None):
-        raise InputError("--task, --text-column and --label-column describe --data PATH, and it is missing: give it")
+    describes_data = request.text or request.label or request.input_format != "auto" or request.on_error != "stop"
+    if request.data is None and (describes_data or request.task is not None):
+        raise InputError(
+            "--task, --text-column, --label-column, --input-format and --on-error describe --data PATH, and it is "
+            "missing: give it"
+        )
     if request.max_length is not None and request.max_length < 8:
         raise InputError(f"--max-length: expected 8 or more, got {request.max_length}")
 
@@ -219,13 +227,19 @@ class Examination:
         """Return the task of the table: the named task and columns, the rest from the model's own task."""
         request, task = self.request, self.model_task()
         if not isinstance(task, ClassificationTask) or request.task not in (None, task.name):
-            return with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
+            return self.as_requested(get_task(request.task or _ANY))
         with suppress(InputError):  # the task may be defined in a module that is absent; the data bring the labels then
             named = get_task(task.name)
             task = (
                 named.model_copy(update={"text": task.text, "label": task.label}) if named.kind == task.kind else task
             )
-        return with_columns(task, text=request.text, label=request.label)
+        return self.as_requested(task)
+
+    def as_requested(self, task: ClassificationTask) -> ClassificationTask:
+        """Return the task with the columns, the format and the treatment of bad rows that the options name."""
+        request = self.request
+        task = with_columns(task, text=request.text, label=request.label)
+        return with_reading(task, input_format=request.input_format, on_error=request.on_error)
 
     def other_task(self) -> str | None:
         """Return the model's task where it is not one of sentences and pairs, and no option describes a table."""

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from bertwright.errors import InputError, MissingExtra
 from bertwright.tasks.classification.encoding import score_values
-from bertwright.tasks.classification.examples import TextExamples, split_dev
+from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.classification.split import split_dev
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.spec import TaggingTask, score_tags
 

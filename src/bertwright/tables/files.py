@@ -2,7 +2,6 @@
 
 import lzma
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import IO, Final, Literal
 
 from bertwright.errors import InputError
+from bertwright.tables.decoding import is_binary
 from bertwright.text.decompress import MAGIC, open_bytes
 from bertwright.text.parquet import PARQUET_MAGIC
 
@@ -102,7 +102,7 @@ def open_file(path: Path | str, input_format: InputFormat) -> Iterator[tuple[Ite
 
 def _format_of_line(first: bytes) -> Format:
     """Return the format of a pipe with this first line."""
-    if first.startswith(PARQUET_MAGIC) and _is_binary(first):
+    if first.startswith(PARQUET_MAGIC) and is_binary(first):
         return "parquet"
     return "jsonl" if first.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") else "tsv"
 
@@ -136,30 +136,3 @@ def _lines(stream: IO[bytes], path: Path) -> Iterator[bytes]:
         yield from stream
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-
-
-def decode_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
-    """Yield lines as text with their line ends, without a byte order mark.
-
-    Raises InputError, with the line, where a line is not UTF-8, and where the file is Parquet or packed.
-    """
-    for number, raw in enumerate(stream, 1):
-        if number == 1 and _is_binary(raw):
-            magic = {"Parquet": PARQUET_MAGIC, **MAGIC}
-            kind = next(name for name in magic if raw.startswith(magic[name]))
-            raise InputError(
-                f"{source}: expected text, got {kind}; give the file this ending, unpack it, or add --input-format"
-            )
-        try:
-            line = raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(f"{source}:{number}: not UTF-8 text (byte {error.start + 1} of the line)") from None
-        # MRPC's files and others begin with a byte order mark, which is not part of the first column's name.
-        yield line.removeprefix("\ufeff") if number == 1 else line
-
-
-def _is_binary(raw: bytes) -> bool:
-    """Return whether a file with this first line is Parquet or packed: it begins so, and has bytes that no text has."""
-    return raw.startswith((PARQUET_MAGIC, *MAGIC.values())) and bool(
-        re.search(rb"[\x00-\x08\x0e-\x1f\x80-\xff]", raw[:64])
-    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, Final
 
 from bertwright.errors import InputError, shown
+from bertwright.tables.bad_rows import BadRow
 from bertwright.text.parquet import check_text_column, first_line, open_parquet
 
 ROWS: Final = 8192
@@ -37,8 +38,16 @@ class ArrowRows:
     def __iter__(self) -> Iterator[tuple[object, ...]]:
         return zip(*(self.column(index) for index in range(self.table.num_columns)), strict=True)
 
+    def __getitem__(self, rows: slice) -> "ArrowRows":
+        begin, end, _ = rows.indices(len(self))
+        return replace(self, table=self.table.slice(begin, end - begin), begin=self.begin + begin)
+
+    def select(self, rows: Sequence[int]) -> "ArrowRows":
+        """Return these rows, in their order."""
+        return replace(self, table=self.table.take(rows))
+
     def column(self, index: int) -> tuple[object, ...]:
-        """Return the values of a column. Raises InputError, with the row, where a text is not UTF-8."""
+        """Return the values of a column. Raises BadRow where a text is not UTF-8."""
         column = self.table.column(index)
         try:
             return tuple(column.to_pylist())
@@ -48,7 +57,8 @@ class ArrowRows:
                     value.as_py()
                 except UnicodeDecodeError as error:
                     name = self.table.column_names[index]
-                    raise InputError(f"{self.source}: row {row}: '{name}' is not UTF-8 text: {error}") from None
+                    message = f"{self.source}: row {row}: '{name}' is not UTF-8 text: {error}"
+                    raise BadRow("not UTF-8 text", message) from None
             raise
 
     def check_text(self, index: int) -> None:

@@ -7,26 +7,24 @@ line; no row is left out without a message. A table is read at once, or in block
 `column_names` and `column_values` read the columns of a table in memory, of pandas, Arrow or a library like them.
 """
 
-import csv
-import json
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar, cast
+from typing import IO, Any, Final, cast
 
 import numpy as np
 
-from bertwright.console import say
-from bertwright.errors import InputError, shown
-from bertwright.tables.files import Format, InputFormat, decode_lines, open_file, source_name
-from bertwright.tables.json_values import float_of_json
+from bertwright.errors import InputError
+from bertwright.tables.bad_rows import BadRow
+from bertwright.tables.cells import Row, csv_cells, decoded_cells, read_cells, separator_hint, tsv_cells, without_gaps
+from bertwright.tables.decoding import decode_lines, undecoded
+from bertwright.tables.files import Format, InputFormat, open_file, source_name
+from bertwright.tables.json_objects import json_object
 from bertwright.tables.parquet import ArrowRows, read_arrow_rows
+from bertwright.text.decompress import is_undecoded
+from bertwright.text.document import OnError, raise_error
 
-Row = TypeVar("Row")
 BLOCK_ROWS: Final = 16_384
 """Largest number of rows in a block."""
 
@@ -85,16 +83,25 @@ class Table:
         for row, cell in enumerate(cells):
             if not isinstance(cell, str):
                 value = "null" if cell is None and self.format == "parquet" else repr(cell)
-                raise InputError(f"{self.location(row)}: expected a text in '{name}', got {value}")
+                raise BadRow("without a text", f"{self.location(row)}: expected a text in '{name}', got {value}")
         return cast(tuple[str, ...], tuple(cells))
+
+    def part(self, begin: int, end: int) -> "Table":
+        """Return the rows from `begin` to before `end`."""
+        return replace(self, rows=self.rows[begin:end], lines=self.lines[begin:end])
+
+    def select(self, rows: Sequence[int]) -> "Table":
+        """Return these rows, in their order."""
+        lines = [self.lines[row] for row in rows]
+        if isinstance(self.rows, ArrowRows):
+            return replace(self, rows=self.rows.select(rows), lines=lines)
+        return replace(self, rows=tuple(self.rows[row] for row in rows), lines=lines)
 
     def _index(self, name: str) -> int:
         indices = [index for index, column in enumerate(self.columns) if column == name]
         if len(indices) != 1:
             problem = "there are several columns" if indices else "there is no column"
-            # A csv file from a pipe is read as a tsv file of one column.
-            is_csv = self.format == "tsv" and len(self.available) == 1 and "," in self.available[0]
-            hint = " (with commas between them? add --input-format csv)" if is_csv else ""
+            hint = "" if indices else separator_hint(self.format, self.available)
             raise InputError(f"{self.source}: {problem} '{name}'; the columns are: {', '.join(self.available)}{hint}")
         return indices[0]
 
@@ -114,9 +121,11 @@ def read_table(
     headerless: Sequence[str] = (),
     broken_rows: int = 0,
     format: InputFormat = "auto",
+    on_error: OnError = raise_error,
 ) -> Table:
     """Read a whole table; the parameters and errors are those of `open_table`."""
-    with open_table(path, columns=columns, headerless=headerless, broken_rows=broken_rows, format=format) as opened:
+    options: Any = {"headerless": headerless, "broken_rows": broken_rows, "format": format, "on_error": on_error}
+    with open_table(path, columns=columns, **options) as opened:
         return next(opened.blocks(None))
 
 
@@ -128,6 +137,7 @@ def open_table(
     headerless: Sequence[str] = (),
     broken_rows: int = 0,
     format: InputFormat = "auto",
+    on_error: OnError = raise_error,
 ) -> Iterator[OpenTable]:
     """Open a table; "-" is standard input. Its first bytes say that it is Parquet or JSON lines; else it is tsv.
 
@@ -137,6 +147,8 @@ def open_table(
     broken_rows  number of rows of the wrong width that may be left out, each with a message: published files have some
     format       format of the file; "auto" goes by the name's ending. With "lines", each line is a cell of the only
                  column in `headerless`.
+    on_error     function that is called with the BadRow of each row that cannot be read; if it returns, the row is left
+                 out
 
     Raises InputError, with file and line, for a missing file, an unknown ending, text that is not UTF-8, broken
     compression, quoting or JSON, a row of the wrong width, and a table without rows.
@@ -147,26 +159,57 @@ def open_table(
 
         def blocks(most: int | None) -> Iterator[Table]:
             table = None
+            names: Sequence[str] = ()
             cells: Iterator[tuple[int, list[str]]]
             if table_format == "parquet":
                 tables = _tables_of_arrow(cast(IO[bytes], stream), source, keep, most)
             else:
-                meter = _Meter(decode_lines(stream, source))
+                meter = _Meter(decode_lines(stream, source, strict=False))
                 if format == "lines":
                     cells = ((number, [line.rstrip("\r\n")]) for number, line in enumerate(meter, 1))
+                    cells = decoded_cells(cells, source, on_error)
                     tables = _tables_of_cells((True, list(headerless), cells), source, table_format, keep, meter, most)
                 elif table_format == "jsonl":
-                    tables = _tables_of_objects(meter, source, keep, most)
+                    tables = _tables_of_objects(meter, source, keep, most, on_error)
                 else:
-                    cells = _tsv_cells(meter) if table_format == "tsv" else _csv_cells(meter, source)
-                    parts = _read_cells(cells, source=source, headerless=headerless, broken_rows=broken_rows)
+                    cells = tsv_cells(meter) if table_format == "tsv" else csv_cells(meter, source, on_error)
+                    options: Any = {"headerless": headerless, "broken_rows": broken_rows, "on_error": on_error}
+                    parts = read_cells(cells, source=source, format=table_format, **options)
+                    names = parts[1]
                     tables = _tables_of_cells(parts, source, table_format, keep, meter, most)
             for table in tables:
                 yield table
             if table is None:
-                raise InputError(f"{source}: holds no rows")
+                raise InputError(f"{source}: holds no rows{separator_hint(table_format, names)}")
 
         yield OpenTable(table_format, blocks)
+
+
+def usable_rows(table: Table, check: Callable[[Table], object], on_error: OnError) -> Table:
+    """Return the table without the rows for which `check` raises BadRow; `on_error` is called with the error of each.
+
+    Rows are checked together. Where the check fails, each half is checked by itself.
+    """
+    kept: list[int] = []
+
+    def search(begin: int, end: int) -> None:
+        part = table.part(begin, end)
+        try:
+            check(part)
+        except BadRow as error:
+            if end - begin == 1:
+                on_error(error)
+                return
+            middle = (begin + end) // 2
+            search(begin, middle)
+            search(middle, end)
+        else:
+            kept.extend(range(begin, end))
+
+    search(0, len(table))
+    if not kept:
+        raise InputError(f"{table.source}: holds no rows that can be used")
+    return table if len(kept) == len(table) else table.select(kept)
 
 
 def add_columns(table: Table, columns: Mapping[str, Sequence[object]]) -> Table:
@@ -211,67 +254,6 @@ def _blocks(rows: Iterable[Row], meter: _Meter, most: int | None) -> Iterator[li
         yield block
 
 
-def _tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, 1):
-        yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
-
-
-def _csv_cells(lines: Iterator[str], source: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(sys.maxsize)  # the default, for the whole process, is 131,072 characters a cell
-    reader = csv.reader(lines, strict=True)
-    while True:
-        begin = reader.line_num + 1
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise InputError(f"{source}:{begin}: not valid csv: {error}") from None
-        yield begin, cells or [""]
-
-
-def _read_cells(
-    cells: Iterator[tuple[int, list[str]]], *, source: str, headerless: Sequence[str], broken_rows: int
-) -> tuple[bool, list[str], Iterator[tuple[int, list[str]]]]:
-    """Return (has a header line, names of the columns, numbered rows of the right width)."""
-    first = next(cells, None)
-    if first is None:
-        raise InputError(f"{source}: is empty")
-    header = not headerless or any(cell in headerless for cell in first[1])
-    names = first[1] if header else list(headerless)
-    rest = cells if header else chain([first], cells)
-    if len(names) > 1:
-        rest = _no_gaps(rest, source)
-    return header, names, _right_width(rest, names, source=source, broken_rows=broken_rows)
-
-
-def _right_width(
-    cells: Iterable[tuple[int, list[str]]], names: Sequence[str], *, source: str, broken_rows: int
-) -> Iterator[tuple[int, list[str]]]:
-    for number, row in cells:
-        if len(row) == len(names):
-            yield number, row
-            continue
-        problem = f"{source}:{number}: expected a row of {len(names)} columns, got {len(row)}"
-        if not broken_rows:
-            semicolons = "; a csv file has commas between its columns" if len(names) == 1 and ";" in names[0] else ""
-            raise InputError(f"{problem} (columns: {', '.join(names)}){semicolons}")
-        broken_rows -= 1
-        say(f"{problem}; left out, because the published file is broken here")
-
-
-def _no_gaps(rows: Iterable[tuple[int, Row]], source: str) -> Iterator[tuple[int, Row]]:
-    """Yield rows without the empty lines after the last one. Raises InputError for an empty line between rows."""
-    empty = 0
-    for number, row in rows:
-        if row in ([""], ""):
-            empty = empty or number
-        elif empty:
-            raise InputError(f"{source}:{empty}: expected a row, got an empty line")
-        else:
-            yield number, row
-
-
 def _tables_of_cells(
     parts: tuple[bool, list[str], Iterator[tuple[int, list[str]]]],
     source: str,
@@ -295,11 +277,23 @@ def _tables_of_cells(
         )
 
 
-def _tables_of_objects(meter: _Meter, source: str, keep: frozenset[str] | None, most: int | None) -> Iterator[Table]:
+def _objects(lines: Iterable[str], source: str, on_error: OnError) -> Iterator[tuple[int, dict[str, object]]]:
+    numbered = ((number, line.strip()) for number, line in enumerate(lines, 1))
+    for number, line in without_gaps(numbered, source, on_error):
+        location = f"{source}:{number}"
+        try:
+            if is_undecoded(line):
+                raise undecoded(line, location)
+            yield number, json_object(line, location)
+        except BadRow as error:
+            on_error(error)
+
+
+def _tables_of_objects(
+    meter: _Meter, source: str, keep: frozenset[str] | None, most: int | None, on_error: OnError
+) -> Iterator[Table]:
     available: dict[str, None] = {}  # all fields so far, in the order of the file
-    numbered = _no_gaps(((number, line.strip()) for number, line in enumerate(meter, 1)), source)
-    objects = ((number, json_object(line, f"{source}:{number}")) for number, line in numbered)
-    for block in _blocks(objects, meter, most):
+    for block in _blocks(_objects(meter, source, on_error), meter, most):
         for _, fields in block:
             available.update(dict.fromkeys(fields))
         columns = tuple(name for name in available if keep is None or name in keep)
@@ -327,41 +321,6 @@ def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None
                 available=names,
                 between=": row ",
             )
-
-
-def names_once(location: str) -> Callable[[list[tuple[str, object]]], dict[str, object]]:
-    """Return a function that makes an object of (name, value) pairs and raises InputError for a name that is repeated.
-
-    The parser of the standard library would keep the last of the values.
-    """
-
-    def to_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        fields = dict(pairs)
-        if len(fields) < len(pairs):
-            twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-            raise InputError(f"{location}: '{shown(twice)}' is there twice in one object; names must differ")
-        return fields
-
-    return to_object
-
-
-def json_object(line: str, location: str) -> dict[str, object]:
-    """Return the object in a line of JSON. Raises InputError, which begins with `location`, for anything else."""
-    try:
-        fields = json.loads(line, object_pairs_hook=names_once(location), parse_float=float_of_json(location))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{location}: not valid JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise InputError(f"{location}: expected one object {{…}} a line, got a JSON {type(fields).__name__}")
-    # Half of a surrogate pair is valid in JSON as an escape, but cannot be tokenised or written as UTF-8.
-    if "\\ud" in line.lower():
-        try:
-            json.dumps(fields, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise InputError(
-                f"{location}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text"
-            ) from None
-    return fields
 
 
 def column_names(table: Any) -> list[Any] | None:

@@ -1,13 +1,17 @@
 """task name → task. Base class of the task specifications; each kind of task adds its own fields. Imports no torch."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, Self, TypeVar
 
 from pydantic import Field, ValidationError
 
 from bertwright.config import Positive, Settings
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.registry import find, get
+from bertwright.tables.bad_rows import BadRowPolicy
+from bertwright.tables.files import InputFormat
 
 LABELS_SHOWN: Final = 20
 """Number of labels that an error message lists at most."""
@@ -19,8 +23,17 @@ class TaskSpec(Settings):
     settable: ClassVar[tuple[str, ...]] = ()
     """Names of the settings that a user may change for one run with `--task-setting NAME=VALUE`."""
 
+    formats: ClassVar[tuple[InputFormat, ...]] = ("csv", "tsv", "jsonl", "parquet")
+    """Formats of labelled files that `--input-format` may name."""
+    has_tables: ClassVar[bool] = True
+    """True where the labelled files are tables, of which `--on-error skip` leaves out single rows."""
+
     name: str
     max_length: Positive = Field(default=128, exclude=True)  # the run's settings hold the one that was used
+
+    # How the labelled files of a run are read; no part of the task of a model.
+    input_format: InputFormat = Field(default="auto", exclude=True)
+    on_error: BadRowPolicy = Field(default="stop", exclude=True)
 
     def refuse_change(self, changed: Self) -> None:
         """Raise ValueError where the settings of `changed` make it another kind of task."""
@@ -62,6 +75,38 @@ def with_settings(task: TaskT, assignments: Sequence[str]) -> TaskT:
             raise InputError(f"--task-setting {text}: {error}") from None
         task = changed
     return task
+
+
+def with_reading(task: TaskT, *, input_format: InputFormat, on_error: BadRowPolicy) -> TaskT:
+    """Return the task with the format of its labelled files, and the treatment of rows that cannot be used."""
+    if input_format not in ("auto", *task.formats):
+        raise InputError(f"--input-format {input_format}: for {task.name} it is one of auto, {', '.join(task.formats)}")
+    if on_error == "skip" and not task.has_tables:
+        raise InputError(
+            f"--on-error skip: leaves out rows of tables, and {task.name} has none; correct the file, and leave the "
+            "option out"
+        )
+    return task.model_copy(update={"input_format": input_format, "on_error": on_error})
+
+
+def alike_labels(counts: Mapping[str, int]) -> list[str]:
+    """Return groups of labels that differ only in case or blanks, such as "'Pos' (3 rows), 'pos' (1 row)".
+
+    counts   number of rows by label, as the file writes it
+    """
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for label, count in counts.items():
+        groups[" ".join(label.casefold().split())].append(f"'{label}' ({count:,} {'row' if count == 1 else 'rows'})")
+    return [", ".join(group) for group in groups.values() if len(group) > 1]
+
+
+def say_alike_labels(source: str, counts: Mapping[str, int]) -> None:
+    """Print the labels of a training file that differ only in case or blanks."""
+    if alike := alike_labels(counts):
+        say(
+            f"{source}: labels differ only in case or blanks: {'; '.join(alike[:LABELS_SHOWN])}; blanks at the ends of "
+            "a label are not read, all else makes another label; correct the file where one label is meant"
+        )
 
 
 def listed_labels(labels: Sequence[str]) -> str:

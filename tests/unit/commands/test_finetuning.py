@@ -6,6 +6,7 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.text.wordpiece import train_wordpiece
+from tests.support.commands import run_json
 
 
 @pytest.fixture
@@ -54,3 +55,31 @@ def test_which_file_is_trained_on_is_reported_once(working_folder: Path, capsys:
     stderr = capsys.readouterr().err
     assert stderr.count("training on codah-train.csv") == 1
     assert stderr.count("no dev file; a tenth of the rows") == 1
+
+
+def test_a_dirty_table_under_another_name_is_trained_measured_and_checked(
+    working_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The hints of the messages name options that finetune, evaluate and doctor have."""
+    rows = Path("rows.tsv").read_text("utf-8")
+    Path("rows.dat").write_bytes(rows.encode() + b"no label\t\n\t\ncaf\xe9\ta\n")
+    tune, evaluate = f"finetune classify --data rows.dat {TUNE}", "evaluate classify --model run --data rows.dat"
+    check = "doctor --quick --data rows.dat"
+    assert run_line(tune) == 2
+    assert "rows.dat: not a table's name" in (error := capsys.readouterr().err)
+    assert "or add --input-format" in error
+    assert run_line(f"{tune} --input-format tsv") == 2
+    assert "rows.dat:28: not UTF-8 text (byte 4 of the cell)" in capsys.readouterr().err
+    assert run_line(f"{check} --input-format tsv") == 1
+    assert "rows.dat:28: not UTF-8 text" in capsys.readouterr().out
+    assert run_line("doctor --quick --input-format tsv") == 2
+    assert "describe --data PATH, and it is missing" in capsys.readouterr().err
+    reading = "--input-format tsv --on-error skip"
+    counts = "3 rows are left out: 1 not UTF-8 text, 1 without a label, 1 without a text"
+    assert run_line(f"{tune} {reading}") == 0
+    assert counts in capsys.readouterr().err
+    measured, _ = run_json(capsys, *f"{evaluate} {reading}".split())
+    assert (measured["examples"], measured["left_out"]) == (24, 3)
+    checked, _ = run_json(capsys, *f"{check} {reading}".split())
+    (finding,) = [finding for finding in checked["findings"] if finding["name"] == "bad rows"]
+    assert (finding["level"], finding["value"]["without a label"], sum(finding["value"].values())) == ("warning", 1, 3)

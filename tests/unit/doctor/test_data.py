@@ -157,7 +157,9 @@ def test_healthy_data_have_nothing_wrong(tmp_path: Path) -> None:
         ([*healthy_rows(), *healthy_rows()[:6]], {"duplicates": "warning"}),
         ([*healthy_rows(), (healthy_rows()[0][0].upper(), "bad")], {"duplicates": "note", "contradictions": "warning"}),
         ([*healthy_rows(), ("   ", "good")], {"empty texts": "warning"}),
+        ([*healthy_rows(), ("\u200b", "good")], {"empty texts": "warning"}),
         ([*healthy_rows(), ("a b c", "ugly")], {"rare labels": "warning"}),
+        ([*healthy_rows(), *[(f"a b {n}", "Good") for n in range(5)]], {"alike labels": "warning"}),
         ([(text, "good") for text, _ in healthy_rows()] + healthy_rows(12, seed=1)[1::2], {"labels": "note"}),
     ],
 )

@@ -570,7 +570,7 @@ def test_two_texts_need_two_segments(tmp_path: Path, pieces: list[str]) -> None:
             import_model(str(tmp_path / kind), tmp_path / "own", text=text)
     import_model(str(tmp_path / kind), tmp_path / "own")
     assert len(load(tmp_path / "own")(["a text"])) == 1
-    (tmp_path / "train.tsv").write_text("a\tb\tlabel\n" + "x\ty\t0\nv\tw\t1\n" * 9, "utf-8")
+    (tmp_path / "train.tsv").write_text("a\tb\tlabel\n" + "x\ty\t0\nv\tw\t1\nu\tw\t1\n" * 9, "utf-8")
     task = CLASSIFY.model_copy(update={"text": ("a", "b")})
     settings = FinetuneSettings(epochs=3, batch_size=32, max_length=32)
     with pytest.raises(InputError, match="classify: reads two texts"):

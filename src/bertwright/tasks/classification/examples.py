@@ -4,13 +4,12 @@ This module finds the tables of a folder and checks every row. The labels, their
 numbers come from the training table.
 """
 
-import hashlib
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
@@ -19,22 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.console import say
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
+from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
 from bertwright.tables.files import only_file, table_stem
-from bertwright.tables.reader import Table, read_table
+from bertwright.tables.reader import Table, read_table, usable_rows
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.spec import SEPARATOR, ClassificationTask
-from bertwright.tasks.spec import listed_labels
+from bertwright.tasks.spec import listed_labels, say_alike_labels
+from bertwright.text.document import OnError, raise_error
 
 FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 OTHER_DEV: Final = ("valid", "val", "validation")
 """Other names of the validation table."""
-NUM_BINS: Final = 10  # number of groups of a regression's targets from which validation rows are drawn
 
 
 @dataclass(frozen=True)
 class TextExamples:
-    """N texts or pairs with their targets."""
+    """N texts or pairs with their targets. `left_out` has the numbers of the rows that were left out, by reason."""
 
     texts_a: tuple[str, ...]
     texts_b: tuple[str, ...] | None
@@ -42,6 +42,7 @@ class TextExamples:
     source: str
     lines: tuple[int, ...]
     between: str = ":"  # as in Table
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.texts_a)
@@ -107,21 +108,6 @@ def named_table(data: Path, names: Sequence[str]) -> Path | None:
     return only_file(data, paths)
 
 
-def split_rows(
-    texts: Sequence[str], source: str, *, fraction: float = 0.1, seed: int = 0
-) -> tuple[list[int], list[int]]:
-    """Return the row numbers (train, validation) of texts without labels; equal texts are all in one of the two."""
-    groups: dict[str, list[int]] = {}
-    for row, text in enumerate(texts):
-        groups.setdefault(" ".join(text.casefold().split()), []).append(row)
-    if len(groups) < 2:
-        raise InputError(f"{source}: expected at least two different texts, to split off validation rows")
-    order = sorted(groups, key=lambda key: _shuffled(key, seed))
-    chosen = order[: max(1, round(fraction * len(order)))]
-    dev = sorted(row for key in chosen for row in groups[key])
-    return sorted(set(range(len(texts))) - set(dev)), dev
-
-
 def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
     """Return the task with values from the training table: labels in natural order, or mean and deviation of numbers.
 
@@ -135,10 +121,11 @@ def learn(task: ClassificationTask, path: Path) -> ClassificationTask:
 
 def read_training(task: ClassificationTask, path: Path) -> tuple[ClassificationTask, TextExamples]:
     """Read the training table once; return the task as `learn`, and the examples as `read_examples`."""
-    _refuse_label_as_text(task, path)
-    table = _read(task, path, [*task.text, task.label])
-    task = _learn(task, table)
-    return task, examples_of(task, table)
+    with bad_rows_of(path, task.on_error) as bad_rows:
+        table = _read_labelled(task, path, bad_rows.add)
+        learned = _learn(task, table)
+        examples = examples_of(learned, table)
+    return learned, replace(examples, left_out=dict(bad_rows.counts))
 
 
 def _learn(task: ClassificationTask, table: Table) -> ClassificationTask:
@@ -147,11 +134,7 @@ def _learn(task: ClassificationTask, table: Table) -> ClassificationTask:
     if task.labels:
         return task
     several = task.kind == "multilabel"
-    rows = enumerate(table.column(task.label))
-    if several:
-        cells = [label for row, cell in rows for label in _label_texts(cell, task.label, table, row)]
-    else:
-        cells = [_label_text(cell, task.label, table, row) for row, cell in rows]
+    cells = [label for labels in _labels(task, table) for label in labels]
     labels = sorted(set(cells), key=natural)
     if len(labels) < (1 if several else 2):
         content = f"only the label '{labels[0]}'" if labels else "no label"
@@ -164,6 +147,7 @@ def _learn(task: ClassificationTask, table: Table) -> ClassificationTask:
             f"{table.source}: expected labels in column '{task.label}', got {len(labels)} different values in "
             f"{len(cells)} {'places' if several else 'rows'}; set --label-column"
         )
+    say_alike_labels(table.source, _spellings(task, table))
     return task.model_copy(update={"labels": tuple(labels)})
 
 
@@ -178,10 +162,11 @@ def read_examples(task: ClassificationTask, path: Path | str, *, require_label: 
 
     Raises InputError with file and line for a missing column or cell or an unknown label.
     """
-    if require_label:
-        _refuse_label_as_text(task, path)
-    columns = [*task.text, task.label] if require_label else list(task.text)
-    return examples_of(task, _read(task, path, columns), require_label=require_label)
+    if not require_label:
+        return examples_of(task, _read(task, path, task.text), require_label=False)
+    with bad_rows_of(path, task.on_error) as bad_rows:
+        examples = examples_of(task, _read_labelled(task, path, bad_rows.add))
+    return replace(examples, left_out=dict(bad_rows.counts))
 
 
 def examples_of(task: ClassificationTask, table: Table, *, require_label: bool = True) -> TextExamples:
@@ -197,47 +182,6 @@ def examples_of(task: ClassificationTask, table: Table, *, require_label: bool =
     )
 
 
-def split_dev(examples: TextExamples, *, fraction: float = 0.1, seed: int = 0) -> tuple[TextExamples, TextExamples]:
-    """Return (train, validation) with `fraction` of the rows of every label for validation.
-
-    Equal texts are all in one of the two; texts that differ only in case and blanks count as equal. The choice depends
-    on the seed, the labels and the texts, not on the order of the rows. Raises InputError for fewer than two different
-    texts.
-    """
-    groups: dict[str, list[int]] = {}
-    for row in range(len(examples)):
-        groups.setdefault(text_key(examples, row), []).append(row)
-    if len(groups) < 2:
-        raise InputError(f"{examples.source}: expected at least two different texts, to split off validation rows")
-    strata = _strata(examples)
-    order = sorted(groups, key=lambda key: (strata[groups[key][0]], _shuffled(key, seed)))
-    # `missing` is the number of rows that validation should have by now and has not. A group of equal texts is chosen
-    # when `missing` has reached its size, so that many equal rows do not fill validation. The last group of a label is
-    # never chosen, because train needs every label.
-    missing, chosen = 0.5, set[str]()
-    has_labels = examples.targets is not None and not np.issubdtype(examples.targets.dtype, np.floating)
-    groups_left = Counter(strata[rows[0]] for rows in groups.values())
-    for key in order:
-        stratum = strata[groups[key][0]]
-        missing += fraction * len(groups[key])
-        is_last = has_labels and groups_left[stratum] == 1
-        if missing >= len(groups[key]) and len(chosen) < len(groups) - 1 and not is_last:
-            missing -= len(groups[key])
-            groups_left[stratum] -= 1
-            chosen.add(key)
-    if not chosen:
-        chosen = {min(order, key=lambda key: len(groups[key]))}
-    dev = sorted(row for key in chosen for row in groups[key])
-    train = sorted(row for key in order if key not in chosen for row in groups[key])
-    return examples.select(train), examples.select(dev)
-
-
-def text_key(examples: TextExamples, row: int) -> str:
-    """Return the texts of a row in lower case with single blanks: equal keys mean equal texts."""
-    sides = [examples.texts_a[row]] if examples.texts_b is None else [examples.texts_a[row], examples.texts_b[row]]
-    return "\n".join(" ".join(side.casefold().split()) for side in sides)
-
-
 def _refuse_label_as_text(task: ClassificationTask, path: Path | str) -> None:
     """Raise InputError where the label column is also a text column."""
     if task.label in task.text:
@@ -246,8 +190,46 @@ def _refuse_label_as_text(task: ClassificationTask, path: Path | str) -> None:
         )
 
 
-def _read(task: ClassificationTask, path: Path | str, columns: Sequence[str]) -> Table:
-    return read_table(path, columns=columns, headerless=task.columns, broken_rows=task.broken_rows)
+def _read(task: ClassificationTask, path: Path | str, columns: Sequence[str], on_error: OnError = raise_error) -> Table:
+    options: Any = {"headerless": task.columns, "broken_rows": task.broken_rows, "format": task.input_format}
+    return read_table(path, columns=columns, on_error=on_error, **options)
+
+
+def _read_labelled(task: ClassificationTask, path: Path | str, on_error: OnError) -> Table:
+    """Return the texts and labels of a table; with `--on-error skip` without the rows that cannot be used."""
+    _refuse_label_as_text(task, path)
+    table = _read(task, path, [*task.text, task.label], on_error)
+    return table if task.on_error == "stop" else usable_rows(table, lambda rows: _check(task, rows), on_error)
+
+
+def _check(task: ClassificationTask, table: Table) -> None:
+    """Raise BadRow for a row without a text or a label, and for a label that the task does not have."""
+    for column in task.text:
+        for row, text in enumerate(table.texts(column)):
+            if is_blank(text):
+                raise BadRow("without a text", f"{table.location(row)}: expected a text in '{column}', got {text!r}")
+    if task.labels or task.kind == "regression":
+        _targets(task, table)
+    else:
+        for _ in _labels(task, table):
+            pass
+
+
+def _labels(task: ClassificationTask, table: Table) -> Iterator[tuple[str, ...]]:
+    """Yield the labels of each row: one, or any number for `multilabel`."""
+    for row, cell in enumerate(table.column(task.label)):
+        if task.kind == "multilabel":
+            yield _label_texts(cell, task.label, table, row)
+        else:
+            yield (_label_text(cell, task.label, table, row),)
+
+
+def _spellings(task: ClassificationTask, table: Table) -> Counter[str]:
+    """Return the number of rows of each label as the table writes it, with the blanks at the ends of a cell."""
+    if task.kind == "multilabel":
+        return Counter(label for labels in _labels(task, table) for label in labels)
+    cells = enumerate(table.column(task.label))
+    return Counter(cell if isinstance(cell, str) else _label_text(cell, task.label, table, row) for row, cell in cells)
 
 
 def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
@@ -263,20 +245,20 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
 
     def known(label: str, row: int) -> int:
         if label not in ids:
-            raise InputError(
+            raise BadRow(
+                "with an unknown label",
                 f"{table.location(row)}: unknown label '{label}' in column '{task.label}'; allowed: "
-                f"{listed_labels(spellings)}"
+                f"{listed_labels(spellings)}",
             )
         return ids[label]
 
     if task.kind == "multilabel":
         applies = np.zeros((len(cells), len(task.labels)), dtype=np.bool_)
-        for row, cell in enumerate(cells):
-            for label in _label_texts(cell, task.label, table, row):
+        for row, labels in enumerate(_labels(task, table)):
+            for label in labels:
                 applies[row, known(label, row)] = True
         return applies
-    labels = (_label_text(cell, task.label, table, row) for row, cell in enumerate(cells))
-    return np.array([known(label, row) for row, label in enumerate(labels)], dtype=np.int64)
+    return np.array([known(label, row) for row, (label,) in enumerate(_labels(task, table))], dtype=np.int64)
 
 
 def _label_text(cell: object, column: str, table: Table, row: int) -> str:
@@ -285,7 +267,7 @@ def _label_text(cell: object, column: str, table: Table, row: int) -> str:
     if isinstance(cell, int) or (isinstance(cell, float) and math.isfinite(cell)):  # NaN means no label
         text = json.dumps(cell)
     if not text:
-        raise InputError(f"{table.location(row)}: expected a label in column '{column}', got {cell!r}")
+        raise BadRow("without a label", f"{table.location(row)}: expected a label in column '{column}', got {cell!r}")
     return text
 
 
@@ -296,21 +278,29 @@ def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str
     """
     if table.format == "jsonl" or (table.format == "parquet" and not isinstance(cell, str)):
         if not isinstance(cell, list):
-            raise InputError(
-                f"{table.location(row)}: expected a list of labels in column '{column}' ([] for none), got {cell!r}"
+            raise BadRow(
+                "without a list of labels",
+                f"{table.location(row)}: expected a list of labels in column '{column}' ([] for none), got {cell!r}",
             )
         parts: list[object] = list(cell)
     else:
         parts = list(str(cell).split(SEPARATOR)) if str(cell).strip() else []
+    if len(parts) > 1 and not all(str(part).strip() for part in parts):
+        raise BadRow(
+            "with an empty label beside another",
+            f"{table.location(row)}: expected labels in column '{column}', got an empty one beside another: "
+            f"{shown(repr(cell))}; take the empty label out",
+        )
     labels = tuple(_label_text(part, column, table, row) for part in parts)
     if len(set(labels)) < len(labels):
         twice = next(label for label in labels if labels.count(label) > 1)
-        raise InputError(f"{table.location(row)}: column '{column}' has the label '{twice}' twice")
+        raise BadRow("with a label twice", f"{table.location(row)}: column '{column}' has the label '{twice}' twice")
     return labels
 
 
 def _number(cell: object, column: str, table: Table, row: int) -> float:
-    error = InputError(f"{table.location(row)}: expected a finite number in column '{column}', got {cell!r}")
+    location = table.location(row)
+    error = BadRow("without a number", f"{location}: expected a finite number in column '{column}', got {cell!r}")
     if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal) or "_" in str(cell):
         raise error
     try:
@@ -337,29 +327,6 @@ def _tables(folder: Path) -> list[Path]:
 
 def _find_table(folder: Path, stem: str) -> Path | None:
     return only_file(folder, [path for path in _tables(folder) if table_stem(path) == stem])
-
-
-def _shuffled(key: str, seed: int) -> bytes:
-    return hashlib.blake2b(f"{seed}\n{key}".encode(), digest_size=16).digest()
-
-
-def _strata(examples: TextExamples) -> list[int]:
-    """Return the group of each row from which validation rows are drawn.
-
-    It is the label, the rarest of several labels, or the tenth of all targets in which a number lies.
-    """
-    targets = examples.targets
-    if targets is None:
-        return [0] * len(examples)
-    if np.issubdtype(targets.dtype, np.integer):
-        return [int(target) for target in targets]
-    if targets.ndim == 2:  # only rare labels could be absent from train or validation
-        counts = np.append(targets.sum(axis=0), len(targets) + 1)  # the last stratum: rows without labels
-        marked = np.column_stack([targets, np.ones(len(targets), dtype=np.bool_)])
-        return [int(stratum) for stratum in np.where(marked, counts, len(targets) + 2).argmin(axis=1)]
-    values, inverse = np.unique(targets, return_inverse=True)
-    below = np.searchsorted(np.sort(targets), values)
-    return [int(stratum) for stratum in (NUM_BINS * below // len(targets))[inverse]]
 
 
 def weigh(task: ClassificationTask, train: TextExamples) -> ClassificationTask:

@@ -39,7 +39,6 @@ from bertwright.tasks.classification.examples import (
     read_examples,
     read_training,
     row_weights,
-    split_dev,
     train_file,
     weigh,
 )
@@ -54,6 +53,7 @@ from bertwright.tasks.classification.model import (
     reads_both_orders,
 )
 from bertwright.tasks.classification.spec import ClassificationTask, with_columns, with_labels, with_texts_of
+from bertwright.tasks.classification.split import split_dev
 from bertwright.tasks.errors import EvaluateRequest, write_errors
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
@@ -274,6 +274,7 @@ def _measured(
         predictions = decode(task, logits[name], rows.location)
         of_file: dict[str, Any] = {**score_values(task, predictions.values, rows.targets), "examples": len(rows)}
         of_file |= score_labels(task, predictions.values, rows.targets)
+        of_file |= {"left_out": sum(rows.left_out.values())} if rows.left_out else {}
         of_file |= assess(task, predictions, rows.targets)
         prefix = "" if len(examples) == 1 else f"{name}."
         metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}

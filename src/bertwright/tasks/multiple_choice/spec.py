@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError, shown
-from bertwright.tables.reader import ABSENT, Table, add_columns, read_table
+from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
+from bertwright.tables.reader import ABSENT, Table, add_columns, read_table, usable_rows
 from bertwright.tasks.classification.encoding import Encoded, encode
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.spec import TaskSpec
@@ -64,7 +65,11 @@ class Choices:
 
 def read_choices(task: ChoiceTask, path: Path | str, *, require_label: bool = True) -> Choices:
     """Read a table of choices. Raises InputError with file and line for an invalid row."""
-    return choices_of(task, read_table(path), require_label=require_label)
+    with bad_rows_of(path, task.on_error) as bad_rows:
+        table = read_table(path, format=task.input_format, on_error=bad_rows.add)
+        if task.on_error == "skip":
+            table = usable_rows(table, lambda rows: choices_of(task, rows, require_label=require_label), bad_rows.add)
+        return choices_of(task, table, require_label=require_label)
 
 
 def choices_of(task: ChoiceTask, table: Table, *, require_label: bool = True) -> Choices:
@@ -73,7 +78,8 @@ def choices_of(task: ChoiceTask, table: Table, *, require_label: bool = True) ->
     contexts, choices = _of_objects(task, table) if as_lists else _of_columns(task, table)
     for row, endings in enumerate(choices):
         if len(endings) < 2:
-            raise InputError(f"{table.location(row)}: expected at least two choices, got {len(endings)}")
+            message = f"{table.location(row)}: expected at least two choices, got {len(endings)}"
+            raise BadRow("with fewer than two choices", message)
     targets = _targets(task, table, [len(endings) for endings in choices]) if require_label else None
     return Choices(tuple(contexts), tuple(choices), targets, table.source, tuple(table.lines))
 
@@ -127,13 +133,14 @@ def _of_columns(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
     choices = []
     for row, cells in enumerate(endings):
         texts = list(cells)
-        while texts and not texts[-1].strip():
+        while texts and is_blank(texts[-1]):
             texts.pop()
         for index, text in enumerate(texts):
-            if not text.strip():
-                raise InputError(
+            if is_blank(text):
+                raise BadRow(
+                    "with an empty choice",
                     f"{table.location(row)}: expected a choice in '{task.ending}{index}', got an empty cell before "
-                    "another choice"
+                    "another choice",
                 )
         choices.append(tuple(f"{begins[row]} {text}".strip() for text in texts))
     return contexts, choices
@@ -145,15 +152,17 @@ def _of_objects(task: ChoiceTask, table: Table) -> tuple[list[str], list[tuple[s
     cells = zip(table.column(context_field), table.column(choices_field), strict=True)
     for row, (context, endings) in enumerate(cells):
         if not isinstance(context, str):
-            raise InputError(f"{table.location(row)}: expected a text in '{context_field}', got {shown(context)}")
+            message = f"{table.location(row)}: expected a text in '{context_field}', got {shown(context)}"
+            raise BadRow("without a text", message)
         if not isinstance(endings, list):
-            raise InputError(
+            message = (
                 f"{table.location(row)}: expected a list of texts in '{choices_field}', got {shown(repr(endings))}"
             )
+            raise BadRow("without a list of choices", message)
         for index, text in enumerate(endings):
-            if not isinstance(text, str) or not text.strip():
+            if not isinstance(text, str) or is_blank(text):
                 position = f"{table.location(row)}: expected a text in '{choices_field}[{index}]'"
-                raise InputError(f"{position}, got {shown(repr(text))}")
+                raise BadRow("with an empty choice", f"{position}, got {shown(repr(text))}")
         contexts.append(context)
         choices.append(tuple(endings))
     return contexts, choices
@@ -164,13 +173,15 @@ def _targets(task: ChoiceTask, table: Table, counts: Sequence[int]) -> NDArray[n
     for row, cell in enumerate(table.column(task.label)):
         text = cell.strip() if isinstance(cell, str) else "" if cell is ABSENT or isinstance(cell, bool) else str(cell)
         if not re.fullmatch("[0-9]{1,9}", text):
-            raise InputError(
+            raise BadRow(
+                "without the number of the right choice",
                 f"{table.location(row)}: expected the number of the right choice in '{task.label}', got "
-                f"{shown(repr(cell))}"
+                f"{shown(repr(cell))}",
             )
         if int(text) >= counts[row]:
-            raise InputError(
-                f"{table.location(row)}: expected a number from 0 to {counts[row] - 1} in '{task.label}', got {text}"
+            raise BadRow(
+                "without the number of the right choice",
+                f"{table.location(row)}: expected a number from 0 to {counts[row] - 1} in '{task.label}', got {text}",
             )
         targets[row] = int(text)
     return targets

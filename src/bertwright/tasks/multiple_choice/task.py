@@ -26,8 +26,9 @@ from bertwright.tables.reader import Table
 from bertwright.tables.writer import PredictRequest, answer_tables
 from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
 from bertwright.tasks.classification.encoding import Encoded
-from bertwright.tasks.classification.examples import named_table, split_rows, train_file
+from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.model import Classifier, TextBatch, padded, predict_logits
+from bertwright.tasks.classification.split import split_rows
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import ready
 from bertwright.tasks.multiple_choice.spec import (

@@ -1,21 +1,28 @@
-"""SQuAD's JSON files → questions with passages and answers (paper §4.2, §4.3: SQuAD 1.1 and 2.0).
+"""SQuAD's files → questions with passages and answers (paper §4.2, §4.3: SQuAD 1.1 and 2.0).
 
-A file has a list `data` of articles; these have `paragraphs`, these have `qas`, and these have `answers`. Every value
-that is read is checked. The functions at the end find the training and the validation file of a folder.
+A file of JSON has a list `data` of articles; these have `paragraphs`, these have `qas`, and these have `answers`. JSON
+lines and Parquet have a question in each row, with the columns of the Hub's SQuAD. Every value that is read is checked.
+The functions at the end find the training and the validation file of a folder.
 """
 
+import io
 import json
 import re
 import sys
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from bertwright.errors import InputError, shown
-from bertwright.tables.files import only_file, open_lines, source_name
-from bertwright.tables.reader import names_once
+from bertwright.tables.bad_rows import is_blank
+from bertwright.tables.decoding import decode_file
+from bertwright.tables.files import InputFormat, only_file, open_lines, source_name
+from bertwright.tables.json_objects import is_cut, names_once
+from bertwright.tables.parquet import read_arrow_rows
 from bertwright.tasks.question_answering.spec import SpanTask, Version
+from bertwright.text.parquet import PARQUET_MAGIC
 
 Answers = Literal["checked", "texts", "ignored"]
 """Ways to read answers.
@@ -24,6 +31,12 @@ checked   the context must have the answer at the character that the file names
 texts     the position is not read, as in the official scripts
 ignored   the answers may be missing
 """
+_COLUMNS: Final = frozenset({"id", "question", "context", "answers", "is_impossible"})
+_ENDINGS: Final = (".json", ".jsonl", ".ndjson", ".parquet")
+_ROWS: Final = (
+    "or JSON lines or Parquet with the columns id, question, context and answers; jq -c '.[]' makes JSON lines of a "
+    "JSON list of such rows"
+)
 FIELD_TYPES: Final[dict[type, str]] = {str: "a text", list: "a list", int: "a number from 0 on"}
 
 
@@ -49,29 +62,46 @@ class Questions:
         return len(self.items)
 
 
-def read_questions(path: Path | str, *, answers: Answers = "checked") -> Questions:
-    """Read a file in SQuAD's layout.
+def read_questions(path: Path | str, *, answers: Answers = "checked", input_format: InputFormat = "auto") -> Questions:
+    """Read a file in SQuAD's layout, or JSON lines or Parquet with the Hub's columns; "-" is standard input.
 
     It is SQuAD 2.0 where `version` begins with 2, where a question has `is_impossible`, and where one has no answers.
-    Raises InputError with the file and the question's id (or its position) for a value that is missing, empty,
-    duplicate, contradictory or of another type.
+    A row without an id has its number as id. Raises InputError with the file and the question's id (or its position)
+    for a value that is missing, empty, duplicate, contradictory or of another type.
     """
-    text = read_text(path)
-    refuse_table(text, str(path))
-    return questions_of(load_json(text, str(path)), str(path), answers=answers)
+    raw, source = _read_bytes(path), source_name(path)
+    if input_format == "parquet" or raw.startswith(PARQUET_MAGIC) or Path(path).suffix == ".parquet":
+        return _of_rows(_parquet_rows(raw, source), source, answers)
+    text = decode_file(raw, source)
+    lines = text.rstrip().split("\n")
+    if not lines[0].strip():
+        raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
+    if text.lstrip()[:1] not in ("{", "["):
+        raise InputError(f"{source}: expected SQuAD's JSON, {_ROWS}")
+    rows = ((f"{source}:{number}", load_json(line, source, line=number)) for number, line in enumerate(lines, 1))
+    if input_format == "jsonl":
+        return _of_rows(rows, source, answers)
+    try:
+        first: Any = json.loads(lines[0])
+    except (ValueError, RecursionError):  # an object over many lines, or invalid JSON, for which load_json raises
+        return questions_of(load_json(text, source), source, answers=answers)
+    fields = first.keys() if isinstance(first, dict) else set()
+    if "data" in fields or (answers != "ignored" and not fields & {"question", "context"}):
+        return questions_of(load_json(text, source), source, answers=answers)
+    return _of_rows(rows, source, answers)
 
 
 def questions_of(raw: Any, source: str, *, answers: Answers = "checked") -> Questions:
     """Return the questions of parsed JSON; version and errors as in `read_questions`."""
     if not isinstance(raw, dict) or not isinstance(raw.get("data"), list):
-        raise InputError(f"{source}: expected SQuAD's layout, an object with a list 'data'")
+        raise InputError(f"{source}: expected SQuAD's layout, an object with a list 'data', {_ROWS}")
     items: dict[str, Question] = {}
     is_two = re.fullmatch(r"[vV]?2(\.[0-9]+)*", str(raw.get("version", ""))) is not None  # a year is not a version
     for entry, context, position in _entries(raw["data"], source):
-        question = _question(entry, context, position, answers, source)
-        if question.id in items:
-            raise InputError(f"{source}: question {question.id}: duplicate id")
-        items[question.id] = question
+        name = text_of(entry, "id", position)
+        if name in items:
+            raise InputError(f"{source}: question {name}: duplicate id")
+        items[name] = _question(entry, context, name, f"{source}: question {name}", answers)
         is_two = is_two or "is_impossible" in entry or entry.get("answers") == []
     if not items:
         raise InputError(f"{source}: expected questions, found none")
@@ -83,24 +113,16 @@ def read_text(path: Path | str) -> str:
 
     Raises InputError where the file is missing, broken or not UTF-8.
     """
-    source = source_name(path)
+    return decode_file(_read_bytes(path), source_name(path))
+
+
+def _read_bytes(path: Path | str) -> bytes:
     if Path(path).is_dir():
-        raise InputError(f"{source}: expected a file, got a folder")
+        raise InputError(f"{path}: expected a file, got a folder")
     if str(path) == "-":
-        raw = sys.stdin.buffer.read()
-    else:
-        with open_lines(Path(path)) as lines:
-            raw = b"".join(lines)
-    try:
-        return raw.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{source}: not UTF-8 text (byte {error.start + 1})") from None
-
-
-def refuse_table(text: str, source: str) -> None:
-    """Raise InputError where the text does not begin like JSON: it may be a table of questions."""
-    if text.lstrip()[:1] not in ("", "{", "["):
-        raise InputError(f"{source}: expected SQuAD's JSON, or JSON lines for prediction")
+        return sys.stdin.buffer.read()
+    with open_lines(Path(path)) as lines:
+        return b"".join(lines)
 
 
 def load_json(text: str, source: str, *, line: int | None = None) -> Any:
@@ -109,7 +131,11 @@ def load_json(text: str, source: str, *, line: int | None = None) -> Any:
     try:
         return json.loads(text, object_pairs_hook=names_once(f"{source}:{line}" if line else source))
     except json.JSONDecodeError as error:
-        raise InputError(f"{source}:{begin + error.lineno - 1}: not valid JSON: {error.msg}") from None
+        unit = "line" if line else "file"
+        cut = f"; the {unit} ends in the middle of its JSON: was it cut short? Copy or download the file again"
+        raise InputError(
+            f"{source}:{begin + error.lineno - 1}: not valid JSON: {error.msg}{cut if is_cut(text, error) else ''}"
+        ) from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"{source}:{begin}: not valid JSON: {error}") from None
 
@@ -117,8 +143,9 @@ def load_json(text: str, source: str, *, line: int | None = None) -> Any:
 def text_of(entry: dict[str, Any], name: str, position: str) -> str:
     """Return a text field that is not blank. Raises InputError with the position for any other value."""
     text = str(_field(entry, name, str, position))
-    if not text.strip():
-        raise InputError(f"{position}: expected a text in '{name}', got an empty one")
+    if is_blank(text):
+        content = f"one without a visible character: {shown(ascii(text))}" if text.strip() else "an empty one"
+        raise InputError(f"{position}: expected a text in '{name}', got {content}")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -139,9 +166,7 @@ def _entries(data: list[Any], source: str) -> Iterator[tuple[dict[str, Any], str
                 yield entry, context, f"{inner}.qas[{row}]"
 
 
-def _question(entry: dict[str, Any], context: str, position: str, answers: Answers, source: str) -> Question:
-    name = text_of(entry, "id", position)
-    position = f"{source}: question {name}"
+def _question(entry: dict[str, Any], context: str, name: str, position: str, answers: Answers) -> Question:
     text = text_of(entry, "question", position)
     if answers == "ignored":
         return Question(name, text, context)
@@ -163,12 +188,41 @@ def _checked_answer(answer: dict[str, Any], context: str, position: str) -> tupl
     if context[first : first + len(text)] == text:
         return text, first
     other = context.find(text)
-    elsewhere = f"the context has it at character {other}" if other >= 0 else "the context does not have it"
+    elsewhere = f"the context has it at character {other}" if other >= 0 else _difference(text, context, first)
     actual = context[first : first + len(text)]
     raise InputError(
         f"{position}: expected the answer '{shown(text)}' at character {first} of its context, "
         f"got '{shown(actual)}'; {elsewhere}"
     )
+
+
+def _difference(text: str, context: str, first: int) -> str:
+    """Return which character differs, and where, if a context has the answer but for white space or normal form."""
+    folded = _folded(text)
+    longest = 4 * len(text) + 8  # a letter has at most three marks in the normal forms of nearly all texts
+    for begin in (first, *range(len(context))):
+        if context[begin : begin + 1].isspace() or not _folded(context[begin : begin + longest]).startswith(folded):
+            continue
+        same = next(
+            (index for index, letter in enumerate(text) if context[begin + index : begin + index + 1] != letter), 0
+        )
+        return (
+            f"the context has it at character {begin}, with other white space or in another Unicode normal form: at "
+            f"character {begin + same} of the context it has {_character(context, begin + same)}, and the answer has "
+            f"{_character(text, same)}; write the answer with the characters of the context"
+        )
+    return "the context does not have it"
+
+
+def _folded(text: str) -> str:
+    """Return a text without the differences of white space and Unicode normal form."""
+    return " ".join(unicodedata.normalize("NFKC", text).split())
+
+
+def _character(text: str, position: int) -> str:
+    """Return the number and the name of a character: U+00A0 (NO-BREAK SPACE)."""
+    letter = text[position : position + 1]
+    return f"U+{ord(letter):04X} ({unicodedata.name(letter, 'a control character')})" if letter else "its end"
 
 
 def _objects(entry: dict[str, Any], name: str, position: str) -> list[dict[str, Any]]:
@@ -218,7 +272,7 @@ def dev_questions_file(task: SpanTask, data: Path, *, needed: bool = False) -> P
 
 def read_labelled(task: SpanTask, path: Path) -> Questions:
     """Return a file's questions with answers. Raises InputError for a file of the other SQuAD version."""
-    questions = read_questions(path)
+    questions = read_questions(path, input_format=task.input_format)
     if questions.version != task.version:
         other = "squad2" if questions.version == "2.0" else "squad1"
         raise InputError(
@@ -228,48 +282,60 @@ def read_labelled(task: SpanTask, path: Path) -> Questions:
     return questions
 
 
-def read_unlabelled(path: Path | str) -> Questions:
-    """Return questions without answers, from SQuAD's layout or from JSON lines {"id", "question", "context"}.
-
-    "-" is standard input. The id of a line without an id is its number. Raises InputError as `read_questions`.
-    """
-    text, source = read_text(path), source_name(path)
-    lines = text.rstrip().split("\n")
-    if not lines[0].strip():
-        raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
-    refuse_table(text, source)
-    try:
-        json.loads(lines[0])
-    except (ValueError, RecursionError):  # an object over many lines, or invalid JSON, for which load_json raises
-        return questions_of(load_json(text, source), source, answers="ignored")
-    first: Any = load_json(lines[0], source, line=1)
-    if isinstance(first, dict) and "data" in first:
-        raw = first if len(lines) == 1 else load_json(text, source)
-        return questions_of(raw, source, answers="ignored")
-    return _of_lines(lines, source)
+def read_unlabelled(path: Path | str, input_format: InputFormat = "auto") -> Questions:
+    """Return questions without their answers; the files and errors are those of `read_questions`."""
+    return read_questions(path, answers="ignored", input_format=input_format)
 
 
-def _of_lines(lines: list[str], source: str) -> Questions:
+def _of_rows(rows: Iterable[tuple[str, Any]], source: str, answers: Answers) -> Questions:
+    """Return the questions of rows with their positions, which have the columns of the Hub's SQuAD."""
     by_id: dict[str, Question] = {}
-    for number, line in enumerate(lines, 1):
-        position = f"{source}:{number}"
-        entry = load_json(line, source, line=number)
+    is_two = False
+    for number, (position, entry) in enumerate(rows, 1):
         if not isinstance(entry, dict):
             raise InputError(f'{position}: expected an object {{"question", "context"}}, got {shown(entry)}')
         name = text_of(entry, "id", position) if "id" in entry else str(number)
         if name in by_id:
             raise InputError(f"{position}: duplicate id '{shown(name)}'")
-        by_id[name] = Question(name, text_of(entry, "question", position), text_of(entry, "context", position))
-    return Questions(tuple(by_id.values()), "1.1", source)
+        if isinstance(entry.get("answers"), dict):
+            entry = {**entry, "answers": _answer_objects(entry["answers"], position)}
+        by_id[name] = _question(entry, text_of(entry, "context", position), name, position, answers)
+        is_two = is_two or "is_impossible" in entry or entry.get("answers") == []
+    if not by_id:
+        raise InputError(f"{source}: expected questions, found none")
+    return Questions(tuple(by_id.values()), "2.0" if is_two else "1.1", source)
+
+
+def _answer_objects(answers: dict[str, Any], position: str) -> list[dict[str, Any]]:
+    """Return the Hub's {"text": […], "answer_start": […]} as an object for each answer."""
+    texts: list[Any] = _field(answers, "text", list, f"{position}: answers")
+    starts: list[Any] = _field(answers, "answer_start", list, f"{position}: answers")
+    if len(texts) != len(starts):
+        raise InputError(
+            f"{position}: answers: expected as many numbers in 'answer_start' as texts in 'text', got {len(starts)} "
+            f"and {len(texts)}"
+        )
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+
+def _parquet_rows(raw: bytes, source: str) -> Iterator[tuple[str, Any]]:
+    """Yield the position and the fields of each row of a Parquet file."""
+    for _, rows in read_arrow_rows(io.BytesIO(raw), source, columns=_COLUMNS):
+        for number, row in enumerate(rows, rows.begin):
+            yield f"{source}: row {number}", dict(zip(rows.table.column_names, row, strict=True))
 
 
 def _find_file(task: SpanTask, folder: Path, stem: str) -> Path | None:
     paths = [path for path in _named(folder, stem) if _version(path) == task.version]
+    paths = [path for path in paths if path.suffix == ".json"] or paths
     return only_file(folder, paths, f"file of SQuAD {task.version}")
 
 
 def _named(folder: Path, stem: str) -> list[Path]:
-    return sorted(path for path in folder.glob(f"{stem}*.json") if path.is_file())
+    """Return the files of a folder whose names begin with `stem`; the Hub's validation files stand for dev."""
+    stems = (stem, "validation") if stem == "dev" else (stem,)
+    paths = (path for path in folder.iterdir() if path.name.startswith(stems) and path.suffix in _ENDINGS)
+    return sorted(path for path in paths if path.is_file())
 
 
 def _version(path: Path) -> str:
@@ -278,4 +344,4 @@ def _version(path: Path) -> str:
 
 def _expected_file(task: SpanTask, folder: Path, stem: str) -> str:
     have = ", ".join(f"{path.name} (SQuAD {_version(path)})" for path in _named(folder, stem))
-    return f"expected {stem}*.json of SQuAD {task.version}, found {have or 'no such name'}"
+    return f"expected {stem}*.json of SQuAD {task.version} (or .jsonl, .parquet), found {have or 'no such name'}"

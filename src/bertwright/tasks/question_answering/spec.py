@@ -1,8 +1,9 @@
 """Specifications of SQuAD 1.1 and 2.0: the answer is a span of the passage, or none (paper §4.2 and §4.3)."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from bertwright.config import Positive
+from bertwright.tables.files import InputFormat
 from bertwright.tasks.spec import TaskSpec
 
 Version = Literal["1.1", "2.0"]
@@ -10,6 +11,9 @@ Version = Literal["1.1", "2.0"]
 
 class SpanTask(TaskSpec):
     """A task whose answers are spans of a passage."""
+
+    formats: ClassVar[tuple[InputFormat, ...]] = ("jsonl", "parquet")
+    has_tables: ClassVar[bool] = False
 
     max_length: Positive = 384
     stride: Positive = 128  # pieces from one window of a long passage to the next

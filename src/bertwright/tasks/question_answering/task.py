@@ -27,7 +27,7 @@ from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.auxiliary_lm import predicts_next
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
-from bertwright.tasks.classification.examples import split_rows
+from bertwright.tasks.classification.split import split_rows
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans, score_spans
@@ -177,14 +177,14 @@ class SpanKind(TaskKind):
         if request.text:
             raise InputError("--text-column needs a table; questions have the fields id, question and context")
         model, task, max_length, threshold = open_span_model(saved)
-        request.refuse_formats(f"questions ({task.name})", read=("jsonl",), write=("jsonl",))
+        request.refuse_formats(f"questions ({task.name})", read=("jsonl", "parquet"), write=("jsonl",))
         target = request.target
         as_lines = target == "-" or request.bare.suffix == ".jsonl" or request.output_format == "jsonl"
         if as_lines and Path(target).is_dir():
             raise InputError(f"--output {target}: expected a file or - for JSON lines, got a folder")
         if not as_lines:
             _refuse_other_content(Path(target), request.bare.suffix)
-        questions = read_unlabelled(request.source)
+        questions = read_unlabelled(request.source, request.input_format)
         windows = encode_windows(tokenizer, questions, task, max_length=max_length)
         _say_what_is_cut(windows, questions)
         answers = decode_spans(windows, span_logits(model, windows), questions, task, threshold=threshold)

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.tables.files import decode_lines, open_lines, source_name, without_packing
-from bertwright.tables.reader import json_object
+from bertwright.tables.decoding import decode_lines
+from bertwright.tables.files import InputFormat, open_lines, source_name, without_packing
+from bertwright.tables.json_objects import json_object
 
 DOCUMENT_START: Final = "-DOCSTART-"
 JSON_ENDINGS: Final = (".jsonl", ".ndjson", ".json")
@@ -132,8 +133,10 @@ class Sentences:
         )
 
 
-def read_tag_lines(path: Path | str) -> Lines:
+def read_tag_lines(path: Path | str, input_format: InputFormat = "auto") -> Lines:
     """Return the lines of a plain or compressed file; "-" is standard input, JSON lines where it begins with "{".
+
+    input_format   "jsonl": JSON lines, whatever the name is
 
     Raises InputError for a missing or empty file, and with the line number where the file is not UTF-8.
     """
@@ -147,6 +150,7 @@ def read_tag_lines(path: Path | str) -> Lines:
             lines = tuple(decode_lines(stream, source))
     if not any(line.strip(BLANK) for line in lines):
         raise InputError(f"{source}: the file is empty")
+    is_json = is_json or input_format == "jsonl"
     return Lines(source, "jsonl" if is_json else "conllu" if ending == CONLLU else "columns", lines)
 
 
@@ -238,10 +242,10 @@ class _Row:
         word = _column(columns.word, width, position) if columns.word else 0
         tag = _column(columns.tag, width, position) if with_tags and columns.tag else width - 1
         if with_tags and word == tag:
-            raise InputError(
-                f"{position}: column {word + 1} of {width} cannot be both word and tag; "
-                "set --text-column and --label-column to column numbers"
-            )
+            advice = "set --text-column and --label-column to column numbers"
+            if width == 1:
+                advice = "expected a word and its tag, with a tab or spaces between them"
+            raise InputError(f"{position}: column {word + 1} of {width} cannot be both word and tag; {advice}")
         return cls(word, tag)
 
 

@@ -16,7 +16,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.tables.files import only_file, without_packing
 from bertwright.tables.json_values import json_text
-from bertwright.tasks.classification.examples import split_rows
+from bertwright.tasks.classification.split import split_rows
 from bertwright.tasks.tagging.conll import (
     JSON_ENDINGS,
     Lines,
@@ -68,20 +68,25 @@ def tag_dev_file(data: Path) -> Path | None:
 def split_tagged(sentences: Sentences) -> tuple[Sentences, Sentences]:
     """Return (train, validation); validation has a tenth of the documents, or of the sentences of a single document.
 
-    This is printed. Equal texts are all in one of the two, and the choice depends on the texts alone.
+    This is printed. Equal texts are all in one of the two, and every tag stays in train. The choice depends on words
+    and tags alone.
     """
     texts = [" ".join(words) for words in sentences.words]
     documents = list(dict.fromkeys(sentences.documents or ()))
     if len(documents) < 2:
         say(f"{sentences.source}: a tenth of its sentences, chosen by their words, is kept for validation")
-        train_rows, validation_rows = split_rows(texts, sentences.source)
+        train_rows, validation_rows = split_rows(texts, sentences.source, labels=sentences.tags)
         return sentences.select(train_rows), sentences.select(validation_rows)
     assert sentences.documents is not None
     say(f"{sentences.source}: a tenth of its {len(documents)} documents, chosen by their words, is kept for validation")
     by_document: dict[int, list[str]] = {document: [] for document in documents}
-    for text, document in zip(texts, sentences.documents, strict=True):
+    tags: dict[int, set[str]] = {document: set() for document in documents}
+    assert sentences.tags is not None
+    for text, document, of_sentence in zip(texts, sentences.documents, sentences.tags, strict=True):
         by_document[document].append(text)
-    _, chosen = split_rows(["\n".join(part) for part in by_document.values()], sentences.source)
+        tags[document] |= set(of_sentence)
+    parts_of_text = ["\n".join(part) for part in by_document.values()]
+    _, chosen = split_rows(parts_of_text, sentences.source, labels=list(tags.values()))
     kept = {documents[index] for index in chosen}
     is_kept = np.array([document in kept for document in sentences.documents])
     return sentences.select(np.flatnonzero(~is_kept)), sentences.select(np.flatnonzero(is_kept))

@@ -5,6 +5,7 @@ BILOU, which mean the same), and the tags of every file are converted to that. T
 decode and score with the functions below.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal, Self
@@ -15,8 +16,9 @@ from pydantic import model_validator
 
 from bertwright.console import say
 from bertwright.errors import InputError
+from bertwright.tables.files import InputFormat
 from bertwright.tasks.finite import check_finite
-from bertwright.tasks.spec import TaskSpec, listed_labels
+from bertwright.tasks.spec import TaskSpec, listed_labels, say_alike_labels
 from bertwright.tasks.tagging.conll import Columns, Lines, Sentences, sentences_of
 from bertwright.tasks.tagging.entities import (
     OUTSIDE,
@@ -45,6 +47,8 @@ class TaggingTask(TaskSpec):
     """A task with one tag per word; with its labels it is stored in the model folder."""
 
     settable: ClassVar[tuple[str, ...]] = ("scheme", "context")
+    formats: ClassVar[tuple[InputFormat, ...]] = ("jsonl",)
+    has_tables: ClassVar[bool] = False
 
     scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] = "auto"  # of the files; auto: detected in each file
     context: Context = "auto"  # context of a sentence; `learn_tags` turns auto into documents or off
@@ -102,6 +106,7 @@ def for_model(requested: TaggingTask, trained: TaggingTask) -> TaggingTask:
         "context": trained.context if requested.context == "auto" else requested.context,
         "word": requested.word or trained.word,
         "tag": requested.tag or trained.tag,
+        "input_format": requested.input_format,
     }
     return trained.model_copy(update=settings)
 
@@ -143,7 +148,8 @@ def learn_tags(task: TaggingTask, sentences: Sentences) -> TaggingTask:
         task = task.model_copy(update={"context": "documents" if sentences.documents else "off"})
     if task.labels:
         return task
-    seen = sorted({tag for tags in sentences.tags for tag in tags})
+    counts = Counter(tag for tags in sentences.tags for tag in tags)
+    seen = sorted(counts)
     labels = seen if task.scheme == "plain" else _entity_labels(seen)
     if len(labels) < 2:
         content = f"only the tag '{labels[0]}'" if task.scheme == "plain" else "no entity"
@@ -153,6 +159,7 @@ def learn_tags(task: TaggingTask, sentences: Sentences) -> TaggingTask:
             f"{sentences.source}: expected tags, got {len(seen)} different values for {sentences.num_words} words, "
             f"such as '{seen[0]}'; set --label-column to the number of the tags' column"
         )
+    say_alike_labels(sentences.source, counts)
     return task.model_copy(update={"labels": tuple(labels)})
 
 

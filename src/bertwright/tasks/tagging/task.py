@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +73,14 @@ class TaggingKind(TaskKind):
     def read(self, task: TaggingTask, data: Path) -> LabelledData:
         """Read the files of a folder, or one file; without a validation file a tenth of the sentences is kept."""
         path = tag_train_file(data)
-        train = read_tagged(task, read_tag_lines(path))
+        train = read_tagged(task, read_tag_lines(path, task.input_format))
         task = learn_tags(task, train)
         dev_path = tag_dev_file(data)
         digests = {"train": file_digest(path), "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {}}
-        train, kept = (train, read_tagged(task, read_tag_lines(dev_path))) if dev_path else split_tagged(train)
+        if dev_path:
+            kept = read_tagged(task, read_tag_lines(dev_path, task.input_format))
+        else:
+            train, kept = split_tagged(train)
         check_known(task, kept)
         return LabelledData(task, train, {"dev": kept}, digests)
 
@@ -154,7 +156,7 @@ class TaggingKind(TaskKind):
                 f"{data}: expected a dev file (dev.txt, valid.conll, testa …), found none; give the path of a file"
             )
         task = for_model(task, task_of_model(saved))
-        sentences = read_tagged(task, read_tag_lines(path))
+        sentences = read_tagged(task, read_tag_lines(path, task.input_format))
         check_known(task, sentences)
         request.refuse_breaks((word for words in sentences.words for word in words), sentences.source)
         tagged = open_tagging(saved, tokenizer)[1](sentences, task.context)
@@ -173,9 +175,7 @@ class TaggingKind(TaskKind):
         if request.input_format == "lines":
             return predict_texts(saved, tokenizer, request)
         task = with_tag_columns(task, text=request.text)
-        lines = read_tag_lines(request.source)
-        if request.input_format == "jsonl":
-            lines = replace(lines, format="jsonl")
+        lines = read_tag_lines(request.source, request.input_format)
         if request.output_format == "jsonl" != lines.format:
             raise InputError(
                 f"--output-format jsonl: {lines.source} has columns of words, which are kept; use --raw for texts"

@@ -25,10 +25,10 @@ from bertwright.tasks.classification.examples import (
     dev_files,
     learn,
     read_examples,
-    split_dev,
     train_file,
 )
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_labels
+from bertwright.tasks.classification.split import split_dev
 from tests.support.examples import text_examples
 from tests.support.letters import Letters
 
@@ -404,11 +404,21 @@ def test_no_text_stands_on_both_sides_and_no_row_is_lost(rows, seed, share):
         ):
             split_dev(examples, fraction=share, seed=seed)
         return
+    by_text = {text: {label for other, label in zip(normal, targets, strict=True) if other == text} for text in normal}
+    can_go = [
+        all(any(label in labels for other, labels in by_text.items() if other != text) for label in of_text)
+        for text, of_text in by_text.items()
+    ]
+    if not any(can_go):
+        with pytest.raises(InputError, match="made up: expected a text that can be kept for validation, but each has"):
+            split_dev(examples, fraction=share, seed=seed)
+        return
     train, dev = split_dev(examples, fraction=share, seed=seed)
     assert sorted(train.lines + dev.lines) == list(range(len(rows)))
     assert train.lines
     assert dev.lines
     assert not {normal[line] for line in train.lines} & {normal[line] for line in dev.lines}
+    assert set(train.targets) == set(targets)
     for side in (train, dev):
         assert [(side.texts_a[row], side.targets[row]) for row in range(len(side))] == [
             rows[line] for line in side.lines

@@ -7,7 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from bertwright.errors import InputError
 from bertwright.tasks.question_answering.data import (
@@ -18,7 +20,7 @@ from bertwright.tasks.question_answering.data import (
     train_questions_file,
 )
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
-from bertwright.tasks.spec import get_spec
+from bertwright.tasks.spec import get_spec, with_reading
 
 CONTEXT = "The ferry 渡し leaves at dawn, and at dawn the café opens 😀 too."
 
@@ -170,7 +172,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a name twice": ('{"data": [], "data": []}', r"a\.json: 'data' is there twice in one object"),
     "a table": (
         "id,question,context\n1,Why?,Because.",
-        r"a\.json: expected SQuAD's JSON, or JSON lines for prediction",
+        r"a\.json: expected SQuAD's JSON, or JSON lines or Parquet with",
     ),
     "too deep": ("[" * 200_000, r"a\.json:1: not valid JSON"),
 }
@@ -208,12 +210,13 @@ def test_doubt_about_files_is_raised(write: Any, tmp_path: Path) -> None:
     first = write("train-v1.1.json", squad(squad_question()))
     with pytest.raises(
         InputError,
-        match=r"expected train\*\.json of SQuAD 2\.0, found train-v1\.1\.json \(SQuAD 1\.1\)",
+        match=r"expected train\*\.json of SQuAD 2\.0 \(or \.jsonl, \.parquet\), found train-v1\.1\.json \(SQuAD 1\.1\)",
     ):
         train_questions_file(SQUAD2, tmp_path)
     assert dev_questions_file(SQUAD1, tmp_path) is None
     with pytest.raises(
-        InputError, match=r"expected dev\*\.json of SQuAD 1\.1, found no such name; give the path of a file"
+        InputError,
+        match=r"expected dev\*\.json of SQuAD 1\.1 \(or \.jsonl, \.parquet\), found no such name; give",
     ):
         dev_questions_file(SQUAD1, tmp_path, needed=True)
     write("train-more.json", squad(squad_question()))
@@ -259,7 +262,10 @@ def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.Mo
     [
         ("", r"a\.jsonl: expected questions, got an empty file"),
         ("\n{}", r"a\.jsonl: expected questions, got an empty first line"),
-        ("question\tcontext\nWhy?\tBecause.", r"a\.jsonl: expected SQuAD's JSON, or JSON lines for prediction"),
+        (
+            "question\tcontext\nWhy?\tBecause.",
+            r"a\.jsonl: expected SQuAD's JSON, or JSON lines or Parquet with",
+        ),
         (json.dumps(LINE) + '\n{"id": "y"', r"a\.jsonl:2: not valid JSON"),
         ('{"id": "y"\n' + json.dumps(LINE), r"a\.jsonl:2: not valid JSON"),
         (json.dumps(LINE) + "\n\n" + json.dumps({**LINE, "id": "y"}), r"a\.jsonl:2: not valid JSON"),
@@ -291,3 +297,104 @@ def test_the_real_files_are_read(shared_data: Path) -> None:
         assert (len(questions), questions.version) == (count, version)
     assert train_questions_file(SQUAD2, folder).name == "train-v2.0-part.json"
     assert dev_questions_file(SQUAD1, folder) == folder / "dev-v1.1.json"
+
+
+@pytest.mark.parametrize(
+    ("context", "answer", "words"),
+    [
+        (
+            "In New\u00a0York it rains.",
+            {"text": "New York", "answer_start": 3},
+            r"q1: .*it has U\+00A0 \(NO-BREAK SPACE\), and the answer has U\+0020 \(SPACE\); write the answer",
+        ),
+        (
+            "In New York  it rains.",
+            {"text": "York it", "answer_start": 7},
+            r"at character 12 of the context it has U\+0020 \(SPACE\), and the answer has U\+0069 \(LATIN",
+        ),
+        (
+            "A cafe\u0301 is open.",
+            {"text": "caf\u00e9", "answer_start": 2},
+            r"at character 5 of the context it has U\+0065 \(LATIN SMALL LETTER E\), and the answer has U\+00E9",
+        ),
+        (  # the character counts of the other normal form are shifted
+            "Cafe\u0301 and cafe\u0301 are open.",
+            {"text": "caf\u00e9 are", "answer_start": 9},
+            r"the context has it at character 10, .* at character 13 of the context it has U\+0065",
+        ),
+        ("One\nline", {"text": "One line", "answer_start": 0}, r"it has U\+000A \(a control character\), and "),
+        ("In New York", {"text": "In Old York", "answer_start": 0}, "; the context does not have it"),
+    ],
+)
+def test_an_answer_in_another_form_is_named_by_its_character(
+    write: Any, context: str, answer: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        read_questions(write("a.json", squad(squad_question(answers=[answer]), context=context)))
+
+
+ASKED = {"title": "t", "context": CONTEXT}
+HUB: list[dict[str, Any]] = [
+    {"id": "a", **ASKED, "question": "When?", "answers": {"text": ["at dawn"] * 2, "answer_start": [20, 33]}},
+    {"id": "b", **ASKED, "question": "Why?", "answers": {"text": [], "answer_start": []}},
+]
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json", "train-00000-of-00001.parquet"])
+def test_the_columns_of_the_hub_are_squad_data(tmp_path: Path, name: str) -> None:
+    """Two questions, of which the second has no answer, are SQuAD 2.0; the first alone is SQuAD 1.1."""
+
+    def save(rows: list[dict[str, Any]], folder: str) -> Path:
+        path = tmp_path / folder / name
+        path.parent.mkdir()
+        if name.endswith("parquet"):
+            parquet.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        return path
+
+    for task, rows in ((SQUAD2, HUB), (SQUAD1, HUB[:1])):
+        path = save(rows, task.name)
+        questions = read_labelled(task, path)
+        assert [(question.id, question.text, question.context) for question in questions.items] == [
+            (row["id"], row["question"], CONTEXT) for row in rows
+        ]
+        gold = [(("at dawn", 20), ("at dawn", 33)), ()]
+        assert [question.answers for question in questions.items] == gold[: len(rows)]
+        assert [question.answers for question in read_unlabelled(path).items] == [()] * len(rows)
+        assert train_questions_file(task, path.parent) == path
+        chosen = with_reading(task, input_format="parquet" if name.endswith("parquet") else "jsonl", on_error="stop")
+        assert read_labelled(chosen, path.rename(path.with_name("questions.dat"))).items == questions.items
+
+
+def test_a_folder_of_the_hub_has_validation_files(write: Any, tmp_path: Path) -> None:
+    line = json.dumps(HUB[0]) + "\n"
+    write("validation.jsonl", line)
+    assert dev_questions_file(SQUAD1, tmp_path) == tmp_path / "validation.jsonl"
+    write("dev-v1.1.json", squad(squad_question()))
+    assert dev_questions_file(SQUAD1, tmp_path) == tmp_path / "dev-v1.1.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"answers": {"text": ["at dawn"]}}, r"a\.jsonl:1: answers: expected a list in 'answer_start', it is missing"),
+        ({"answers": {"text": ["at dawn"], "answer_start": []}}, r"a\.jsonl:1: answers: expected as many num"),
+        ({"answers": {"text": ["dawn"], "answer_start": [0]}}, r"a\.jsonl:1: expected the answer 'dawn' at char"),
+        ({"answers": None}, r"a\.jsonl:1: expected a list in 'answers', got None"),
+        ({"context": "\u200b\0"}, r"a\.jsonl:1: expected a text in 'context', got one without a visible"),
+    ],
+)
+def test_rows_of_the_hub_are_checked(write: Any, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        read_questions(write("a.jsonl", json.dumps({**HUB[0], **change}) + "\n"))
+
+
+@pytest.mark.parametrize("end", [10, 60, -1, -4, -30])
+def test_a_file_that_was_cut_short_is_named_so(write: Any, end: int) -> None:
+    with pytest.raises(InputError, match=r"a\.json:1: not valid JSON: .*; the file ends in the middle "):
+        read_questions(write("a.json", json.dumps(squad(squad_question()))[:end]))
+    with pytest.raises(InputError, match=r"a\.json:1: not valid JSON: Extra data$"):
+        read_questions(write("a.json", json.dumps(squad(squad_question())) + "}"))
+    with pytest.raises(InputError, match=r"expected SQuAD's layout.*jq -c '\.\[\]' makes JSON lines of a JSON list"):
+        read_questions(write("a.json", HUB))

@@ -299,3 +299,25 @@ def test_conllu_has_its_own_columns_and_rows_that_are_no_words(write):
     assert pairs(sentences) == [(("do", "n't"), ("AUX", "PART")), (("One day",), ("NOUN",))]
     assert sentences.lines == ((3, 4), (8,))
     assert read_tagged_sentences(path, tag="3").tags == (("do", "not"), ("x",))
+
+
+def test_the_only_sentence_or_document_of_a_tag_is_learned(write):
+    common = "".join(f"word{number} NOUN\nend .\n\n" for number in range(30))
+    rare = "".join(f"rare{number} T{number}\nend .\n\n" for number in range(30))
+    sentences = read_tagged_sentences(write("a.conll", common + rare))
+    train, dev = split_tagged(sentences)
+    assert {tag for tags in train.tags for tag in tags} == {"NOUN", ".", *(f"T{number}" for number in range(30))}
+    assert len(dev) == 6
+    marked = "".join(f"-DOCSTART- O\n\n{document}\n\n" for document in (rare.strip(), *common.strip().split("\n\n")))
+    train, dev = split_tagged(read_tagged_sentences(write("b.conll", marked)))
+    assert {"T0", "T29"} <= {tag for tags in train.tags for tag in tags}
+    assert len(dev) == 3
+    with pytest.raises(InputError, match=r"c\.conll: expected a text that can be kept for validation, but each has"):
+        split_tagged(read_tagged_sentences(write("c.conll", "one A\n\ntwo B\n")))
+
+
+def test_the_format_of_an_option_is_read(write):
+    line = '{"tokens": ["Ada"], "tags": ["A"]}\n'
+    assert read_tag_lines(write("words.dat", line), "jsonl").format == "jsonl"
+    with pytest.raises(InputError, match=r"c\.conll:1: column 1 of 1 .* expected a word and its tag, with a tab"):
+        read_tagged_sentences(write("c.conll", "Ada,B-PER\n"))

@@ -1,0 +1,71 @@
+"""rows that cannot be used → an error, or the numbers of the rows that are left out, by reason."""
+
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
+
+from bertwright.console import say
+from bertwright.errors import InputError
+
+BadRowPolicy = Literal["stop", "skip"]
+"""Treatment of a row that cannot be used: it ends the reading, or it is left out and counted."""
+_INVISIBLE: Final = ("Cc", "Cf")  # Unicode's control and format characters, such as NUL and U+200B
+
+
+class BadRow(InputError):
+    """Error of one row. `reason` names it in the counts of the rows that are left out: "without a label"."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class BadRows:
+    """The bad rows of a table: the first one is raised, or all are counted by reason, with the first message of each.
+
+    add   is called with the error of each bad row, as the `on_error` of the functions that read tables
+    """
+
+    def __init__(self, policy: BadRowPolicy) -> None:
+        self._policy = policy
+        self.counts: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    def add(self, error: InputError) -> None:
+        """Count the bad row. Raises the error where rows are not left out, or where it concerns more than a row."""
+        if self._policy == "stop" or not isinstance(error, BadRow):
+            raise error
+        self.counts[error.reason] += 1
+        self.first.setdefault(error.reason, str(error))
+
+    @property
+    def text(self) -> str:
+        """Return the number of rows that are left out, and the numbers by reason."""
+        total = self.counts.total()
+        by_reason = ", ".join(f"{count:,} {reason}" for reason, count in self.counts.most_common())
+        return f"{total:,} {'row is' if total == 1 else 'rows are'} left out: {by_reason}"
+
+
+@contextmanager
+def bad_rows_of(source: object, policy: BadRowPolicy) -> Iterator[BadRows]:
+    """Yield the bad rows of a table, and print their numbers at the end. An error of the block gets the numbers too."""
+    bad_rows = BadRows(policy)
+    try:
+        yield bad_rows
+    except InputError as error:
+        if not bad_rows.counts:
+            raise
+        raise InputError(f"{error}; {bad_rows.text}; the first: {next(iter(bad_rows.first.values()))}") from None
+    if bad_rows.counts:
+        say(f"{source}: {bad_rows.text}")
+        for message in bad_rows.first.values():
+            say(f"left out: {message}")
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text has nothing for a model: white space, U+FFFD, control and format characters alone."""
+    return all(
+        letter.isspace() or letter == "\ufffd" or unicodedata.category(letter) in _INVISIBLE for letter in text.strip()
+    )

@@ -64,8 +64,7 @@ class Errors:
 
     def rows(self) -> list[tuple[object, ...]]:
         """Return the cells of all rows, in the order above."""
-        columns = list(self.columns.values())
-        return [tuple(column[row] for column in columns) for row in self.order.tolist()]
+        return [tuple(column[row] for column in self.columns.values()) for row in self.order.tolist()]
 
     def worst(self) -> dict[str, Any]:
         """Return the first rows for the report of a run: {"columns", "rows"}; long texts are cut."""

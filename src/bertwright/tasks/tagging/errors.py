@@ -1,6 +1,5 @@
 """predicted and gold tags → the table of errors, by entity (by word where tags are plain)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,20 +20,17 @@ def tag_errors(task: TaggingTask, sentences: Sentences, tagged: Tagged) -> Error
     probabilities = np.split(tagged.probabilities, ends[:-1])
     cells: list[tuple[Any, ...]] = []
     for row, words in enumerate(sentences.words):
-        gold, predicted = (_types(task, tags[row]) for tags in (sentences.tags, tagged.tags))
+        gold, predicted = (
+            {(entity.start, entity.end): entity.type for entity in entities_of(tags[row], task.learned_scheme)}
+            for tags in (sentences.tags, tagged.tags)
+        )
         for start, end in sorted(gold.keys() | predicted.keys()):
             types = gold.get((start, end), ""), predicted.get((start, end), "")
             probability = float(probabilities[row][start:end].prod())
-            text = " ".join(words[start:end])
-            cells.append(
-                (sentences.lines[row][start], text, *types, types[0] != types[1], probability, " ".join(words))
-            )
+            line, entity_text = sentences.lines[row][start], " ".join(words[start:end])
+            cells.append((line, entity_text, *types, types[0] != types[1], probability, " ".join(words)))
     names = ("line", "entity", "gold", "predicted", "wrong", "probability", "sentence")
     columns = {name: [cell[index] for cell in cells] for index, name in enumerate(names)}
     confidence = np.array(columns["probability"], dtype=np.float64)
     columns["probability"] = [float(f"{value:.6g}") for value in confidence]
     return Errors(columns, np.array(columns["wrong"], dtype=np.bool_), confidence)
-
-
-def _types(task: TaggingTask, tags: Sequence[str]) -> dict[tuple[int, int], str]:
-    return {(entity.start, entity.end): entity.type for entity in entities_of(tags, task.learned_scheme)}

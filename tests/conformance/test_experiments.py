@@ -12,6 +12,7 @@ from bertwright.experiments.scales import SCALES
 from bertwright.experiments.scores import _METRICS
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
 from bertwright.experiments.tables.arms import GPT1
+from bertwright.finetuning.schedule import scheduled
 from bertwright.model.system import system_config
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.registry import find
@@ -125,7 +126,7 @@ def test_the_papers_tasks_have_the_papers_settings(name: str) -> None:
         settings = finetuning_settings(SCALES[name], column, {}, get_spec(task), seed=0)
         assert (settings.epochs, settings.batch_size, settings.learning_rate) == expected
         other = finetuning_settings(SCALES[name], column, GPT1.finetuning, get_spec(task), seed=0)
-        assert other.rate(system_config("gpt", "base", 40_000)) == 6.25e-5
+        assert scheduled(other, system_config("gpt", "base", 40_000), rows=1000).learning_rate == 6.25e-5
 
 
 def test_the_papers_scale_has_the_papers_figures() -> None:

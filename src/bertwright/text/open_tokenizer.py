@@ -37,10 +37,18 @@ def wordpiece(tokenizer: BaseTokenizer, *, place: str | Path, advice: str) -> To
 
 
 def _holds_merges(folder: Path) -> bool:
-    """Return whether the files describe a byte-pair tokenizer; `BPETokenizer.load` checks them."""
+    """Return whether the files describe a byte-pair tokenizer; `BPETokenizer.load` checks them.
+
+    Raises InputError where tokenizer.json is not the description of a tokenizer at all.
+    """
     path = folder / "tokenizer.json"
     if not path.is_file():
         return not (folder / "vocab.txt").is_file()
     described = read_json(path)
-    model = described.get("model") if isinstance(described, dict) else None
+    if not isinstance(described, dict):
+        raise InputError(
+            f"{path}: expected the description of a tokenizer, a JSON object, got a JSON {type(described).__name__}; "
+            "copy the file again from where the model is published"
+        )
+    model = described.get("model")
     return isinstance(model, dict) and (model.get("type") == "BPE" or "merges" in model)

@@ -254,8 +254,8 @@ PRETRAIN: dict[str, dict[str, Any]] = {
 }
 
 FINETUNE_DEFAULTS = {
-    "epochs": 3,
-    "batch_size": 32,
+    "epochs": None,
+    "batch_size": None,
     "learning_rate": None,
     "head_learning_rate": None,
     "layer_decay": 1.0,

@@ -117,7 +117,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
 
 
 def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
-    settings = FinetuneSettings(seeds=2, epochs=5, batch_size=32).model_dump(mode="json")
+    settings = FinetuneSettings(seeds=2, epochs=5, batch_size=32, weight_decay=0.5).model_dump(mode="json")
     data = {"task": {"name": EVIL}, "train": "d1"}
     run = start_run(tmp_path / "t", kind="finetune", settings=settings, data=data, resume=False)
     for seed, score in ((0, 0.5), (1, 0.7)):
@@ -129,7 +129,7 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
     assert "0.600 ± 0.141" in shown  # sqrt(0.02)
     assert "seed 1 3 0.700 collapsed" in shown
     assert "1 of 2 seeds collapsed" in shown
-    assert "default: 3" in shown
+    assert "default: 0.01" in shown
     pre = pretraining(tmp_path / "p")
     with pytest.raises(InputError, match="of one kind"):
         write_report(run.folder, pre.folder, corpus=None)

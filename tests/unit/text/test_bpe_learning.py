@@ -183,7 +183,7 @@ def test_a_folder_gives_the_kind_that_it_holds(tmp_path: Path) -> None:
         open_tokenizer_folder(tmp_path)
     learned_bpe().save(tmp_path / "gpt")
     (tmp_path / "gpt" / "tokenizer.json").write_text("[]")
-    with pytest.raises(InputError, match="not the description of a BERT tokenizer"):
+    with pytest.raises(InputError, match="expected the description of a tokenizer, a JSON object, got a JSON list"):
         open_tokenizer_folder(tmp_path / "gpt")
 
 

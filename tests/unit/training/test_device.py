@@ -15,6 +15,7 @@ import torch.distributed as dist
 from bertwright.cli import main
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import read_json
+from bertwright.finetuning import memory
 from bertwright.finetuning import run as finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.encoder import Encoder
@@ -286,7 +287,7 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
         return 0.0
 
     monkeypatch.setattr(finetune, "train", full)
-    monkeypatch.setattr(finetune, "measure_step_seconds", seconds)
+    monkeypatch.setattr(memory, "measure_step_seconds", seconds)
     settings = FinetuneSettings(epochs=1, batch_size=8, max_length=40, threads=1, precision="fp32")
     where: Any = {"model": dropout_encoder, "data": example.data, "out": tmp_path / "run"}
     with pytest.raises(
@@ -337,7 +338,7 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(BoundTask, "evaluate", lambda *_: {"accuracy": measured.pop(0)})
+    monkeypatch.setattr(BoundTask, "metrics", lambda *_: {"accuracy": measured.pop(0)})
     settings = FinetuneSettings(epochs=3, batch_size=8, max_length=40, threads=1, precision="fp32", seeds=1)
     where: Any = {"model": dropout_encoder, "data": example_data(task, tmp_path).data, "out": tmp_path / "run"}
     log = RunFolder.log

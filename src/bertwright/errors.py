@@ -23,6 +23,10 @@ class MissingExtra(InputError):
 
     def __init__(self, extra: str, feature: str) -> None:
         super().__init__(f"{feature} needs the extra '{extra}': pip install 'bertwright[{extra}]'")
+        self.extra, self.feature = extra, feature
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:  # pickled where a worker process fails
+        return type(self), (self.extra, self.feature)
 
 
 class Stopped(Exception):
@@ -40,6 +44,10 @@ class DiskFull(RunFailed, OSError):
         kept = "what was there before is kept" if path.exists() else "nothing was written there"
         text = f"{path}: the disk is full ({error.strerror}); {kept}. Make room, or name a path on another disk"
         super().__init__(error.errno, text)
+        self.path, self.error = path, error
+
+    def __reduce__(self) -> tuple[type, tuple[Path, OSError]]:
+        return type(self), (self.path, self.error)
 
     def __str__(self) -> str:
         return str(self.strerror)

@@ -70,8 +70,10 @@ def _take(file: IO[bytes], fault: str) -> bool:
             is_taken = lock_descriptor(file.fileno(), blocking=False)
         except OSError:
             return False
-        if is_taken and os.fstat(file.fileno()).st_nlink:  # the lock of a removed file keeps nobody out
+        if is_taken and os.fstat(file.fileno()).st_nlink:
             return True
+        if is_taken:  # the lock of a removed file keeps nobody out
+            raise InputError(f"{fault}; it has just ended, so give the command again")
         sleep(_PAUSE)
     file.seek(0)
     owner = file.read(200).decode(errors="replace") or "process unknown"

@@ -115,7 +115,7 @@ def test_a_file_that_was_removed_before_it_was_locked_keeps_nobody_out(
         return filelock.lock_descriptor(descriptor, blocking=blocking)
 
     monkeypatch.setattr(locks, "lock_descriptor", remove_first)
-    assert "(process unknown)" in refused(tmp_path / "lock")
+    assert "it has just ended, so give the command again" in refused(tmp_path / "lock")
 
 
 def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

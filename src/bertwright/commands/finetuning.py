@@ -155,6 +155,11 @@ def evaluate_command(
             raise InputError("evaluate pretraining: expected --corpus FOLDER, the validation corpus")
         if errors or calibrate:
             raise InputError("evaluate pretraining: has no labels; leave --errors and --calibrate out")
+        if data or text_column or label_column or task_setting or (input_format, on_error) != ("auto", "stop"):
+            raise InputError(
+                "evaluate pretraining: reads a corpus; leave --data, --text-column, --label-column, --input-format, "
+                "--on-error and --task-setting out"
+            )
         if precision not in ("auto", "fp32"):
             raise InputError(f"--precision {precision}: evaluate pretraining computes in fp32; leave the option out")
         return evaluate_pretraining(model, corpus, rows=rows, length=length, device=device)
@@ -164,6 +169,8 @@ def evaluate_command(
     spec = with_reading(spec, input_format=input_format, on_error=on_error)
     if data is None:
         raise InputError(f"evaluate {task}: expected --data PATH, a folder with dev files or one file")
+    if corpus or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH):
+        raise InputError(f"evaluate {task}: --corpus, --rows and --length are for evaluate pretraining; leave them out")
     options: Any = {"text": text_column, "label": label_column, "calibrate": calibrate}
     options |= {"errors": None if errors is None else str(errors), "precision": precision, "device": device}
     return evaluate_task(spec, model=model, data=data, **options)

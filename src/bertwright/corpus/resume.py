@@ -66,7 +66,7 @@ def recover_finished(out: Path, config: dict[str, Any], inputs: Sequence[Input])
     building = out / _BUILDING
     if not building.is_dir() or not any((folder / MANIFEST).is_file() for folder in (out, building / "corpus")):
         return None
-    with _locked(building, out):
+    with _locked(building, out, is_new=False):
         if (building / _STATE).is_file():
             if read_json(building / _STATE).get("config") != config:
                 return None
@@ -105,7 +105,7 @@ def resume_build(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> 
         building.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: the folder cannot be created: {error.strerror}") from None
-    with _locked(building, out):
+    with _locked(building, out, is_new=is_new):
         build = UnfinishedBuild(building, config, _read_state(building, config, inputs))
         _clear(build.folder, build.state)
         if build.state.shards:
@@ -118,20 +118,28 @@ def resume_build(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> 
             if build.state.shards:
                 say(f"{len(build.state.shards)} complete shard(s) are kept in {building}; the same command continues")
             else:
-                shutil.rmtree(building, ignore_errors=True)
-                if is_new:
-                    with suppress(OSError):  # a file that another program wrote there stays
-                        out.rmdir()
+                _remove(building, out, is_new=is_new)
             raise
         _move_up(building, out)
 
 
 @contextmanager
-def _locked(building: Path, out: Path) -> Iterator[None]:
+def _locked(building: Path, out: Path, *, is_new: bool) -> Iterator[None]:
     with locked_file(building / "lock", f"{out}: another process is building this corpus") as is_locked_here:
-        if not is_locked_here:
-            raise InputError(f"{out}: this file system has no locks, which a build needs; name another disk")
-        yield
+        if is_locked_here:
+            yield
+            return
+    if [path.name for path in building.iterdir()] == ["lock"]:
+        _remove(building, out, is_new=is_new)
+    raise InputError(f"{out}: this file system has no locks, which a build needs; name another disk")
+
+
+def _remove(building: Path, out: Path, *, is_new: bool) -> None:
+    """Remove a build without a complete shard, and `out` where the build made it and it is empty."""
+    shutil.rmtree(building, ignore_errors=True)
+    if is_new:
+        with suppress(OSError):  # a file that another program wrote there stays
+            out.rmdir()
 
 
 def _move_up(building: Path, out: Path) -> None:
@@ -149,7 +157,8 @@ def _move_up(building: Path, out: Path) -> None:
         folder.rmdir()
     sync(out)
     (building / _STATE).unlink(missing_ok=True)  # first, because the manifest holds the configuration as well
-    shutil.rmtree(building)  # the lock, and the temporary file of a write that was killed
+    # On NFS the open lock file keeps the folder; the next call removes it.
+    shutil.rmtree(building, ignore_errors=True)  # the lock, and the temporary file of a write that was killed
 
 
 def _is_of(manifest: Manifest, config: dict[str, Any]) -> bool:

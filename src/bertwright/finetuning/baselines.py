@@ -33,6 +33,8 @@ SAMPLE_ROWS: Final = 10_000
 """Largest number of validation rows on which `text_baselines` measures."""
 _SAMPLE_CHARACTERS: Final = 2_000_000
 """Number of characters that the texts of a sample have together at most, about."""
+_MOST_OUTPUTS: Final = 200
+"""Largest number of labels for which `text_baselines` has a bag of words; its time grows with labels times rows."""
 _QUICK_PENALTY: Final = 0.1
 """Penalty on the weights of the linear model of `text_baselines`, which chooses none."""
 WORD: Final = re.compile(r"\w+|[^\w\s]")
@@ -52,12 +54,16 @@ def text_baselines(task: ClassificationTask, train: TextExamples, validation: Te
     Without scikit-learn there is a note in place of the bag of words.
     """
     measured, measured_note = _sample(validation, SAMPLE_ROWS, "measured on")
-    fitted, fitted_note = _sample(train, SAMPLE_TEXTS // len(task.text), "the bag of words learned from")
+    most = SAMPLE_TEXTS // len(task.text) // max(1, task.num_outputs // 10)
+    fitted, fitted_note = _sample(train, most, "the bag of words learned from")
     name = "mean number" if task.kind == "regression" else "commonest answer"
     targets = measured.targets
     assert targets is not None
     metrics = {name: score_values(task, _commonest(task, train, len(measured)), targets)}
     notes = [*measured_note, *fitted_note]
+    if task.num_outputs > _MOST_OUTPUTS:
+        note = f"the bag of words is left out, because its time grows with the {task.num_outputs:,} labels"
+        return Baselines(metrics, (*measured_note, note))
     try:
         values = _quick_predictions(task, fitted, measured)
         metrics["bag of words"] = score_values(task, values, targets)

@@ -65,11 +65,11 @@ def tokens_left(bound: BoundTask, batch_size: int, *, seed: int, epochs: int) ->
 
 
 def micro_batch_rows(rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Yield the rows of a step in parts of at most MICRO_TOKENS tokens, or of one row."""
-    begin, total = 0, 0
+    """Yield the rows of a step in parts of at most MICRO_TOKENS tokens, padding included, or of one row."""
+    begin, longest = 0, 0
     for index, row in enumerate(rows):
-        total += int(tokens[row])
-        if total > MICRO_TOKENS and index > begin:
+        longest = max(longest, int(tokens[row]))
+        if (index - begin + 1) * longest > MICRO_TOKENS and index > begin:
             yield rows[begin:index]
-            begin, total = index, int(tokens[row])
+            begin, longest = index, int(tokens[row])
     yield rows[begin:]

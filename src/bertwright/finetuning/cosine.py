@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.finite import check_finite
 from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import resolve_device
@@ -28,6 +29,7 @@ def pair_cosines(
             last = encoder(ids, segments, mask).last.float()
             weights = mask[:, :, None].float()
             vectors[rows] = torch.sum(last * weights, dim=1).div(weights.sum(1)).cpu().numpy()
+    check_finite(vectors, "text {}".format, first=1)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     # Rounded, because a rank correlation would order pairs of equal texts by rounding errors.
     cosines: NDArray[np.float64] = np.round(np.sum(vectors[0::2] * vectors[1::2], axis=1), 5)

@@ -114,7 +114,7 @@ def tune(
         numerics, processes = _resolved(settings, run, Processes(ranks, sharding), allow_other=allow_other_numerics)
         # Outside the training loop, in which Ctrl-C waits for the end of a step.
         advise_on_full_gpu(prepared.bound.prepare, lambda: CPU_ADVICE)
-        note_baselines(run, settings, prepared.bound, prepared.saved, prepared.tokenizer)
+        advise_on_full_gpu(lambda: note_baselines(run, settings, prepared), lambda: CPU_ADVICE)
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):

@@ -7,12 +7,14 @@ from typing import Any, Final
 from bertwright.console import say
 from bertwright.finetuning.baselines import Baselines, text_baselines, word_baseline
 from bertwright.finetuning.cosine import pair_cosines
+from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.tagging.spec import TaggingTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.run_folder import RunFolder
@@ -25,19 +27,18 @@ _computed: dict[str, dict[str, Any]] = {}
 """Baselines of the last run in this process: the runs of a search share them."""
 
 
-def note_baselines(
-    run: RunFolder, settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, tokenizer: BaseTokenizer
-) -> None:
+def note_baselines(run: RunFolder, settings: FinetuneSettings, prepared: Prepared) -> None:
     """Compute the baselines on the first validation file, print them, and keep them in the record of the run.
 
     A resumed run has them already. Tasks of questions and choices have none.
     """
     if "baselines" in run.record or not run.writes:
         return
-    start = [saved.source, saved.digest, settings.max_length, settings.new_layers, settings.bilstm]
+    bound, saved = prepared.bound, prepared.saved
+    start = [saved.source, saved.digest, settings.max_length, settings.new_layers, settings.bilstm, len(bound.lengths)]
     key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, start], sort_keys=True)
     if key not in _computed:
-        baselines = _baselines(settings, bound, saved, tokenizer)
+        baselines = _baselines(settings, bound, saved, prepared.tokenizer)
         _computed.clear()
         _computed[key] = {"metrics": baselines.metrics, "notes": list(baselines.notes)}
         if baselines.metrics:
@@ -81,7 +82,8 @@ def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, 
     if task.kind != "regression" or validation.texts_b is None or not is_whole:
         return baselines
     metrics, notes = _cosine(settings, task, validation, saved, tokenizer)
-    return Baselines({**baselines.metrics, COSINE: metrics}, (*baselines.notes, *notes))
+    measured = {COSINE: metrics} if metrics else {}
+    return Baselines({**baselines.metrics, **measured}, (*baselines.notes, *notes))
 
 
 def _cosine(
@@ -97,5 +99,8 @@ def _cosine(
     pairs = list(zip(validation.texts_a, validation.texts_b, strict=True))
     notes = [f"the cosine is that of the first {_PAIRS:,} of {len(pairs):,} pairs"] if len(pairs) > _PAIRS else []
     options: Any = {"max_length": settings.max_length, "device": settings.device}
-    cosines = pair_cosines(saved, tokenizer, pairs[:_PAIRS], **options)
+    try:
+        cosines = pair_cosines(saved, tokenizer, pairs[:_PAIRS], **options)
+    except NotFinite as error:
+        return {}, [f"there is no cosine of the frozen model: {error}"]
     return score_values(task, cosines, validation.targets[:_PAIRS]), notes

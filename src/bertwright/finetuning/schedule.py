@@ -29,6 +29,10 @@ GPT_WIDTH: Final = 768
 GPT_RATE: Final = 6.25e-5
 
 
+CHOSEN: Final = ("epochs", "batch_size", "learning_rate", "warmup")
+"""Settings that are chosen where they are None."""
+
+
 class ScheduledSettings(FinetuneSettings):
     """Settings of a run whose schedule is decided."""
 

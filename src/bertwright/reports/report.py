@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, read_object
+from bertwright.finetuning.schedule import CHOSEN
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.pretraining.settings import PretrainSettings
@@ -294,7 +295,8 @@ def _series(
 def _settings(run: Run) -> PageTable:
     """Return all settings; those that differ from the defaults come first and are marked."""
     values, defaults = _flat(run.record["settings"]), _flat(_defaults(run.kind))
-    differing = [name for name in values if name in defaults and values[name] != defaults[name]]
+    chosen = CHOSEN if run.kind == "finetune" else ()
+    differing = [name for name in values if name in defaults and values[name] != defaults[name] and name not in chosen]
     rest = [name for name in values if name not in differing]
     rows = [[_spaced(name), values[name], f"default: {defaults[name]}"] for name in differing]
     rows += [

@@ -85,7 +85,9 @@ class PairRequest(_Request):
 
 def _refuse_token_ids(value: object) -> object:
     """Return the value. Raises for token ids, which are those of another vocabulary than the model's."""
-    if isinstance(value, list) and value and isinstance(value[0], int | list) and not isinstance(value[0], bool):
+    first = value[0] if isinstance(value, list) and value else None
+    first = first[0] if isinstance(first, list) and first else first
+    if isinstance(first, int) and not isinstance(first, bool):
         raise PydanticCustomError(
             "token_ids",
             "expected a text or a list of texts, got token ids; send the texts, which the service tokenises itself (in "

@@ -131,7 +131,7 @@ def check_labels(y: Any, count: int) -> NDArray[Any]:
         if not _is_label(label):
             raise EstimatorError(f"y[{row}]: expected a label, got {label!r}")
         _refuse_unwritable(label, f"y[{row}]")
-    if len({isinstance(label, str) for label in labels}) > 1:
+    if len({str if isinstance(label, str) else bool if isinstance(label, bool) else float for label in labels}) > 1:
         kinds = sorted({type(label).__name__ for label in labels})
         raise EstimatorError(f"y: expected labels of one type, got {', '.join(kinds)}")
     if column.dtype == object and (isinstance(y, list | tuple) or not isinstance(labels[0], str)):

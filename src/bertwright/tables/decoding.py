@@ -40,13 +40,13 @@ def decode_lines(stream: Iterable[bytes], source: str, *, strict: bool = True) -
     has_returns = b"\r" in first.rstrip(b"\r\n")
     if has_returns or is_undecoded(first.decode("utf-8", "surrogateescape")):
         second = next(lines, b"")
-        if has_returns and not second:
+        if has_returns and not second and not first.endswith(b"\n"):
             raise InputError(f"{source}: {CARRIAGE_RETURNS}")
         if second.startswith(b"\0"):  # the second half of the line feed
             raise InputError(f"{source}:1: not UTF-8 text{_utf16(first)}")
         lines = chain([second] if second else [], lines)
     for number, raw in enumerate(chain([first] if first else [], lines), 1):
-        if is_utf16(raw):
+        if is_utf16(raw, is_first=number == 1):
             raise InputError(f"{source}:{number}: not UTF-8 text{_utf16(raw)}")
         line = raw.decode("utf-8", "surrogateescape")
         if strict and is_undecoded(line):
@@ -80,14 +80,17 @@ def decode_file(raw: bytes, source: str) -> str:
         raise InputError(f"{source}: not UTF-8 text (byte {error.start + 1}){problem}") from None
 
 
-def is_utf16(raw: bytes) -> bool:
-    """Return whether a line or a file is UTF-16: it has the mark of UTF-16, or NUL bytes at its ends.
+def is_utf16(raw: bytes, *, is_first: bool = True) -> bool:
+    """Return whether a line or a file is UTF-16: it begins with the mark of UTF-16, or has NUL bytes at its ends.
 
-    Characters of ASCII, such as the line feed and the brackets of JSON, have one NUL byte each.
+    Characters of ASCII, such as the line feed and the brackets of JSON, have one NUL byte each. A line of NUL bytes
+    alone, which a full disk or a crash may leave behind, is not UTF-16.
+
+    is_first: True for the first line of a file, which alone may begin with the mark
     """
-    if raw.startswith(_UTF16_MARKS):
+    if is_first and raw.startswith(_UTF16_MARKS):
         return True
-    if b"\0" not in raw:
+    if b"\0" not in raw or not raw.strip(b"\0\r\n"):
         return False
     return b"\0" in raw[:2] or raw.endswith(b"\0\n") or 3 * raw.count(b"\0") > len(raw)
 

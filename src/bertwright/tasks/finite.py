@@ -19,7 +19,10 @@ class NotFinite(RunFailed):
 
     def __init__(self, index: int, location: str) -> None:
         super().__init__(f"{location}: {NOT_FINITE}")
-        self.index = index
+        self.index, self.location = index, location
+
+    def __reduce__(self) -> tuple[type, tuple[int, str]]:  # pickled where a worker process fails
+        return type(self), (self.index, self.location)
 
 
 def check_finite(

@@ -25,6 +25,13 @@ def test_a_step_of_long_rows_has_several_micro_batches(length: int, rows: int, e
     assert sorted(row for batch in micro_batches for row in batch) == list(range(rows))
 
 
+def test_padding_counts_in_a_micro_batch() -> None:
+    lengths = [8] * 31 + [512]
+    micro_batches = steps_of(bound(lengths), 32, seed=0)(0)
+    assert sum(map(len, micro_batches)) == 32
+    assert all(len(batch) * max(lengths[row] for row in batch) <= 4096 for batch in micro_batches)
+
+
 def test_the_tokens_that_are_left_are_those_of_the_steps_that_follow() -> None:
     lengths = np.random.default_rng(0).integers(5, 400, size=103).tolist()
     steps, left = steps_of(bound(lengths), 8, seed=3), tokens_left(bound(lengths), 8, seed=3, epochs=3)

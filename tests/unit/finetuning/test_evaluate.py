@@ -154,10 +154,12 @@ def test_what_cannot_be_written_is_refused_at_once(
 @pytest.mark.parametrize(
     ("task", "option", "words"),
     [
-        ("squad1", "--errors e.tsv", "--errors: expected a task of sentences, pairs or tags"),
-        ("swag", "--calibrate", "--calibrate: expected a task of sentences or pairs with labels"),
-        ("ner", "--calibrate", "--calibrate: expected a task of sentences or pairs with labels"),
-        ("pretraining", "--calibrate", "evaluate pretraining: has no labels"),
+        ("squad1", "--data d --errors e.tsv", "--errors: expected a task of sentences, pairs or tags"),
+        ("swag", "--data d --calibrate", "--calibrate: expected a task of sentences or pairs with labels"),
+        ("ner", "--data d --calibrate", "--calibrate: expected a task of sentences or pairs with labels"),
+        ("pretraining", "--corpus c --calibrate", "evaluate pretraining: has no labels"),
+        ("pretraining", "--corpus c --on-error skip", "evaluate pretraining: reads a corpus; leave --data, "),
+        ("sst2", "--data d --corpus c", "evaluate sst2: --corpus, --rows and --length are for evaluate pretraining"),
     ],
 )
 def test_tasks_without_such_an_output_are_refused(
@@ -169,7 +171,7 @@ def test_tasks_without_such_an_output_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(f"evaluate {task} --model m --data d --corpus c {option}".split()) == 2
+    assert main(f"evaluate {task} --model m {option}".split()) == 2
     assert words in capsys.readouterr().err
 
 

@@ -583,6 +583,7 @@ TROUBLE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     ({}, {"y": np.array([1, "1"] * 4, dtype=object)}, "y: expected labels of one type, got int, str"),
     ({}, {"y": [1, "1"] * 4}, "y: expected labels of one type, got int, str"),
+    ({}, {"y": [True, 2] * 4}, "y: expected labels of one type, got bool, int"),
     ({}, {"y": ["dry", "wet", float("nan"), "wet"] * 2}, r"y\[2\]: expected a label, got nan"),
     ({}, {"y": ["dry", "wet", np.float64("nan"), "wet"] * 2}, r"y\[2\]: expected a label, got nan"),
     ({}, {"y": pd.Series([1, 0, None, 1] * 2, dtype="Int64")}, r"y\[2\]: expected a label, got (nan|<NA>)"),

@@ -76,6 +76,8 @@ def test_lines_of_utf16_are_not_answered_as_three_texts(write: Any, tmp_path: Pa
     "content",
     [
         b"a lone \0 in a longer text\n",
+        b"a carriage return \r in the only line\n",
+        b"a line\n\0\0\0\0",
         "caf\u00e9\r\nna\u00efve\r\n".encode(),
         b"a carriage return \r in a line\nand another line\n",
         b"",

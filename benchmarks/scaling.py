@@ -1,4 +1,4 @@
-"""How training speed changes with length, batch, layers and threads, as numbers and as pictures.
+"""Training speed for several lengths, batch sizes, numbers of layers and threads, as numbers and as pictures.
 
 python -m benchmarks.scaling [--out FOLDER] [--repeats 4] [--json]
 

@@ -1,8 +1,8 @@
 """number of rows + model → epochs, batch size, learning rate and warm-up of a fine-tuning, where none are set.
 
-The values were found by a search over data sets, their sizes and models (docs/classification.md, "Defaults"). Few rows
-need more epochs, because a new output layer learns little in fewer than some hundred steps. Narrow models need higher
-learning rates.
+The values come from a first search over two models and three data sets, with one seed each (docs/log.md, "The schedule
+of fine-tuning"). Few rows need more epochs, because a new output layer learns little in fewer than a few hundred steps.
+Narrow models need higher learning rates.
 """
 
 import math
@@ -27,8 +27,6 @@ FEATURES_RATE: Final = 1e-3
 """Learning rate of the BiLSTM that learns from a frozen encoder."""
 GPT_WIDTH: Final = 768
 GPT_RATE: Final = 6.25e-5
-
-
 CHOSEN: Final = ("epochs", "batch_size", "learning_rate", "warmup")
 """Settings that are chosen where they are None."""
 

@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "bertwright"
 TESTS = ROOT / "tests"
 BENCHMARKS = ROOT / "benchmarks"
 
-FRAGMENTS = ("What", "Whether", "Of", "It", "One", "Both", "Those")
+FRAGMENTS = ("What", "Whether", "How", "Of", "It", "One", "Both", "Those")
 """First words of docstrings that are no sentences."""
 VAGUE = ("found", "given", "told", "place", "own", "asked")
 """Local names that do not say what they hold."""

@@ -1,4 +1,4 @@
-"""How fast one thread plans epochs and makes pre-training rows, and how near a corpus build comes to its tokenizer.
+"""Speed of one thread that plans epochs and makes pre-training rows; speed of a corpus build beside its tokenizer.
 
     python -m benchmarks.data [--squad dev-v1.1.json --tokenizer DIR] [--json]
 

@@ -1,4 +1,4 @@
-"""How long a person waits for the first answer: help, the first step, and a compiled step with and without its cache.
+"""Seconds until the first answer: help, the first step, and a compiled step with and without its cache.
 
 python -m benchmarks.startup [--repeats 4] [--no-compile] [--json]
 

@@ -1,4 +1,4 @@
-"""How long a corpus takes to build, at what rate, and with how much memory.
+"""Time, rate and memory of a corpus build.
 
 python -m benchmarks.studies.build INPUT... --tokenizer DIR [--json]
 

@@ -1,4 +1,4 @@
-"""How long one epoch of pairs takes to plan for a corpus of many sentences, and how much memory.
+"""Time and memory of planning an epoch of sentence pairs for a corpus of many sentences.
 
     python -m benchmarks.studies.plan [--sentences 100000000] [--length 128] [--json]
 

@@ -1,4 +1,4 @@
-"""How good `tiny` becomes in some minutes, trained by us or by transformers: held-out masked LM loss.
+"""Validation loss of `tiny` after some minutes of masked LM, trained by us or by transformers.
 
 python -m benchmarks.studies.quality --corpus CORPUS --held-out CORPUS --minutes 12 [--by transformers]
     [--threads 1] [--json]

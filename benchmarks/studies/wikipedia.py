@@ -1,4 +1,4 @@
-"""How clean the text of MediaWiki dumps is beside WikiExtractor's on the same pages, what is lost, and how fast.
+"""Text of MediaWiki dumps beside WikiExtractor's on the same pages: markup left in it, words lost, and speed.
 
     python -m benchmarks.studies.wikipedia DUMP... [--wikiextractor COMMAND] [--json]
 
@@ -147,7 +147,7 @@ def headings_of(page: Page) -> frozenset[str]:
 
 
 def words(lines: list[str]) -> Counter[str]:
-    """How often each word stands in the lines."""
+    """Return the number of occurrences of each word in the lines."""
     return Counter(word for line in lines for word in _WORD.findall(line))
 
 

@@ -37,7 +37,7 @@ NOT_RUN = {
     r"srun |ssh ": "needs several machines",
     r"docker |curl 127\.0\.0\.1:8080": "another program",
 }
-"""How a line begins → why it is not run."""
+"""Beginning of a line → the reason why it is not run."""
 
 DATA = {"sst2": "SST-2", "swag": "data/swag", "squad1": "data/squad", "ner": "names"}
 INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (

@@ -73,7 +73,7 @@ def walk(numbered: oracle.FakeCorpus) -> Rows:
 
 
 def standard_errors(measured: float, expected: float, num: float) -> float:
-    """How many, for a share of `num` independent coins."""
+    """Return the difference in standard deviations of a fraction of `num` independent coin tosses."""
     return abs(measured - expected) / (expected * (1 - expected) / num) ** 0.5
 
 

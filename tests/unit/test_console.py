@@ -1,4 +1,4 @@
-"""How far it came and how long it takes still: what a person sees while rows are answered."""
+"""The progress line that a person sees while rows are answered: the part that is done and the time left."""
 
 import io
 import os

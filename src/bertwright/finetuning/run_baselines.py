@@ -24,7 +24,7 @@ COSINE: Final = "cosine of the frozen model"
 _PAIRS: Final = 1_000
 """Largest number of validation pairs of which the cosine is computed."""
 _computed: dict[str, dict[str, Any]] = {}
-"""Baselines of the last run in this process: the runs of a search share them."""
+"""Baselines that this process has computed: the runs of a search or an experiment share them."""
 
 
 def note_baselines(run: RunFolder, settings: FinetuneSettings, prepared: Prepared) -> None:
@@ -35,11 +35,11 @@ def note_baselines(run: RunFolder, settings: FinetuneSettings, prepared: Prepare
     if "baselines" in run.record or not run.writes:
         return
     bound, saved = prepared.bound, prepared.saved
-    start = [saved.source, saved.digest, settings.max_length, settings.new_layers, settings.bilstm, len(bound.lengths)]
-    key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, start], sort_keys=True)
+    # Only the cosine depends on the model.
+    model = [saved.source, saved.digest, settings.max_length] if _has_cosine(settings, bound, saved) else []
+    key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, len(bound.lengths), model], sort_keys=True)
     if key not in _computed:
         baselines = _baselines(settings, bound, saved, prepared.tokenizer)
-        _computed.clear()
         _computed[key] = {"metrics": baselines.metrics, "notes": list(baselines.notes)}
         if baselines.metrics:
             values = {name: next(iter(metrics.items())) for name, metrics in baselines.metrics.items()}
@@ -78,12 +78,18 @@ def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, 
     if not isinstance(task, ClassificationTask):
         return Baselines({})
     baselines = text_baselines(task, train, validation)
-    is_whole = saved.weights is not None and not settings.new_layers and not settings.bilstm
-    if task.kind != "regression" or validation.texts_b is None or not is_whole:
+    if not _has_cosine(settings, bound, saved):
         return baselines
     metrics, notes = _cosine(settings, task, validation, saved, tokenizer)
     measured = {COSINE: metrics} if metrics else {}
     return Baselines({**baselines.metrics, **measured}, (*baselines.notes, *notes))
+
+
+def _has_cosine(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> bool:
+    """Return whether the task is numbers for pairs of texts, and the model begins with all of its weights."""
+    is_whole = saved.weights is not None and not settings.new_layers and not settings.bilstm
+    task = bound.task
+    return is_whole and isinstance(task, ClassificationTask) and task.kind == "regression" and len(task.text) == 2
 
 
 def _cosine(

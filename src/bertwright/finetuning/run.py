@@ -1,7 +1,7 @@
 """encoder → task model: fine-tune on labelled data with several seeds; keep each seed's best epoch (paper §4.1)."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -186,7 +186,8 @@ def _train_seed(
             )
         return {**seed_run.record["result"], "model": str(seed_run.model)}, False
     model = initial_model(settings, bound, prepared.saved, seed)
-    best = _Best(seed_run, model, prepared, numerics, processes.ranks, sorted(plan.evaluate_at))
+    epochs = _Epochs(per_epoch, settings.epochs, printed=seed == settings.first_seed and seed_run.writes)
+    best = _Best(seed_run, model, prepared, numerics, processes.ranks, epochs)
     seed_run.note(resolved={"steps": plan.steps})
     outcome = advise_on_full_gpu(
         lambda: train(
@@ -202,7 +203,7 @@ def _train_seed(
     )
     if not outcome.finished:
         return None, True
-    result = best.result(seed, per_epoch)
+    result = best.result(seed)
     seed_run.note(finished=True, result=result)
     if seed_run.writes:
         shutil.rmtree(seed_run.checkpoints)
@@ -218,13 +219,20 @@ def _train_seed(
     return result, outcome.signalled
 
 
+@dataclass(frozen=True)
+class _Epochs:
+    """Steps of an epoch, number of epochs, and True where the metrics of each are printed: for the first seed."""
+
+    steps: int
+    count: int
+    printed: bool
+
+
 class _Best:
     """Validates each epoch and keeps the model folder of the best one.
 
     The metrics are stored beside the model, so that they always belong to its weights, even where a resumed run
     computes an epoch again with other results.
-
-    ends    the last step of each epoch
     """
 
     def __init__(
@@ -234,10 +242,10 @@ class _Best:
         prepared: Prepared,
         numerics: Numerics,
         ranks: Ranks,
-        ends: Sequence[int],
+        epochs: _Epochs,
     ) -> None:
         self.run, self.model, self.prepared, self.numerics, self.ranks = seed_run, model, prepared, numerics, ranks
-        self.ends = ends
+        self.epochs = epochs
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Return validation metrics after an epoch; save the model where its primary metric is the best so far."""
@@ -252,18 +260,18 @@ class _Best:
             if self.run.writes:
                 write_json(self.run.folder / VALIDATION, self.prepared.bound.review(logits))
             self.run.note(best={"step": step, "held_out": metrics})
-        if self.run.writes:
+        if self.epochs.printed:
             shown = [f"{name} {value:.4f}" for name, value in metrics.items() if not name.endswith("collapsed")]
-            say(" · ".join([f"epoch {self.ends.index(step) + 1}/{len(self.ends)}", *shown]))
+            say(" · ".join([f"epoch {step // self.epochs.steps}/{self.epochs.count}", *shown]))
         return metrics
 
-    def result(self, seed: int, steps_per_epoch: int) -> dict[str, Any]:
+    def result(self, seed: int) -> dict[str, Any]:
         """Return the result of the seed: the best epoch, its metrics and its model."""
         best = self.run.record["best"]
         metrics: dict[str, float] = best["held_out"]
         scores = {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
         collapsed = any(metrics[name] for name in metrics.keys() - scores.keys())
-        epoch = best["step"] // steps_per_epoch
+        epoch = best["step"] // self.epochs.steps
         return {"seed": seed, "epoch": epoch, "scores": scores, "collapsed": collapsed, "model": str(self.run.model)}
 
     def _save(self, metrics: Mapping[str, float]) -> None:

@@ -103,10 +103,10 @@ def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_dat
         load(tmp_path / "first").vectors("a text")
 
 
-def test_metrics_are_printed_after_each_epoch(
+def test_metrics_are_printed_after_each_epoch_of_the_first_seed(
     pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = FAST.model_copy(update={"epochs": 3})
+    settings = FAST.model_copy(update={"epochs": 3, "seeds": 2})
     finetune(settings, SST2, model=pretrained_models["bert"], data=sst2_data, out=tmp_path / "run")
     lines = (tmp_path / "run" / "seed-0" / "metrics.jsonl").read_text().splitlines()
     accuracies = [entry["held_out"]["accuracy"] for entry in map(json.loads, lines) if "held_out" in entry]

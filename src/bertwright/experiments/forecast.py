@@ -6,6 +6,7 @@ from typing import Any, Final
 from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.scores import job_seconds, model_seconds
+from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.objectives.settings import predictions_by_length
 from bertwright.pretraining.resources import (
     checkpoint_bytes,
@@ -51,7 +52,7 @@ class _Costs:
         flops = 0.0
         for phase in settings.phases:
             masked = int(predictions_by_length(settings.examples.masking, phase.length)[-1])
-            predictions = masked if settings.system == "bert" else phase.length
+            predictions = masked if settings.system in MASKED_LM_SYSTEMS else phase.length
             head = 2.0 * predictions * width * (width + self._vocabulary)
             flops += 3.0 * phase.share * rows * (encoder.flops(phase.length, predictions) + head)
         return flops

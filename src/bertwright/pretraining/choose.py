@@ -148,12 +148,12 @@ def _for_shape(
 def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -> dict[str, Any]:
     """Return the settings that depend on the width of the model, its layers and the number of its positions.
 
-    The learning rate falls with the width. Weights that were trained before get a third of it.
+    The learning rate falls with the width. Weights that were trained before get a quarter of it.
     """
     is_wide = config.hidden >= WIDE
     phases = _PAPER.phases if is_wide else PLAIN.phases
     longest = config.max_positions
-    rate = PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden / (3 if from_model else 1)
+    rate = PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden / (4 if from_model else 1)
     values: dict[str, Any] = {
         "phases": [{"length": min(phase.length, longest), "share": phase.share} for phase in phases],
         "batch_size": _PAPER.batch_size if is_wide else PLAIN.batch_size,

@@ -219,6 +219,8 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
     left_out: dict[str, Any] = {}
     if from_model:
         left_out |= {"size": True, "activation": True, "initializer_range": True, "start": True}
+        if recipe is None:  # Muon's rate is for new weights
+            left_out["optimizer"] = {"method"}
     if {"steps", "minutes"} & set(changes):
         left_out |= {"steps": True, "minutes": True}
     if "system" in changes:  # it has its own defaults for these

@@ -68,7 +68,6 @@ class TaggingKind(TaskKind):
     architecture = "BertForTokenClassification"
     unit = "words"
     feature_unit = "position"
-    writes_errors = True
 
     def read(self, task: TaggingTask, data: Path) -> LabelledData:
         """Read the files of a folder, or one file; without a validation file a tenth of the sentences is kept."""

@@ -20,13 +20,12 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_folder, file_digest, write_json
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import BackboneConfig
+from bertwright.model.config import BackboneConfig, predicts_next
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import SpanHead
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
-from bertwright.tasks.auxiliary_lm import predicts_next
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.split import split_rows
 from bertwright.tasks.errors import EvaluateRequest, write_errors

@@ -18,7 +18,6 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.spec import get_spec, with_settings
-from bertwright.tasks.tagging.conll import read_tag_lines
 from bertwright.tasks.tagging.model import Tagger, predict_tags, tag_rows, windows_of
 from bertwright.tasks.tagging.spec import (
     NER,
@@ -42,13 +41,13 @@ def test_labels_are_whole_types_whatever_the_scheme(write):
         ("b", "O B-PER", ("O", "B-PER", "I-PER")),
         ("c", "S-PER O", ("O", "B-PER", "I-PER", "E-PER", "S-PER")),
     ):
-        lines = read_tag_lines(write(f"{name}.conll", "".join(f"w {tag}\n" for tag in tags.split())))
-        task = learn_tags(NER, read_tagged(NER, lines))
+        path = write(f"{name}.conll", "".join(f"w {tag}\n" for tag in tags.split()))
+        task = learn_tags(NER, read_tagged(NER, path))
         assert task.labels == labels
         assert task.context == "off"
-    tags = read_tagged(NER, read_tag_lines(write("a.conll", "v I-PER\nw I-PER\nx B-PER\n"))).tags
+    tags = read_tagged(NER, write("a.conll", "v I-PER\nw I-PER\nx B-PER\n")).tags
     assert tags == (("B-PER", "I-PER", "B-PER"),)
-    plain = learn_tags(POS, read_tagged(POS, read_tag_lines(write("d.conll", "v VERB\nw I-PER\n"))))
+    plain = learn_tags(POS, read_tagged(POS, write("d.conll", "v VERB\nw I-PER\n")))
     assert plain.labels == ("I-PER", "VERB")
 
 
@@ -78,27 +77,27 @@ def test_files_of_other_schemes_are_brought_to_the_models(write, tmp_path):
     ],
 )
 def test_schemes_of_other_tools_are_read(write, tags, learned):
-    lines = read_tag_lines(write("a.conll", "".join(f"w {tag}\n" for tag in tags.split())))
-    assert read_tagged(NER, lines).tags == (tuple(learned.split()),)
-    assert read_tagged(POS, lines).tags == (tuple(tags.split()),)
+    path = write("a.conll", "".join(f"w {tag}\n" for tag in tags.split()))
+    assert read_tagged(NER, path).tags == (tuple(learned.split()),)
+    assert read_tagged(POS, path).tags == (tuple(tags.split()),)
 
 
 def test_a_mistake_in_another_spelling_is_named_as_the_file_has_it(write, capsys):
-    read_tagged(NER, read_tag_lines(write("c.conll", "a B-X\nb L-X\n")))
+    read_tagged(NER, write("c.conll", "a B-X\nb L-X\n"))
     assert "c.conll: tags are IOBES, as 'E-X' (the file has 'L-X') on line 2 shows" in capsys.readouterr().err
-    lines = read_tag_lines(write("a.conll", "a U-X\nb L-X\n"))
+    path = write("a.conll", "a U-X\nb L-X\n")
     with pytest.raises(
         InputError, match=r"a\.conll:2: 'E-X' after 'S-X' is impossible in IOBES \(the file has 'L-X'\)"
     ):
-        read_tagged(NER, lines)
+        read_tagged(NER, path)
     for tags in ("B-X X-Y", "B-X M-X L-X", "B-X X-I", "NN VB"):
         with pytest.raises(InputError, match="is not a tag of IOB2"):
-            read_tagged(NER, read_tag_lines(write("b.conll", "".join(f"w {tag}\n" for tag in tags.split()))))
+            read_tagged(NER, write("b.conll", "".join(f"w {tag}\n" for tag in tags.split())))
 
 
 def test_context_is_on_where_training_files_mark_documents(write):
-    marked = read_tagged(NER, read_tag_lines(write("a.conll", "-DOCSTART- O\n\na B-X\n")))
-    plain = read_tagged(NER, read_tag_lines(write("b.conll", "a B-X\n")))
+    marked = read_tagged(NER, write("a.conll", "-DOCSTART- O\n\na B-X\n"))
+    plain = read_tagged(NER, write("b.conll", "a B-X\n"))
     assert learn_tags(NER, marked).context == "documents"
     assert learn_tags(NER, plain).context == "off"
     assert learn_tags(with_settings(NER, ["context=off"]), marked).context == "off"
@@ -171,12 +170,12 @@ def test_a_setting_is_given_once():
 )
 def test_impossible_tags_are_named_with_their_line(write, task, content, message):
     with pytest.raises(InputError, match=message):
-        read_tagged(task, read_tag_lines(write("a.conll", content)))
+        read_tagged(task, write("a.conll", content))
 
 
 def test_iob1_as_a_setting_allows_i_after_o(write):
-    lines = read_tag_lines(write("a.conll", "a O\nb I-X\n"))
-    assert read_tagged(with_settings(NER, ["scheme=iob1"]), lines).tags == (("O", "B-X"),)
+    path = write("a.conll", "a O\nb I-X\n")
+    assert read_tagged(with_settings(NER, ["scheme=iob1"]), path).tags == (("O", "B-X"),)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_iob1_as_a_setting_allows_i_after_o(write):
 )
 def test_training_files_that_teach_nothing_are_refused(write, task, content, message):
     with pytest.raises(InputError, match=message):
-        learn_tags(task, read_tagged(task, read_tag_lines(write("a.conll", content))))
+        learn_tags(task, read_tagged(task, write("a.conll", content)))
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,9 @@ def predict_command(
     return predict_file(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
 
 
-def submission_command(*, model: Repeatable, data: Path, out: Path) -> CommandResult:
+def submission_command(
+    *, model: Repeatable, data: Path, out: Path, input_format: LabelledFormat = "auto"
+) -> CommandResult:
     """Predict for all of GLUE's test files, and write the zip file that its server scores, AX and WNLI included.
 
     Args:
@@ -226,7 +228,7 @@ def submission_command(*, model: Repeatable, data: Path, out: Path) -> CommandRe
         if not sign or not path or task in models:
             raise InputError(f"--model {text}: expected TASK=MODEL, once for each task")
         models[task] = path
-    return write_submission(models, data, out)
+    return write_submission(models, data, out, input_format=input_format)
 
 
 def score_squad_command(

@@ -154,7 +154,8 @@ class ChoiceKind(TaskKind):
             errors = choice_errors(rows, *decode_choices(logits, rows.first))
             write_errors(request.errors, {path.name: errors})
         accuracy = self.metrics(task, logits, rows, inputs)["accuracy"]
-        return {"accuracy": accuracy, "examples": len(rows)}
+        notes = {"left_out": sum(rows.left_out.values())} if rows.left_out else {}
+        return {"accuracy": accuracy, "examples": len(rows), **notes}
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Choose in every row of a table: the number of the choice and the probabilities are new columns."""

@@ -33,12 +33,11 @@ from bertwright.tasks.inference import answered_batches, evaluating, padded_inpu
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans, score_spans
 from bertwright.tasks.question_answering.data import (
     Questions,
-    dev_questions_file,
     read_labelled,
     read_unlabelled,
-    train_questions_file,
 )
 from bertwright.tasks.question_answering.errors import question_errors
+from bertwright.tasks.question_answering.files import dev_questions_file, train_questions_file
 from bertwright.tasks.question_answering.score import squad_metrics
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import Windows, cached_windows, encode_windows
@@ -181,7 +180,9 @@ class SpanKind(TaskKind):
         if request.errors:
             answers = decode_spans(windows, logits, questions, task, threshold=threshold)
             write_errors(request.errors, {path.name: question_errors(questions, answers, scores)})
-        return {**squad_metrics(scores, null=task.null), **({"null_threshold": threshold} if task.null else {})}
+        notes: dict[str, Any] = {"null_threshold": threshold} if task.null else {}
+        notes |= {"left_out": sum(questions.left_out.values())} if questions.left_out else {}
+        return squad_metrics(scores, null=task.null) | notes
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Answer every question. "-" and *.jsonl get one line each; any other name is a folder of three files."""

@@ -33,6 +33,7 @@ from bertwright.tasks.question_answering.task import (
     span_logits,
 )
 from bertwright.tasks.question_answering.windows import Windows, encode_windows
+from bertwright.tasks.spec import with_reading
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 
 FACTS = (
@@ -200,6 +201,15 @@ def test_the_errors_of_questions_have_the_f1_of_the_evaluation(
     (review,) = read_json(trained["run"] / "seed-0/validation.json").values()
     assert review["worst"]["columns"] == list(rows[0])
     assert len(review["worst"]["rows"]) == len(rows)
+
+
+def test_questions_that_are_left_out_stand_beside_the_metrics(trained: dict[str, Any], tmp_path: Path) -> None:
+    dev = facts_as_squad(null=trained["task"].null)
+    dev["data"][0]["paragraphs"][0]["qas"][0]["question"] = ""
+    (tmp_path / "dev.json").write_text(json.dumps(dev), "utf-8")
+    task = with_reading(trained["task"], input_format="auto", on_error="skip")
+    metrics = evaluate_task(task, model=str(trained["run"]), data=tmp_path / "dev.json")
+    assert (metrics["left_out"], metrics["questions"], metrics["f1"]) == (1, 10 if task.null else 7, 100.0)
 
 
 def test_a_run_has_the_baselines_of_questions(trained: dict[str, Any]) -> None:

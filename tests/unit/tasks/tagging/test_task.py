@@ -17,7 +17,7 @@ from bertwright.model.bert import Bert, open_architecture
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
-from bertwright.tasks.spec import get_spec, with_settings
+from bertwright.tasks.spec import get_spec, with_reading, with_settings
 from bertwright.tasks.tagging.model import Tagger, predict_tags, tag_rows, windows_of
 from bertwright.tasks.tagging.spec import (
     NER,
@@ -351,3 +351,110 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer:
         commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data, label_column="4")
     with pytest.raises(InputError, match="data"):
         commands.finetune_command("ner", resume=True, **arguments)
+
+
+def skipping(task):
+    return with_reading(task, input_format="auto", on_error="skip")
+
+
+DIRTY = b"""\
+# a comment
+Ada B-PER
+swam O
+
+Bo B-PER extra
+ran O
+
+In O
+Oslo
+
+Rome B-LOC
+\xff O
+
+Li I-PER
+
+x FOO
+
+Ulm B-LOC
+"""
+
+
+def test_bad_sentences_of_columns_are_left_out_and_counted(write, capsys):
+    path = write("a.conll", DIRTY)
+    sentences = read_tagged(skipping(NER), path)
+    assert sentences.words == (("Ada", "swam"), ("Ulm",))
+    assert sentences.lines == ((2, 3), (18,))
+    assert sentences.left_out == {
+        "with another number of columns": 2,
+        "with a tag that the scheme forbids": 2,
+        "not UTF-8 text": 1,
+    }
+    messages = capsys.readouterr().err
+    assert f"{path}: 5 sentences are left out: 2 with another number of columns, 2 with a tag that the" in messages
+    assert f"left out: {path}:5: expected 2 columns, as on line 2, got 3" in messages
+    assert "left out: " + f"{path}:14: 'I-PER' at the beginning of a sentence is impossible in IOB2" in messages
+    with pytest.raises(InputError, match=r"a\.conll:12: not UTF-8 text"):
+        read_tagged(NER, path)
+
+
+def test_a_sentence_with_several_mistakes_counts_once(write):
+    sentences = read_tagged(skipping(POS), write("a.tsv", "a\tN\n\tV\nb\t\n\nc\tN\n"))
+    assert (sentences.words, sentences.left_out) == ((("c",),), {"without a word": 1})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"tokens": ["a"]}', "without a list of tags"),
+        ('{"tokens": "a", "tags": ["O"]}', "without a list of words"),
+        ('{"tokens": ["a", 1], "tags": ["O", "O"]}', "without a list of words"),
+        ('{"tokens": ["a"], "tags": ["O", "O"]}', "with another number of tags than words"),
+        ('{"tokens": [], "tags": []}', "without words"),
+        ('{"tokens": ["a"', "not valid JSON"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_bad_sentences_of_json_lines_are_left_out(write, line, reason):
+    good = ['{"tokens": ["Ada"], "tags": ["B-PER"], "document": 1}', '{"tokens": ["x"], "tags": ["O"], "document": 2}']
+    path = write("a.jsonl", "\n".join([good[0], line, good[1]]) + "\n")
+    sentences = read_tagged(skipping(NER), path)
+    assert (sentences.words, sentences.lines, sentences.documents) == ((("Ada",), ("x",)), ((1,), (3,)), (0, 1))
+    assert sentences.left_out == {reason: 1}
+    with pytest.raises(InputError, match=r"a\.jsonl:2: "):
+        read_tagged(NER, path)
+
+
+@pytest.mark.parametrize(
+    ("common", "mistake", "learned"),
+    [
+        ("B-PER I-PER O", "O E-PER", "B-PER I-PER O"),  # one E does not make the file IOBES
+        ("B-PER M-PER E-PER S-LOC", "FOO", "B-PER I-PER E-PER S-LOC"),
+        ("I-PER I-PER O", "B-LOC O", "B-PER I-PER O"),  # IOB1, although the first entity begins with B
+        ("PER-B PER-I O", "X-Y-Z", "B-PER I-PER O"),
+    ],
+)
+def test_the_scheme_is_the_one_that_most_sentences_follow(write, common, mistake, learned):
+    def rows(tags):
+        return "".join(f"w {tag}\n" for tag in tags.split()) + "\n"
+
+    sentences = read_tagged(skipping(NER), write("a.conll", rows(mistake) + 3 * rows(common)))
+    assert sentences.tags == 3 * (tuple(learned.split()),)
+    assert sentences.left_out == {"with a tag that the scheme forbids": 1}
+
+
+def test_of_dev_sentences_with_types_that_train_lacks_are_left_out(write, tmp_path, capsys):
+    write("data/train.conll", "Ada B-PER\nBo O\n\nx O\n")
+    write("data/dev.conll", "Ada B-PER\n\nOslo B-LOC\n")
+    read = TAGGING.read(skipping(NER), tmp_path / "data")
+    assert read.validation["dev"].words == (("Ada",),)
+    assert read.validation["dev"].left_out == {"with an unknown type": 1}
+    assert "dev.conll:3: unknown entity type 'LOC'; the model has PER" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"dev\.conll:3: unknown entity type 'LOC'"):
+        TAGGING.read(NER, tmp_path / "data")
+
+
+def test_a_file_of_bad_sentences_alone_is_refused_with_the_first(write):
+    with pytest.raises(
+        InputError, match=r"1 sentence is left out: 1 with a tag that .*; the first: .*a\.conll:1: 'FOO'"
+    ):
+        read_tagged(skipping(NER), write("a.conll", "x FOO\n"))

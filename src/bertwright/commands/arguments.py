@@ -36,7 +36,7 @@ LabelledFormat = Annotated[
 BadRowsOption = Annotated[
     Literal["stop", "skip"],
     arg(
-        help="At a row, sentence or question that cannot be used (without text or label, not UTF-8, of another width …) "
+        help="At a row, sentence or question that cannot be used (without text or label, not UTF-8, of other width …) "
         "stop, or leave it out; what is left out is counted by reason."
     ),
 ]

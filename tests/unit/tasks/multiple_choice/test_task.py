@@ -317,5 +317,7 @@ def test_another_kind_of_model_is_refused(tmp_path: Path, endings_tokenizer: Pat
     finetune(
         settings, get_task("sst2"), model="random:tiny", data=data, out=tmp_path / "run", tokenizer=endings_tokenizer
     )
+    card = (tmp_path / "run/model/README.md").read_text()
+    assert "- max_length: 128\n" in card.partition("\nChosen for the task")[2]  # the default of the task
     with pytest.raises(InputError, match="run: expected a model for swag, got one for sst2, another kind of task"):
         evaluate_task(SWAG, model=str(tmp_path / "run"), data=data)

@@ -116,9 +116,9 @@ class Tokenizer(BaseTokenizer):
             "tokenize_chinese_chars": True,
             "model_max_length": 512,
         }
-        own: dict[str, Any] = {"extended_from": self.base.model_dump()} if self.base else {}
-        own |= {AS_WORDPIECE: True} if other_convention(self.pieces) else {}
-        return config | SPECIAL_BY_KEY | ({OWN_KEY: own} if own else {})
+        entries: dict[str, Any] = {"extended_from": self.base.model_dump()} if self.base else {}
+        entries |= {AS_WORDPIECE: True} if other_convention(self.pieces) else {}
+        return config | SPECIAL_BY_KEY | ({OWN_KEY: entries} if entries else {})
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":

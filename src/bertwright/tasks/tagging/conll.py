@@ -241,7 +241,7 @@ class _Word(NamedTuple):
 
 @dataclass(frozen=True)
 class _Row:
-    """The columns of word and tag in rows of `width` columns"""
+    """The columns of word and tag in rows, counted from 0; with_tags: True where a row needs a tag."""
 
     word: int
     tag: int

@@ -144,9 +144,10 @@ def as_learned(task: TaggingTask, sentences: Sentences, on_error: OnError = rais
         usual = usual_spelling((tag for row in original for tag in row), most=skips)
         tags = tuple(tuple(usual.get(tag, tag) for tag in row) for row in original)
     spelled = replace(sentences, tags=tags)
-    scheme, note = _scheme(task, spelled, original)
     if skips and task.scheme == "auto":
-        scheme, note = _scheme_of_most(spelled, scheme), ""
+        scheme, note = _scheme_of_most(spelled), ""
+    else:
+        scheme, note = _scheme(task, spelled, original)
 
     def check(row: int) -> None:
         if problem := first_impossible(tags[row], scheme):
@@ -177,17 +178,18 @@ def _usable(sentences: Sentences, check: Callable[[int], None], on_error: OnErro
     return sentences if len(kept) == len(sentences) else sentences.select(kept)
 
 
-def _scheme_of_most(sentences: Sentences, detected: Scheme) -> Scheme:
-    """Return the scheme that allows most sentences: the detected one, or another one, which is printed."""
+def _scheme_of_most(sentences: Sentences) -> Scheme:
+    """Return the scheme that allows most sentences, which is printed; on ties the one that `detect` finds."""
     assert sentences.tags is not None
+    detected, where = detect(sentences.tags)
     schemes: tuple[Scheme, ...] = (detected, "iob2", "iob1", "iobes")
     allowed = {
         scheme: sum(first_impossible(row, scheme) is None for row in sentences.tags)
         for scheme in dict.fromkeys(schemes)
     }
     best = max(allowed, key=lambda scheme: allowed[scheme])
-    if best != detected:
-        say(f"{sentences.source}: tags are read as {best.upper()}, which most sentences follow")
+    if where:
+        say(f"{sentences.source}: tags are {best.upper()}, which most sentences follow")
     return best
 
 

@@ -433,13 +433,14 @@ def test_bad_sentences_of_json_lines_are_left_out(write, line, reason):
         ("PER-B PER-I O", "X-Y-Z", "B-PER I-PER O"),
     ],
 )
-def test_the_scheme_is_the_one_that_most_sentences_follow(write, common, mistake, learned):
+def test_the_scheme_is_the_one_that_most_sentences_follow(write, common, mistake, learned, capsys):
     def rows(tags):
         return "".join(f"w {tag}\n" for tag in tags.split()) + "\n"
 
     sentences = read_tagged(skipping(NER), write("a.conll", rows(mistake) + 3 * rows(common)))
     assert sentences.tags == 3 * (tuple(learned.split()),)
     assert sentences.left_out == {"with a tag that the scheme forbids": 1}
+    assert capsys.readouterr().err.count(", which most sentences follow\n") == 1
 
 
 def test_of_dev_sentences_with_types_that_train_lacks_are_left_out(write, tmp_path, capsys):

@@ -15,7 +15,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.files import read_json
 from bertwright.model.config import BackboneConfig, Start
 from bertwright.model.folder import open_model
-from bertwright.model.system import system_config
+from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
 from bertwright.pretraining.settings import (
     PLAIN,
     RECIPES,
@@ -60,7 +60,7 @@ class Budget:
         if settings.steps:
             return settings.steps * settings.batch_size * length
         assert settings.minutes
-        predicted = settings.examples.masking.share if settings.system == "bert" else 1.0
+        predicted = settings.examples.masking.share if settings.system in MASKED_LM_SYSTEMS else 1.0
         flops_per_token = 6.0 * (weights + predicted * self.vocab_size * hidden)
         return 60.0 * settings.minutes * self.flops / flops_per_token
 
@@ -148,12 +148,12 @@ def _for_shape(
 def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -> dict[str, Any]:
     """Return the settings that depend on the width of the model, its layers and the number of its positions.
 
-    The learning rate falls with the width. Weights that were trained before get a third of it.
+    The learning rate falls with the width. Weights that were trained before get a quarter of it.
     """
     is_wide = config.hidden >= WIDE
     phases = _PAPER.phases if is_wide else PLAIN.phases
     longest = config.max_positions
-    rate = PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden / (3 if from_model else 1)
+    rate = PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden / (4 if from_model else 1)
     values: dict[str, Any] = {
         "phases": [{"length": min(phase.length, longest), "share": phase.share} for phase in phases],
         "batch_size": _PAPER.batch_size if is_wide else PLAIN.batch_size,
@@ -180,11 +180,12 @@ def _layer_weights(config: BackboneConfig) -> int:
 def _line(settings: PretrainSettings, budget: Budget, tokens: float, weights: int) -> str:
     """Return the chosen settings and their reason as one line."""
     lengths = " then ".join(str(phase.length) for phase in settings.phases)
+    masked = f"{settings.examples.masking.share:.0%} masked, " if settings.system in MASKED_LM_SYSTEMS else ""
     time = f"{settings.steps:,} steps" if settings.steps else f"{settings.minutes:g} minutes"
     return (
         f"settings: {settings.size}, rows of {lengths} tokens, {settings.batch_size} rows a step, "
         f"{settings.optimizer.method} with learning rate {settings.optimizer.learning_rate:g}, "
-        f"dropout {settings.dropout:g}, {settings.examples.masking.share:.0%} masked, start {settings.start}; "
+        f"dropout {settings.dropout:g}, {masked}start {settings.start}; "
         f"about {tokens / 1e6:.3g} M tokens in {time} at {budget.flops / 1e9:.3g} GFLOP/s, "
         f"{tokens / weights:.0f} for each weight, the text read {tokens / budget.text_tokens:.3g} times"
     )

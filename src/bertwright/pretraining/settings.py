@@ -192,6 +192,7 @@ RECIPES: Mapping[str, PretrainSettings] = MappingProxyType(
 
 PLAIN = PretrainSettings(
     minutes=60.0,
+    examples=ExampleSettings(masking=MaskingSettings(share=0.3)),
     batch_size=64,
     phases=(Phase(length=64, share=0.8), Phase(length=128, share=0.2)),
     optimizer=OptimizerSettings(method="muon", learning_rate=2e-3, warmup=0.1, bias_correction=True),
@@ -218,12 +219,15 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
     left_out: dict[str, Any] = {}
     if from_model:
         left_out |= {"size": True, "activation": True, "initializer_range": True, "start": True}
-    if recipe is None and str(changes.get("system")).startswith("lstm"):  # it has no attention
-        left_out |= {"start": True, "optimizer": {"method"}}
+        if recipe is None:  # Muon's rate is for new weights
+            left_out["optimizer"] = {"method"}
     if {"steps", "minutes"} & set(changes):
         left_out |= {"steps": True, "minutes": True}
     if "system" in changes:  # it has its own defaults for these
-        left_out |= {"activation": True, "examples": {"second_sentence"}}
+        is_masked = changes["system"] in MASKED_LM_SYSTEMS
+        left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}
+        if recipe is None and changes["system"].startswith("lstm"):  # it has no attention
+            left_out |= {"start": True, "optimizer": {"method"}}
     settings = RECIPES[recipe] if recipe else PLAIN
     values = settings.model_dump(exclude_unset=True, exclude=left_out)
     return PretrainSettings.model_validate(merged(values, changes))

@@ -64,13 +64,15 @@ def pretrain_command(
     """
     settings = _with_short_forms(settings, no_next_sentence=no_next_sentence, whole_word_mask=whole_word_mask)
     fraction = _fraction(held_out)
+    corpora = _corpora(corpus)
     if fraction is not None:
-        settings = {**settings, "held_out_share": fraction}
+        from bertwright.pretraining.held_out import held_out_fraction
+
+        settings = {**settings, "held_out_share": held_out_fraction(list(corpora), fraction)}
     unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
     if settings.get("evaluations") and not (folder or unadapted.held_out_share):
         say(f"--evaluations {unadapted.evaluations}: there is no validation data; add --held-out FOLDER or FRACTION")
-    corpora = _corpora(corpus)
     data: Any = {"corpus": corpora, "out": out, "held_out": folder, "init_from": init_from}
     source: Any = {"corpus": corpora, "out": out, "init_from": init_from}
     from bertwright.pretraining.choose import plain_settings
@@ -186,6 +188,8 @@ def _fraction(held_out: str | None) -> float | None:
     """Return the fraction of --held-out, such as 0.01; None where it is a folder or absent."""
     if held_out == "":
         raise InputError("--held-out '': expected a corpus folder, or a fraction of the documents such as 0.01")
+    if held_out and held_out.endswith("%") and not Path(held_out).exists():
+        raise InputError(f"--held-out {held_out}: expected a fraction of the documents, such as 0.05 for 5%")
     try:
         fraction = float(held_out or "folder")
     except ValueError:

@@ -68,9 +68,13 @@ def baseline_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _advice(best: str) -> str:
-    more = "more epochs (--epochs), another learning rate, more rows, or a model that was pre-trained longer"
+    more = (
+        "more rows, a model that was pre-trained longer (for English small-wiki, which comes with the program), "
+        "another learning rate, or more epochs (--epochs)"
+    )
     if best == COSINE:
-        return f"Use the vectors of the model before fine-tuning (bertwright features --pool mean), or try {more}."
+        vectors = "bertwright features --layers last --pool mean"
+        return f"Use the vectors of the model before fine-tuning ({vectors}), or try {more}."
     return f"Try {more}."
 
 

@@ -70,6 +70,7 @@ def pretraining_card(
         settings=[f"steps: {steps:,}", *_settings(settings, leave_out=("steps", "minutes"))],
         numbers=[f"{name}: {value:.4f}" for name, value in metrics.items()],
         data_of_numbers="On validation text, at the end of the training:",
+        compared_with="the paper's",
         limits=limits,
     )
 
@@ -130,7 +131,10 @@ def finetuning_card(
         "It is made for inputs like those of its training data; it answers other inputs too, without a warning.",
     ]
     if labels and architecture == "BertForSequenceClassification":
-        limits.append(f"Its labels are {', '.join(labels)}; it predicts no others.")
+        is_number = len(labels) == 1
+        limits.append(
+            "It predicts a number." if is_number else f"Its labels are {', '.join(labels)}; it predicts no others."
+        )
     if result["collapsed"]:
         limits.append(f"Seeds {', '.join(map(str, result['collapsed']))} collapsed: they give every input one answer.")
     return _card(
@@ -168,6 +172,7 @@ def _card(
     chosen: Sequence[str] = (),
     numbers: Sequence[str] = (),
     data_of_numbers: str = "",
+    compared_with: str = "the defaults",
 ) -> str:
     described = describe_model(config, architecture, ())
     standard = not str(described["model_type"]).startswith("bertwright-")
@@ -187,7 +192,7 @@ def _card(
         f"tags:\n{tags}---\n\n# {title}\n\n"
         f"Made with bertwright {__version__}. The folder {readers}.{tokens if standard else ''}\n\n"
         f"    import bertwright as bw\n\n    model = bw.load('FOLDER')\n{calls}\n\n"
-        f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from the defaults:\n\n{_list(settings)}"
+        f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from {compared_with}:\n\n{_list(settings)}"
         f"{defaults}\n\n## Numbers\n\n{results}\n\n## Limits\n\n{_list(limits)}\n"
     )
 

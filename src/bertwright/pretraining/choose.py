@@ -35,6 +35,8 @@ MOST_PASSES: Final = 40
 """Number of times that a text is read at most where --minutes is not given; the paper read its text 40 times (§A.2)."""
 FEW_PASSES: Final = 20
 """Number of times that a text is read up to which there is no dropout."""
+EVALUATION_TOKENS: Final = 1_000_000
+"""Number of tokens that a run reads between two evaluations, so that these take about a tenth of a short run."""
 UTILISATION: Final = 0.4
 """MFU that a run is expected to have."""
 _PAPER: Final = RECIPES["paper-base"]
@@ -141,6 +143,8 @@ def _for_shape(
         passes = MOST_PASSES
     if passes > FEW_PASSES:
         chosen["dropout"] = TUNED_DROPOUT
+    evaluations = round(passes * budget.text_tokens / EVALUATION_TOKENS)
+    chosen["evaluations"] = min(PretrainSettings.model_fields["evaluations"].default, max(1, evaluations))
     settings = settings_with(chosen)
     return settings, _line(settings, budget, passes * budget.text_tokens, weights)
 

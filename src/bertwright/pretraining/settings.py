@@ -203,7 +203,17 @@ PLAIN = PretrainSettings(
 """Settings of a model 128 wide, from which those of a run without a recipe are chosen (docs/log.md, "The settings of
 pretrain")."""
 ADAPTED: frozenset[str] = frozenset(
-    {"size", "phases", "batch_size", "minutes", "learning_rate", "dropout", "initializer_range", "start"}
+    {
+        "size",
+        "phases",
+        "batch_size",
+        "minutes",
+        "learning_rate",
+        "dropout",
+        "initializer_range",
+        "start",
+        "evaluations",
+    }
 )
 """Settings that `choose.py` adapts."""
 

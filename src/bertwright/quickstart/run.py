@@ -20,9 +20,9 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import with_dropout
 from bertwright.model.folder import open_model, save_model
-from bertwright.objectives.dataset import held_out_split
 from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.pretraining.choose import plain_settings
+from bertwright.pretraining.held_out import held_out_fraction
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import TUNED_DROPOUT, PretrainSettings
 from bertwright.pretraining.setup import build_model, encoder_config
@@ -144,24 +144,12 @@ def _build(out: Path) -> None:
     build_corpus([out / "text.txt"], tokenizer=out / "tokenizer", out=out / "corpus", settings=settings)
 
 
-def _validation_fraction(corpus: Path) -> float:
-    """Return the smallest of a few fractions that keeps two documents for validation, and two for training."""
-    first = Corpus.open(corpus).document_first()
-    for fraction in (0.02, 0.1, 0.2, 0.35, 0.5):
-        num_validation = held_out_split(first, part="held_out", held_out_share=fraction).size
-        if num_validation >= 2 and first.size - 1 - num_validation >= 2:
-            return fraction
-    raise InputError(
-        f"{corpus}: expected at least 4 documents, got {first.size - 1}; blank lines separate the documents of a text"
-    )
-
-
 def _pretraining(minutes: float, out: Path) -> PretrainSettings:
     """Return the settings that `bertwright pretrain --minutes M --held-out F` chooses for the corpus in `out`."""
     corpus = out / "corpus"
     typed = {
         "minutes": minutes,
-        "held_out_share": _validation_fraction(corpus),
+        "held_out_share": held_out_fraction([corpus], 0.02),
         "held_out_rows": 512,
         "evaluations": 6,
     }

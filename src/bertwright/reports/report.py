@@ -293,17 +293,18 @@ def _series(
 
 
 def _settings(run: Run) -> PageTable:
-    """Return all settings; those that differ from the defaults come first and are marked."""
+    """Return all settings; those that differ from the defaults, or from the paper's, come first and are marked."""
     values, defaults = _flat(run.record["settings"]), _flat(_defaults(run.kind))
     chosen = CHOSEN if run.kind == "finetune" else ()
     differing = [name for name in values if name in defaults and values[name] != defaults[name] and name not in chosen]
     rest = [name for name in values if name not in differing]
-    rows = [[_spaced(name), values[name], f"default: {defaults[name]}"] for name in differing]
+    origin = "the paper" if run.kind == "pretrain" else "the default"
+    rows = [[_spaced(name), values[name], f"{origin}: {defaults[name]}"] for name in differing]
     rows += [
         [_spaced(name), values[name], "" if name in defaults else "not a setting of this version"] for name in rest
     ]
     marked = frozenset(range(len(differing)))
-    return PageTable("Settings", ["", "", ""], rows, marked, "Marked: differs from the default.")
+    return PageTable("Settings", ["", "", ""], rows, marked, f"Marked: differs from {origin}.")
 
 
 def _settings_that_differ(runs: Sequence[Run], names: Sequence[str]) -> PageTable:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from bertwright.cli import main
 from bertwright.finetuning import run as finetuning_run
 from bertwright.finetuning import search
+from bertwright.pretraining import held_out
 from bertwright.pretraining import run as pretraining_run
 from bertwright.serving import server
 from tests.support.commands import CaughtSettings
@@ -307,6 +308,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
+    monkeypatch.setattr(held_out, "held_out_fraction", lambda _, wanted: wanted)
     monkeypatch.setattr(finetuning_run, "finetune", catch)
     monkeypatch.setattr(search, "search", catch)
     monkeypatch.setattr(server, "open_models", lambda *_, **__: ({}, 1.0))

@@ -89,6 +89,8 @@ def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.
         "--warmup": "0.002",
         "--schedule": "cosine",
         "--second-sentence": "none",
+        "--mask-share": "0.15",
+        "--evaluations": "20",
     }
     chosen = {
         "--size",
@@ -99,6 +101,7 @@ def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.
         "--minutes",
         "--learning-rate",
         "--start",
+        "--evaluations",
     }
     assert {name for name, value in general.items() if value == "chosen"} == chosen
     assert general["--bias-correction"] == "on"

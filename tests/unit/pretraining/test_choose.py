@@ -41,7 +41,13 @@ def test_more_computation_and_text_get_a_larger_model(minutes: float, tokens: in
 
 def test_a_small_run_has_the_measured_values() -> None:
     settings = chosen({"minutes": 5.0})
-    assert settings == PLAIN.model_copy(update={"minutes": 5.0, "size": "tiny"})
+    assert settings == PLAIN.model_copy(update={"minutes": 5.0, "size": "tiny", "evaluations": settings.evaluations})
+
+
+@pytest.mark.parametrize(("minutes", "evaluations"), [(0.2, 1), (2, 2), (5, 6), (600, 20)])
+def test_a_short_run_has_few_evaluations(minutes: float, evaluations: int) -> None:
+    assert chosen({"minutes": minutes, "size": "tiny"}).evaluations == evaluations
+    assert chosen({"minutes": minutes, "evaluations": 9}).evaluations == 9
 
 
 def test_a_wide_model_has_the_papers_lengths_and_batch_and_a_lower_rate() -> None:

@@ -84,7 +84,7 @@ def test_a_page_is_whole_escaped_and_says_the_figures(tmp_path: Path) -> None:
     assert "20.0%" in shown
     assert "500 tokens/s" in shown
     assert "200 GFLOP/s" in shown
-    assert "default: 0" in shown  # the seed, and no other setting but the steps, differs
+    assert "the paper: 0" in shown  # the seed, and no other setting but the steps, differs
     assert shown.count("default:") == 2
     assert "one point lies above the picture, the highest at 10.2" in shown
     assert (run.folder / "metrics.jsonl").read_bytes() == before
@@ -129,7 +129,7 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
     assert "0.600 ± 0.141" in shown  # sqrt(0.02)
     assert "seed 1 3 0.700 collapsed" in shown
     assert "1 of 2 seeds collapsed" in shown
-    assert "default: 0.01" in shown
+    assert "the default: 0.01" in shown
     pre = pretraining(tmp_path / "p")
     with pytest.raises(InputError, match="of one kind"):
         write_report(run.folder, pre.folder, corpus=None)

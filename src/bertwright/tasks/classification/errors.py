@@ -109,6 +109,10 @@ def _bin_lines(bins: Sequence[Bin]) -> list[str]:
 
 def _confusion_lines(confusion: Confusion, of_file: str) -> list[str]:
     labels = list(confusion)
+    totals = {label: sum(row.values()) for label, row in confusion.items()}
+    commonest = max(totals, key=lambda label: totals[label])
+    share = totals[commonest] / max(1, sum(totals.values()))
+    always = f"the answer {commonest!r} for every row would have the accuracy {share:.4f}"
     if len(labels) > _MATRIX_LABELS:
         pairs = [
             (count, f"{gold} → {predicted}")
@@ -120,10 +124,11 @@ def _confusion_lines(confusion: Confusion, of_file: str) -> list[str]:
         return [
             f"most frequent confusions{of_file}: gold → predicted",
             *(f"{count:8,}  {text}" for count, text in most),
+            always,
         ]
     width = max(8, *(len(label) + 2 for label in labels))
     lines = [f"confusion{of_file}: a row for each gold label, a column for each predicted label"]
     lines.append(" " * width + "".join(f"{label:>{width}}" for label in labels))
     for gold, row in confusion.items():
         lines.append(f"{gold:{width}}" + "".join(f"{row.get(label, 0):>{width},}" for label in labels))
-    return lines
+    return [*lines, always]

@@ -179,4 +179,5 @@ def test_many_labels_are_printed_as_their_most_frequent_confusions() -> None:
 
 def test_few_labels_are_printed_as_a_matrix() -> None:
     text = evaluation_text({"accuracy": 0.5, "confusion": {"no": {"no": 3, "yes": 1}, "yes": {"yes": 4}}})
-    assert [line.split() for line in text.splitlines()[-3:]] == [["no", "yes"], ["no", "3", "1"], ["yes", "0", "4"]]
+    assert [line.split() for line in text.splitlines()[-4:-1]] == [["no", "yes"], ["no", "3", "1"], ["yes", "0", "4"]]
+    assert text.endswith("\nthe answer 'no' for every row would have the accuracy 0.5000")

@@ -1,0 +1,47 @@
+"""The fraction of the documents that is kept for validation."""
+
+from pathlib import Path
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.corpus.build import build_corpus
+from bertwright.errors import InputError
+from bertwright.pretraining.held_out import held_out_fraction
+
+
+def corpus_of(texts: list[str], folder: Path, tokenizer: Path) -> Path:
+    (folder / "text.txt").write_text("\n\n".join(texts) + "\n", "utf-8")
+    build_corpus([folder / "text.txt"], tokenizer=tokenizer, out=folder / "corpus")
+    return folder / "corpus"
+
+
+def test_a_fraction_that_keeps_enough_documents_stays(own_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert held_out_fraction([own_corpus], 0.4) == 0.4
+    assert "--held-out" not in capsys.readouterr().err
+
+
+def test_few_documents_get_the_next_larger_fraction(own_corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fraction = held_out_fraction([own_corpus], 0.001)
+    assert 0.001 < fraction <= 0.5
+    assert f"--held-out 0.001 keeps fewer than 2 documents; {fraction:g} is used" in capsys.readouterr().err
+    assert held_out_fraction([own_corpus], fraction) == fraction
+
+
+def test_one_document_is_refused_with_what_separates_documents(own_corpus: Path, tmp_path: Path) -> None:
+    corpus = corpus_of(["One text. It has two sentences."], tmp_path, own_corpus / "tokenizer")
+    with pytest.raises(InputError, match="has 1; blank lines separate the documents"):
+        held_out_fraction([corpus], 0.01)
+
+
+def test_the_command_trains_with_a_fraction_that_fits(own_corpus: Path, tmp_path: Path) -> None:
+    start = f"pretrain --corpus {own_corpus} --out {tmp_path / 'run'} --steps 1 --lengths 32 --batch-size 4"
+    assert main([*start.split(), "--held-out", "0.001", "--threads", "1"]) == 0
+
+
+def test_a_percentage_is_refused_with_the_fraction(
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), "--steps", "1"]
+    assert main([*start, "--held-out", "5%"]) == 2
+    assert "--held-out 5%: expected a fraction of the documents, such as 0.05" in capsys.readouterr().err

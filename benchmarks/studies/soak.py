@@ -77,7 +77,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "bertwright", "pretrain", "--corpus", str(options.corpus), "--out", str(run)]
-        command += ["--minutes", str(options.minutes), "--recipe", "two-cores", "--save-minutes", "0.5"]
+        command += ["--minutes", str(options.minutes), "--save-minutes", "0.5"]
         command += ["--held-out", "0.01", "--evaluations", "20", *options.options]
         readings = watched(subprocess.Popen(command, stdout=subprocess.DEVNULL))
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

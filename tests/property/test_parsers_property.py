@@ -118,7 +118,7 @@ def test_a_file_is_read_or_refused(kind: str, tmp_path_factory: pytest.TempPathF
 
 
 WORDS = ["batch-size", "=", "16,32", "learning-rate", "1e-3", "paper", " ", ",", "-1", "0", "nan", "1e999", "12", "all"]
-WORDS += ["last", "wiki=0.7", "two-cores", "é", "=", "scheme=iob2", "context=off", "stride=9"]
+WORDS += ["last", "wiki=0.7", "paper-gpt", "é", "=", "scheme=iob2", "context=off", "stride=9"]
 PARSERS: dict[str, Callable[[str], Any]] = {
     "--grid": lambda text: parse_grid(text, FinetuneSettings()),
     "--layers": lambda text: parse_layers(text, 12),

@@ -5,7 +5,7 @@ The type, limits, default and help of an option are written in the settings clas
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter, Signature
 from itertools import pairwise
 from typing import Annotated, Any, TypedDict, cast, get_args
@@ -27,6 +27,8 @@ class CommandOption:
     path: tuple[str, ...]
     fields: Mapping[str, tuple[Any, Any]]
     help: str
+    is_chosen: bool = False
+    """True where the default is decided when the command runs."""
 
     @property
     def name(self) -> str:
@@ -41,7 +43,7 @@ class CommandOption:
     def argument(self) -> Any:
         """Return the annotation from which tyro makes the option."""
         types, defaults = zip(*self.fields.values(), strict=True)
-        shown = " ".join(map(_shown, defaults))
+        shown = "chosen" if self.is_chosen else " ".join(map(_shown, defaults))
         hint = f"(default: {shown})" if shown else ""
         kind = str if self.option.read else types[0] if len(types) == 1 else tuple.__class_getitem__(types)
         return Annotated[kind, arg(name=self.name, prefix_name=False, help=self.help, help_behavior_hint=hint)]
@@ -62,14 +64,21 @@ class SettingsOptions:
 
     The parameter is a mapping, nested as the settings are. It holds only the settings whose options were typed.
     recipes: settings by their names. The values of the one that --recipe names are the defaults in the help.
+    plain: the defaults where no recipe is named; None: those of the class. chosen: settings among them that are
+    decided when the command runs.
     """
 
     settings: type[Settings]
     recipes: Mapping[str, Settings] = field(default_factory=dict)
+    plain: Settings | None = None
+    chosen: frozenset[str] = frozenset()
 
     def annotation(self, arguments: Sequence[str] = ()) -> Any:
         """Return the annotation of the parameter from which tyro makes the options, for a typed command line."""
-        options = list(entries(self.settings, self.recipes.get(_typed_recipe(arguments))))
+        recipe = self.recipes.get(_typed_recipe(arguments))
+        options = list(entries(self.settings, recipe or self.plain))
+        if recipe is None:
+            options = [replace(option, is_chosen=not self.chosen.isdisjoint(option.fields)) for option in options]
         by_name = {option.name: option for option in options}
 
         def collect(**groups: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from bertwright.commands.arguments import Repeatable, ShardingOption
 from bertwright.commands.options import SettingsOptions
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.pretraining.settings import RECIPES, PretrainSettings, merged, resolve_settings
+from bertwright.pretraining.settings import ADAPTED, PLAIN, RECIPES, PretrainSettings, merged, resolve_settings
 
 
 def quickstart_command(
@@ -38,19 +38,21 @@ def pretrain_command(
     init_from: str | None = None,
     resume: bool = False,
     plan: bool = False,
-    settings: Annotated[Mapping[str, Any], SettingsOptions(PretrainSettings, RECIPES)],
+    settings: Annotated[Mapping[str, Any], SettingsOptions(PretrainSettings, RECIPES, PLAIN, ADAPTED)],
     no_next_sentence: bool = False,
     whole_word_mask: bool = False,
     allow_other_numerics: bool = False,
     sharding: ShardingOption = "ddp",
 ) -> CommandResult:
-    """Pre-train BERT with masked LM and next-sentence prediction, or a language model; the defaults are the paper's.
+    """Pre-train BERT with masked LM and next-sentence prediction, or a language model.
+
+    Settings that are not given are chosen from the corpus, the machine and the time, and printed in one line.
 
     Args:
         corpus: Corpus folder. Several as FOLDER=WEIGHT: rows are drawn from each in proportion to its weight.
         out: Run folder.
-        recipe: Named settings: paper-base, paper-large, paper-gpt, two-cores or two-hours. Every other option
-            overrides them; --recipe NAME --help shows their values as defaults.
+        recipe: Settings of the papers in place of the chosen ones: paper-base, paper-large or paper-gpt. Every other
+            option overrides them; --recipe NAME --help shows their values as defaults.
         held_out: Validation data: a corpus folder, or a fraction of the documents such as 0.01.
         init_from: Model to start from: a model folder, also a published one, or a run folder.
         resume: Continue the run in --out, or start it where there is none.
@@ -64,23 +66,29 @@ def pretrain_command(
     fraction = _fraction(held_out)
     if fraction is not None:
         settings = {**settings, "held_out_share": fraction}
-    chosen = resolve_settings(recipe, settings, from_model=init_from is not None)
+    unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
-    if settings.get("evaluations") and not (folder or chosen.held_out_share):
-        say(f"--evaluations {chosen.evaluations}: there is no validation data; add --held-out FOLDER or FRACTION")
-    data: Any = {"corpus": _corpora(corpus), "out": out, "held_out": folder, "init_from": init_from}
+    if settings.get("evaluations") and not (folder or unadapted.held_out_share):
+        say(f"--evaluations {unadapted.evaluations}: there is no validation data; add --held-out FOLDER or FRACTION")
+    corpora = _corpora(corpus)
+    data: Any = {"corpus": corpora, "out": out, "held_out": folder, "init_from": init_from}
+    source: Any = {"corpus": corpora, "out": out, "init_from": init_from}
+    from bertwright.pretraining.choose import plain_settings
+
     if plan:
         from bertwright.pretraining.dry_run import plan_pretraining
         from bertwright.training.distributed import refuse_several
 
         refuse_several("--plan")
-        return plan_pretraining(chosen, **data)
+        return plan_pretraining(unadapted if recipe else plain_settings(settings, **source, resume=resume), **data)
     from bertwright.pretraining.run import pretrain
     from bertwright.reports.report import with_pages
     from bertwright.training.distributed import init_distributed, is_restart
 
-    with init_distributed(chosen.device, sharding=sharding) as ranks:
-        start: Any = {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
+    with init_distributed(unadapted.device, sharding=sharding) as ranks:
+        resume = resume or is_restart()
+        chosen = unadapted if recipe else plain_settings(settings, **source, resume=resume, ranks=ranks)
+        start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics}
         result = pretrain(chosen, **data, **start, ranks=ranks, sharding=sharding)
     return with_pages(result, out)
 

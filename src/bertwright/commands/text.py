@@ -33,7 +33,7 @@ def tokenizer_train_command(
 
     Args:
         out: Tokenizer folder to write.
-        vocab_size: Size of a WordPiece vocabulary, special tokens included (the paper: 30,000).
+        vocab_size: Size of a WordPiece vocabulary, special tokens included (default: 8,000; the paper: 30,000).
         kind: wordpiece, or bpe for GPT-1's byte pairs. bpe lower-cases the text and removes accents.
         merges: Number of merges; a byte-pair vocabulary also has the characters of the text (default: GPT-1's 40,000).
         cased: Keep capitals (WordPiece). Without this option the text is lower-cased. Accents are kept either way.
@@ -42,7 +42,7 @@ def tokenizer_train_command(
     from bertwright.files import refuse_occupied
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
-    from bertwright.text.wordpiece import train_wordpiece
+    from bertwright.text.wordpiece import VOCABULARY, train_wordpiece
 
     refuse_occupied(out)
     texts = _paragraphs(inputs, documents, field)
@@ -51,10 +51,9 @@ def tokenizer_train_command(
         tokenizer: BaseTokenizer = train_bpe(texts, merges=MERGES if merges is None else merges)
     elif merges is not None:
         raise InputError(f"--merges {merges}: needs --kind bpe; a WordPiece vocabulary has a --vocab-size")
-    elif vocab_size is None:
-        raise InputError("--vocab-size: expected the size of the vocabulary (the paper: 30,000)")
     else:
-        tokenizer = train_wordpiece(texts, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
+        size = VOCABULARY if vocab_size is None else vocab_size
+        tokenizer = train_wordpiece(texts, vocab_size=size, cased=cased, strip_accents=strip_accents)
     return _save(tokenizer, out)
 
 

@@ -117,7 +117,7 @@ def processor(name: str, flags: frozenset[str]) -> Finding:
 
 
 def memory(total: int | None, usable: int | None, *, limit: int | None) -> Finding:
-    """Return the usable memory, and the largest size that can be pre-trained in it with the default settings.
+    """Return the usable memory, and the largest size that can be pre-trained in it with the paper's settings.
 
     total, usable, limit: bytes; None where the system does not report them, or sets no limit.
     """
@@ -131,8 +131,8 @@ def memory(total: int | None, usable: int | None, *, limit: int | None) -> Findi
     of_total = f" of {size_text(total)}" if total else ""
     text = f"{size_text(usable)}{of_total} can be used{limited}"
     if fits:
-        return _finding("memory", "ok", value, f"{text}: enough to pre-train {fits[-1]} with the default settings")
-    text += f": too little to pre-train even tiny with the default settings ({size_text(_needed('tiny'))})"
+        return _finding("memory", "ok", value, f"{text}: enough to pre-train {fits[-1]} with the paper's settings")
+    text += f": too little to pre-train even tiny with the paper's settings ({size_text(_needed('tiny'))})"
     advice = "end other processes, raise the limit, or give a smaller --micro-tokens and a smaller vocabulary"
     return _finding("memory", "warning", value, text, advice)
 
@@ -196,7 +196,7 @@ def _device(index: int) -> tuple[str, int]:
 
 
 def _needed(size: str) -> int:
-    """Return the peak bytes of pre-training a size with the default settings, this process included."""
+    """Return the peak bytes of pre-training a size with the paper's settings, this process included."""
     settings = PretrainSettings(size=size, steps=1)
     return estimate_memory(settings, size_config(size, _VOCABULARY), precision="fp32").peak
 

@@ -15,7 +15,7 @@ from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.families.elmo import PairConfig
 from bertwright.model.families.gpt import GPTConfig
 
-LEAST_STEPS: Final = 600
+LEAST_STEPS: Final = 1300
 """Number of steps that a run has at least, as far as MOST_EPOCHS allows."""
 LEAST_EPOCHS: Final = 3
 MOST_EPOCHS: Final = 20

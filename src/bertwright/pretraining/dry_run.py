@@ -169,7 +169,7 @@ def plan_warnings(
         yield (
             f"--learning-rate {optimizer.learning_rate:g} is the paper's for 768 hidden, 256 rows and a million steps; "
             f"this run has {width} hidden, {settings.batch_size} rows and {steps:,} steps, and tiny learned with 1e-3 "
-            "to 2e-3 (--recipe two-cores)"
+            "to 2e-3, which is chosen where it is not given"
         )
     if optimizer.learning_rate >= _STEEP_RATE and not optimizer.bias_correction:
         yield (

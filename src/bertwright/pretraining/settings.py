@@ -1,7 +1,8 @@
-"""Settings of a pre-training run, and named ones: the papers' (BERT §A.2, GPT-1 §4.1) and recipes for two cores.
+"""Settings of a pre-training run, and named ones: the papers' (BERT §A.2, GPT-1 §4.1).
 
-A recipe names the settings in which it differs from the defaults. Options of the command line override them. This
-module is read for --help, so it imports no torch.
+A recipe names the settings in which it differs from the class's defaults. Options of the command line override them.
+Without a recipe `PLAIN` takes its place, and `choose.py` adapts it to the corpus, the machine and the time. This module
+is read for --help, so it imports no torch.
 """
 
 from collections.abc import Iterator, Mapping
@@ -185,48 +186,50 @@ RECIPES: Mapping[str, PretrainSettings] = MappingProxyType(
                 bias_correction=True,
             ),
         ),
-        # Measured with --minutes 56 on one of the cores: the first `tiny` of docs/encoders.md.
-        "two-cores": PretrainSettings(
-            size="tiny",
-            minutes=60.0,
-            batch_size=32,
-            phases=(Phase(length=128, share=1.0),),
-            optimizer=OptimizerSettings(learning_rate=2e-3, warmup=0.05, bias_correction=True),
-            initializer_range=0.05,
-            start="local",
-        ),
-        "two-hours": PretrainSettings(
-            size="4x128",
-            minutes=120.0,
-            batch_size=64,
-            phases=(Phase(length=64, share=0.5), Phase(length=128, share=0.5)),
-            optimizer=OptimizerSettings(method="muon", learning_rate=2e-3, warmup=0.05, bias_correction=True),
-            dropout=0.0,
-            initializer_range=0.05,
-            start="local",
-        ),
     }
 )
 
 
+PLAIN = PretrainSettings(
+    minutes=60.0,
+    examples=ExampleSettings(masking=MaskingSettings(share=0.3)),
+    batch_size=64,
+    phases=(Phase(length=64, share=0.8), Phase(length=128, share=0.2)),
+    optimizer=OptimizerSettings(method="muon", learning_rate=2e-3, warmup=0.1, bias_correction=True),
+    dropout=0.0,
+    initializer_range=0.05,
+    start="matching",
+)
+"""Settings of a model 128 wide, from which those of a run without a recipe are chosen (docs/log.md, "The settings of
+pretrain")."""
+ADAPTED: frozenset[str] = frozenset(
+    {"size", "phases", "batch_size", "minutes", "learning_rate", "dropout", "initializer_range", "start"}
+)
+"""Settings that `choose.py` adapts."""
+
+
 def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_model: bool = False) -> PretrainSettings:
-    """Return the settings of a recipe, overridden by `changes` group by group.
+    """Return the settings of a recipe, or of `PLAIN`, overridden by `changes` group by group.
 
     from_model: True for a run with --init-from. The recipe's shape is left out, since the model has its own.
     Raises InputError for an unknown recipe.
     """
-    if recipe is None:
-        return PretrainSettings.model_validate(changes)
-    if recipe not in RECIPES:
+    if recipe is not None and recipe not in RECIPES:
         raise InputError(f"--recipe {recipe!r}: expected one of {', '.join(RECIPES)}")
     left_out: dict[str, Any] = {}
     if from_model:
-        left_out |= {"size": True, "activation": True, "initializer_range": True}
+        left_out |= {"size": True, "activation": True, "initializer_range": True, "start": True}
+        if recipe is None:  # Muon's rate is for new weights
+            left_out["optimizer"] = {"method"}
     if {"steps", "minutes"} & set(changes):
         left_out |= {"steps": True, "minutes": True}
     if "system" in changes:  # it has its own defaults for these
-        left_out |= {"activation": True, "examples": {"second_sentence"}}
-    values = RECIPES[recipe].model_dump(exclude_unset=True, exclude=left_out)
+        is_masked = changes["system"] in MASKED_LM_SYSTEMS
+        left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}
+        if recipe is None and changes["system"].startswith("lstm"):  # it has no attention
+            left_out |= {"start": True, "optimizer": {"method"}}
+    settings = RECIPES[recipe] if recipe else PLAIN
+    values = settings.model_dump(exclude_unset=True, exclude=left_out)
     return PretrainSettings.model_validate(merged(values, changes))
 
 

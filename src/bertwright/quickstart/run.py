@@ -22,9 +22,9 @@ from bertwright.model.config import with_dropout
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.dataset import held_out_split
 from bertwright.objectives.masked_lm import open_pretrained
-from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from bertwright.pretraining.choose import plain_settings
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import TUNED_DROPOUT, Phase, PretrainSettings
+from bertwright.pretraining.settings import TUNED_DROPOUT, PretrainSettings
 from bertwright.pretraining.setup import build_model, encoder_config
 from bertwright.quickstart.docstrings import collect, corpus_text, write_documents
 from bertwright.quickstart.task import LibraryTask, make_task, read_own_text, write_task
@@ -35,15 +35,11 @@ from bertwright.tasks.classification.spec import CLASSIFY, with_columns
 from bertwright.tasks.fill_mask import fill_masks
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_paragraphs
-from bertwright.text.wordpiece import Tokenizer, train_wordpiece
-from bertwright.training.settings import OptimizerSettings
+from bertwright.text.wordpiece import VOCABULARY, Tokenizer, train_wordpiece
 
-VOCABULARY = 8000
 SEEDS = 5
 TRAIN_SENTENCES = 50
 """Number of labelled sentences per class."""
-EPOCHS = 15
-"""Number of epochs of a fine-tuning."""
 _OUTPUTS = (
     "quickstart.txt",
     "text.txt",
@@ -76,8 +72,8 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     say(f"[2/5] vocabulary and corpus: {(out / 'text.txt').stat().st_size / 1e6:.1f} MB of text")
     _build(out)
     pretraining_minutes = minutes * PRETRAINING_FRACTION
-    say(f"[3/5] pre-training a tiny BERT for {pretraining_minutes:.1f} minutes: masked LM and next sentence")
-    settings = _pretraining(pretraining_minutes, validation_fraction=_validation_fraction(out / "corpus"))
+    say(f"[3/5] pre-training a small BERT for {pretraining_minutes:.1f} minutes: masked LM and next sentence")
+    settings = _pretraining(pretraining_minutes, out)
     pretrained = pretrain(settings, corpus=out / "corpus", out=out / "pretraining")
     pretrained = with_pages(pretrained, out / "pretraining")
     if pretrained["stopped"]:
@@ -160,22 +156,16 @@ def _validation_fraction(corpus: Path) -> float:
     )
 
 
-def _pretraining(minutes: float, *, validation_fraction: float) -> PretrainSettings:
-    """Return settings for a few minutes: small steps, more masks, no dropout, Muon, attention that starts locally."""
-    return PretrainSettings(
-        size="tiny",
-        phases=(Phase(length=64, share=1.0),),
-        batch_size=32,
-        minutes=minutes,
-        examples=ExampleSettings(masking=MaskingSettings(share=0.3)),
-        optimizer=OptimizerSettings(method="muon", learning_rate=2e-3, warmup=0.1, bias_correction=True),
-        dropout=0.0,
-        initializer_range=0.05,
-        start="local",
-        held_out_share=validation_fraction,
-        held_out_rows=512,
-        evaluations=6,
-    )
+def _pretraining(minutes: float, out: Path) -> PretrainSettings:
+    """Return the settings that `bertwright pretrain --minutes M --held-out F` chooses for the corpus in `out`."""
+    corpus = out / "corpus"
+    typed = {
+        "minutes": minutes,
+        "held_out_share": _validation_fraction(corpus),
+        "held_out_rows": 512,
+        "evaluations": 6,
+    }
+    return plain_settings(typed, corpus={corpus: 1.0}, out=out / "pretraining")
 
 
 def _save_untrained(settings: PretrainSettings, out: Path) -> None:
@@ -200,7 +190,7 @@ def _compare(task: LibraryTask, out: Path) -> dict[str, Any]:
     }
     deviation: dict[str, float] = {}
     said: set[str] = set()  # messages about the same files, which would repeat for each seed
-    settings = FinetuneSettings(epochs=EPOCHS, batch_size=16, learning_rate=5e-4, seeds=SEEDS, max_length=64)
+    settings = FinetuneSettings(seeds=SEEDS)
     for name, source in (("scratch", str(out / "untrained")), ("pretrained", str(out / "pretraining"))):
         try:
             result = finetune(settings, spec, model=source, data=folder, out=out / f"finetuned-{name}")
@@ -268,8 +258,8 @@ def _table(results: Mapping[str, Any], task: LibraryTask, *, own_text: bool) -> 
     names = {
         "majority": "always the commonest",
         "bag_of_words": "bag of words + logistic regression",
-        "scratch": "tiny BERT from scratch",
-        "pretrained": "tiny BERT, pre-trained",
+        "scratch": "BERT from scratch",
+        "pretrained": "BERT, pre-trained",
     }
     question = "Which library does this sentence describe?"
     if own_text:
@@ -296,17 +286,15 @@ def _by_hand(out: Path, task: LibraryTask | None, settings: PretrainSettings) ->
     lines = [
         f"Everything lies in {out}/: text.txt, tokenizer/, corpus/, pretraining/ (with loss.png), task/, finetuned-*/",
         "The same by hand:",
-        f"  bertwright tokenizer train {out}/text.txt --vocab-size {VOCABULARY} --out tok",
+        f"  bertwright tokenizer train {out}/text.txt --out tok",
         f"  bertwright corpus build {out}/text.txt --lines sentences --tokenizer tok --out corpus",
         f"  bertwright pretrain --corpus corpus --out run --minutes {settings.minutes:.4g} "
-        f"--held-out {settings.held_out_share:g} --lengths 64 --batch-size 32 \\",
-        "    --optimizer muon --learning-rate 2e-3 --warmup 0.1 --bias-correction --mask-share 0.3 --dropout 0 \\",
-        "    --initializer-range 0.05 --start local",
+        f"--held-out {settings.held_out_share:g}",
     ]
     if task:
         lines += [
-            f"  bertwright finetune classify --model run --data {out}/task --text-column sentence --out tuned \\",
-            f"    --epochs {EPOCHS} --batch-size 16 --learning-rate 5e-4 --max-length 64 --seeds {SEEDS}",
+            f"  bertwright finetune classify --model run --data {out}/task --text-column sentence --out tuned "
+            f"--seeds {SEEDS}",
             f"  bertwright predict --model tuned --input {out}/task/test.tsv --output answers.tsv",
         ]
     return [*lines, '  bertwright fill --model run "The function returns a [MASK] of values."']

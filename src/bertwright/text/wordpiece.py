@@ -43,6 +43,8 @@ from bertwright.text.vocabulary import (
     vocabulary_hash,
 )
 
+VOCABULARY = 8000
+"""Default number of pieces. With more, a small model spends most of its parameters and time on rare pieces."""
 _BLOCK_CHARACTERS = 32_000_000  # characters whose words are counted, split at white space alone, before normalising
 _MOST_PIECES = 10_000_000  # the largest published vocabularies have a million
 _MOST_WORDS = 2_000_000  # distinct words kept while counting; bounds the memory

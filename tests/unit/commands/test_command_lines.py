@@ -62,8 +62,7 @@ PRETRAIN_DEFAULTS = {
 }
 
 PRETRAIN: dict[str, dict[str, Any]] = {
-    "--steps 7": {"steps": 7},
-    "--minutes 2.5": {"minutes": 2.5},
+    "--recipe paper-base --steps 7": {"size": "base", "steps": 7},
     "--recipe paper-base": {"size": "base", "steps": 1000000},
     "--recipe paper-large": {"size": "large", "steps": 1000000},
     "--recipe paper-gpt": {
@@ -82,24 +81,6 @@ PRETRAIN: dict[str, dict[str, Any]] = {
         },
         "activation": "gelu_tanh",
     },
-    "--recipe two-cores": {
-        "phases": [{"length": 128, "share": 1.0}],
-        "batch_size": 32,
-        "minutes": 60.0,
-        "optimizer": {"learning_rate": 0.002, "warmup": 0.05, "bias_correction": True},
-        "initializer_range": 0.05,
-        "start": "local",
-    },
-    "--recipe two-hours": {
-        "size": "4x128",
-        "phases": [{"length": 64, "share": 0.5}, {"length": 128, "share": 0.5}],
-        "batch_size": 64,
-        "minutes": 120.0,
-        "optimizer": {"method": "muon", "learning_rate": 0.002, "warmup": 0.05, "bias_correction": True},
-        "dropout": 0.0,
-        "initializer_range": 0.05,
-        "start": "local",
-    },
     "--recipe paper-base --batch-size 32 --lengths 128": {
         "size": "base",
         "phases": [{"length": 128, "share": 1.0}],
@@ -107,41 +88,6 @@ PRETRAIN: dict[str, dict[str, Any]] = {
         "steps": 1000000,
     },
     "--recipe paper-base --minutes 3": {"size": "base", "minutes": 3.0},
-    "--recipe two-cores --steps 9 --start random --learning-rate 1e-4": {
-        "phases": [{"length": 128, "share": 1.0}],
-        "batch_size": 32,
-        "steps": 9,
-        "optimizer": {"warmup": 0.05, "bias_correction": True},
-        "initializer_range": 0.05,
-    },
-    "--recipe two-hours --steps 9 --no-bias-correction --dropout 0.1 --optimizer adamw": {
-        "size": "4x128",
-        "phases": [{"length": 64, "share": 0.5}, {"length": 128, "share": 0.5}],
-        "batch_size": 64,
-        "steps": 9,
-        "optimizer": {"learning_rate": 0.002, "warmup": 0.05},
-        "initializer_range": 0.05,
-        "start": "local",
-    },
-    "--recipe two-hours --init-from small-wiki": {
-        "phases": [{"length": 64, "share": 0.5}, {"length": 128, "share": 0.5}],
-        "batch_size": 64,
-        "minutes": 120.0,
-        "optimizer": {"method": "muon", "learning_rate": 0.002, "warmup": 0.05, "bias_correction": True},
-        "dropout": 0.0,
-        "start": "local",
-    },
-    "--recipe two-hours --init-from small-wiki --size 2x128 --activation gelu_tanh --initializer-range 0.04": {
-        "size": "2x128",
-        "phases": [{"length": 64, "share": 0.5}, {"length": 128, "share": 0.5}],
-        "batch_size": 64,
-        "minutes": 120.0,
-        "optimizer": {"method": "muon", "learning_rate": 0.002, "warmup": 0.05, "bias_correction": True},
-        "activation": "gelu_tanh",
-        "dropout": 0.0,
-        "initializer_range": 0.04,
-        "start": "local",
-    },
     "--recipe paper-gpt --size tiny --system bert-left --activation gelu --second-sentence none": {
         "system": "bert-left",
         "phases": [{"length": 512, "share": 1.0}],
@@ -194,7 +140,10 @@ PRETRAIN: dict[str, dict[str, Any]] = {
         "steps": 5,
         "examples": {"second_sentence": "none", "masking": {"units": "word"}},
     },
-    "--steps 5 --mask-same-random 0.7 0.2 0.1": {"steps": 5, "examples": {"masking": {"mask": 0.7, "same": 0.2}}},
+    "--steps 5 --mask-same-random 0.7 0.2 0.1": {
+        "steps": 5,
+        "examples": {"masking": {"mask": 0.7, "same": 0.2}},
+    },
     "--steps 5 --optimizer muon --muon-rate 0.01 --warmup 0.1 --schedule cosine --weight-decay 0 --clip 0.5": {
         "steps": 5,
         "optimizer": {
@@ -206,7 +155,10 @@ PRETRAIN: dict[str, dict[str, Any]] = {
             "clip": 0.5,
         },
     },
-    "--steps 5 --beta2 0.98 --bias-correction": {"steps": 5, "optimizer": {"beta2": 0.98, "bias_correction": True}},
+    "--steps 5 --beta2 0.98 --bias-correction": {
+        "steps": 5,
+        "optimizer": {"beta2": 0.98, "bias_correction": True},
+    },
     "--steps 5 --system gpt": {
         "system": "gpt",
         "steps": 5,
@@ -379,7 +331,9 @@ def changed(defaults: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 
 @pytest.mark.parametrize("line", PRETRAIN)
 def test_pretrain(parse: Callable[[str], dict[str, Any]], line: str) -> None:
-    assert parse(f"pretrain --corpus c --out o {line}") == changed(PRETRAIN_DEFAULTS, PRETRAIN[line])
+    recipe = "" if "--recipe" in line else "--recipe paper-base --size tiny"
+    settings = parse(f"pretrain --corpus c --out o {recipe} {line}")
+    assert settings == changed(PRETRAIN_DEFAULTS, PRETRAIN[line])
 
 
 @pytest.mark.parametrize("line", FINETUNE)

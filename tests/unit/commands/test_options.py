@@ -57,13 +57,13 @@ def test_options_are_grouped_and_have_the_default_of_their_setting(capsys: pytes
     positions = [text.index(group) for group in groups]
     assert positions == sorted(positions)
     assert positions[2] < text.index("--learning-rate FLOAT") < positions[3]
-    for default in ("128:0.9,512:0.1", "0.8 0.1 0.1", "0.0001", "tiny"):
+    for default in ("chosen", "0.8 0.1 0.1", "muon"):
         assert f"(default: {default})" in text
 
 
-@pytest.mark.parametrize("typed", [["--recipe", "two-cores"], ["--recipe=paper-gpt", "--recipe=two-cores"]])
+@pytest.mark.parametrize("typed", [["--recipe", "paper-gpt"], ["--recipe=paper-base", "--recipe=paper-gpt"]])
 def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The values are those of two-cores in docs/pretraining.md; a help without a recipe comes between."""
+    """The values are those of GPT-1's paper; a help without a recipe comes between."""
 
     def defaults(*arguments: str) -> dict[str, str]:
         with pytest.raises(SystemExit):
@@ -75,16 +75,33 @@ def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.
     general, recipe, after = defaults(), defaults(*typed), defaults()
     assert general == after
     assert {name: value for name, value in recipe.items() if value != general.get(name)} == {
-        "--lengths": "128:1",
-        "--batch-size": "32",
-        "--minutes": "60",
-        "--learning-rate": "0.002",
-        "--warmup": "0.05",
-        "--bias-correction": "on",
-        "--initializer-range": "0.05",
-        "--start": "local",
+        "--system": "gpt",
+        "--size": "base",
+        "--activation": "gelu_tanh",
+        "--dropout": "0.1",
+        "--initializer-range": "0.02",
+        "--start": "random",
+        "--lengths": "512:1",
+        "--batch-size": "64",
+        "--steps": "1000000",
+        "--optimizer": "adamw",
+        "--learning-rate": "0.00025",
+        "--warmup": "0.002",
+        "--schedule": "cosine",
+        "--second-sentence": "none",
     }
-    assert general["--bias-correction"] == "off"
+    chosen = {
+        "--size",
+        "--dropout",
+        "--initializer-range",
+        "--lengths",
+        "--batch-size",
+        "--minutes",
+        "--learning-rate",
+        "--start",
+    }
+    assert {name for name, value in general.items() if value == "chosen"} == chosen
+    assert general["--bias-correction"] == "on"
 
 
 @pytest.mark.parametrize("settings", [PretrainSettings, FinetuneSettings, ServeSettings])

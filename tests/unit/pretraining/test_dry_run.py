@@ -201,7 +201,18 @@ def test_memory_that_cannot_suffice_is_refused_before_anything_is_made(
 
     monkeypatch.setattr(setup, "build_model", never)
     monkeypatch.setattr(resources, "usable_bytes", lambda _: 16 * 2**30)
-    silly = ["--size", "large", "--steps", "3", "--lengths", "128", "--micro-tokens", "1000000", "--precision", "fp32"]
+    silly = [
+        "--recipe",
+        "paper-large",
+        "--steps",
+        "3",
+        "--lengths",
+        "128",
+        "--micro-tokens",
+        "1000000",
+        "--precision",
+        "fp32",
+    ]
     start = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / "run"), *silly]
     for options in ([], ["--plan"], ["--plan", "--json"]):
         assert main([*start, *options]) == 2

@@ -1,6 +1,5 @@
 """Recipes: the paper's settings, and the options that override them."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,20 +7,24 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
+from bertwright.pretraining import choose
 from bertwright.pretraining import run as pretraining_run
-from bertwright.pretraining.settings import RECIPES, PretrainSettings, resolve_settings
-from bertwright.quickstart import run as quickstart
+from bertwright.pretraining.settings import PLAIN, RECIPES, PretrainSettings, resolve_settings
 from tests.support.commands import CaughtSettings
 
 
 @pytest.fixture
 def settings_of(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Options → the settings with which the command would run."""
+    """Options → the settings with which the command would run; without a recipe, before they are adapted."""
+
+    def not_adapted(typed: dict[str, Any], init_from: str | None, **_: object) -> PretrainSettings:
+        return resolve_settings(None, typed, from_model=init_from is not None)
 
     def catch(settings: PretrainSettings, **_: object) -> None:
         raise CaughtSettings(settings)
 
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
+    monkeypatch.setattr(choose, "plain_settings", not_adapted)
 
     def ask(*options: str) -> PretrainSettings:
         with pytest.raises(CaughtSettings) as caught:
@@ -61,18 +64,18 @@ def test_an_option_beats_the_recipe(settings_of: Any) -> None:
     )
     assert changed == plain.model_copy(update={"batch_size": 32})
     assert settings_of("--recipe", "paper-base", "--size", "large") == settings_of("--recipe", "paper-large")
-    # also where what is given is a general default
-    assert settings_of("--recipe", "two-cores", "--start", "random", "--learning-rate", "1e-4").start == "random"
-    assert settings_of("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.learning_rate == 1e-4
-    assert settings_of("--recipe", "two-cores", "--learning-rate", "1e-4").optimizer.warmup == 0.05
-    assert settings_of("--recipe", "two-cores").optimizer.bias_correction
-    assert not settings_of("--recipe", "two-cores", "--no-bias-correction").optimizer.bias_correction
+    # also where what is given is a default of the class
+    assert settings_of("--start", "random", "--learning-rate", "1e-4").start == "random"
+    assert settings_of("--learning-rate", "1e-4").optimizer.learning_rate == 1e-4
+    assert settings_of("--learning-rate", "1e-4").optimizer.warmup == PLAIN.optimizer.warmup
+    assert settings_of().optimizer.bias_correction
+    assert not settings_of("--no-bias-correction").optimizer.bias_correction
 
 
 def test_steps_take_the_place_of_minutes_and_the_other_way_round(settings_of: Any) -> None:
     minutes, steps = (
         settings_of("--recipe", "paper-base", "--minutes", "3"),
-        settings_of("--recipe", "two-cores", "--steps", "7"),
+        settings_of("--steps", "7"),
     )
     assert (minutes.steps, minutes.minutes) == (None, 3.0)
     assert (steps.steps, steps.minutes) == (7, None)
@@ -88,16 +91,18 @@ def test_another_system_brings_its_own_second_sentence_and_activation(settings_o
 
 
 def test_a_switch_of_a_recipe_can_be_typed_in_both_directions(settings_of: Any) -> None:
-    assert settings_of("--recipe", "two-cores", "--bias-correction") == settings_of("--recipe", "two-cores")
-    assert not settings_of("--recipe=two-cores", "--no-bias-correction").optimizer.bias_correction
+    gpt = settings_of("--recipe", "paper-gpt")
+    assert gpt.optimizer.bias_correction
+    assert settings_of("--recipe", "paper-gpt", "--bias-correction") == gpt
+    assert not settings_of("--recipe=paper-gpt", "--no-bias-correction").optimizer.bias_correction
     assert not settings_of("--steps", "3", "--no-bias-correction").optimizer.bias_correction
-    assert settings_of("--steps", "3", "--bias-correction").optimizer.bias_correction
+    assert settings_of("--recipe", "paper-base", "--bias-correction").optimizer.bias_correction
 
 
 def test_a_recipe_that_there_is_not_lists_those_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pretrain", "--corpus", "c", "--out", str(tmp_path / "o"), "--recipe", "paper"]) == 2
     said = capsys.readouterr().err
-    assert all(name in said for name in ("'paper'", "paper-base", "paper-large", "two-cores", "two-hours"))
+    assert all(name in said for name in ("'paper'", "paper-base", "paper-large", "paper-gpt"))
 
 
 @pytest.mark.parametrize(
@@ -120,32 +125,22 @@ def test_every_recipe_is_valid_and_frozen() -> None:
         assert resolve_settings(name, {}) == recipe == PretrainSettings.model_validate(recipe.model_dump())
     with pytest.raises(TypeError):
         RECIPES["paper-base"] = RECIPES["paper-large"]  # type: ignore[index]
-    assert resolve_settings(None, {"steps": 3}) == PretrainSettings(steps=3)
-
-
-def test_two_cores_is_the_measured_run(settings_of: Any) -> None:
-    """The settings of the first `tiny` of the README, as its run.json has them."""
-    measured = json.loads("""{"size": "tiny", "phases": [{"length": 128, "share": 1.0}], "batch_size": 32,
-        "micro_tokens": 8192, "steps": null, "minutes": 56.0, "seed": 0, "optimizer": {"learning_rate": 0.002,
-        "warmup": 0.05, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-06, "weight_decay": 0.01, "clip": 1.0,
-        "bias_correction": true}, "activation": "gelu", "dropout": 0.1, "initializer_range": 0.05, "start": "local",
-        "held_out_share": 0.0, "held_out_rows": 2048, "evaluations": 8, "save_minutes": 3.0, "log_every": 50,
-        "precision": "auto", "compile": "auto", "threads": 1}""")
-    here = settings_of(
-        *("--recipe", "two-cores", "--minutes", "56", "--evaluations", "8", "--save-minutes", "3", "--threads", "1")
-    )
-    stored, understood = (
-        settings.model_dump(mode="json") for settings in (here, PretrainSettings.model_validate(measured))
-    )
-    assert {name: stored[name] for name in measured} == {name: understood[name] for name in measured}
+    assert resolve_settings(None, {}) == PLAIN
 
 
 def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(settings_of: Any) -> None:
-    anew, begun = (settings_of("--recipe", "two-hours", *more) for more in ((), ("--init-from", "small-wiki")))
-    assert {"size", "initializer_range"} <= anew.model_fields_set
-    assert not {"size", "initializer_range", "activation"} & begun.model_fields_set
-    assert begun.optimizer == anew.optimizer
-    assert settings_of("--recipe", "two-hours", "--init-from", "small-wiki", "--size", "2x128").size == "2x128"
+    for recipe in (("--recipe", "paper-large"), ()):
+        anew, begun = (settings_of(*recipe, *more) for more in ((), ("--init-from", "small-wiki")))
+        assert {"minutes", "steps"} & anew.model_fields_set
+        assert not {"size", "initializer_range", "activation", "start"} & begun.model_fields_set
+        assert begun.optimizer == anew.optimizer.model_copy(update={"method": "adamw"})
+        assert settings_of(*recipe, "--init-from", "small-wiki", "--size", "2x128").size == "2x128"
+
+
+def test_an_lstm_has_no_settings_of_attention(settings_of: Any) -> None:
+    lstm = settings_of("--system", "lstm-left")
+    assert (lstm.start, lstm.optimizer.method, lstm.examples.second_sentence) == ("random", "adamw", "none")
+    assert lstm.optimizer.learning_rate == PLAIN.optimizer.learning_rate
 
 
 @pytest.mark.parametrize(
@@ -168,12 +163,3 @@ def test_what_no_run_can_have_is_named_with_its_value(
     command = ["pretrain", "--corpus", str(tmp_path), "--out", str(tmp_path / "run"), f"--{option}", value, *more]
     assert main(command) == 2
     assert re.search(words, capsys.readouterr().err)
-
-
-def test_what_quickstart_says_to_do_by_hand_is_what_it_does(settings_of: Any) -> None:
-    settings = quickstart._pretraining(2.2, validation_fraction=0.1)
-    printed = " ".join(quickstart._by_hand(Path("q"), None, settings)).replace("\\", "")
-    command = re.search(r"bertwright pretrain --corpus corpus --out run (.*?) bertwright", printed)
-    assert command
-    aside = {"held_out_rows", "evaluations"}  # how it is measured, not what is learned
-    assert settings_of(*command[1].split()).model_dump(exclude=aside) == settings.model_dump(exclude=aside)

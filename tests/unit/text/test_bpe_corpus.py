@@ -154,7 +154,6 @@ def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "--vocab-size: expected the size of the vocabulary"),
         (["--vocab-size", "500", "--merges", "9"], "--merges 9: needs --kind bpe"),
         (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: needs WordPiece"),
         (["--kind", "bpe", "--cased"], "--cased: needs WordPiece"),

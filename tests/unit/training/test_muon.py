@@ -162,8 +162,8 @@ def test_the_command_trains_with_muon(own_corpus: Path, tmp_path: Path) -> None:
     options += ["--threads", "1", "--compile", "off", "--precision", "fp32", "--learning-rate", "1e-3"]
     runs = {}
     for name, more in (
-        ("adamw", []),
-        ("muon", ["--optimizer", "muon"]),
+        ("adamw", ["--optimizer", "adamw"]),
+        ("muon", []),
         ("again", ["--optimizer", "muon", "--activation-checkpointing"]),
     ):
         assert main([*options, *more, "--out", str(tmp_path / name)]) == 0

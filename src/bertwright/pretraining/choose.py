@@ -1,0 +1,201 @@
+"""Corpus, machine and time → the settings of a pre-training that names no recipe.
+
+The rule was measured with English Wikipedia on two cores and with models of 128 and 256 hidden (docs/log.md, "The
+settings of pretrain"). For wider models it takes the paper's lengths and batch.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bertwright.console import say
+from bertwright.corpus.shards import Corpus
+from bertwright.files import read_json
+from bertwright.model.config import BackboneConfig, Start
+from bertwright.model.folder import open_model
+from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
+from bertwright.pretraining.settings import (
+    PLAIN,
+    RECIPES,
+    TUNED_DROPOUT,
+    PretrainSettings,
+    merged,
+    resolve_settings,
+)
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks
+from bertwright.training.hardware import resolve_numerics
+
+CANDIDATES: Final = ("tiny", "4x128", "mini", "medium", "base", "large")
+"""Sizes to choose from, the smallest first."""
+TOKENS_PER_WEIGHT: Final = 20
+"""Number of tokens that a run reads for each weight of the layers. A run that reads fewer gets a smaller model."""
+MOST_PASSES: Final = 40
+"""Number of times that a text is read at most where --minutes is not given; the paper read its text 40 times (§A.2)."""
+FEW_PASSES: Final = 20
+"""Number of times that a text is read up to which there is no dropout."""
+UTILISATION: Final = 0.4
+"""MFU that a run is expected to have."""
+_PAPER: Final = RECIPES["paper-base"]
+MEASURED_WIDTH: Final = 128
+"""Width of the models with which the learning rate of PLAIN was measured."""
+WIDE: Final = 512
+"""Width from which a model gets the paper's lengths and number of rows."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Text and computation of a run."""
+
+    text_tokens: int
+    """Number of tokens of the corpora."""
+    vocab_size: int
+    flops: float
+    """FLOP/s of the machine at the expected utilisation."""
+
+    def tokens(self, settings: PretrainSettings, weights: int, hidden: int) -> float:
+        """Return the number of tokens that a run reads, for a model with `weights` in its layers."""
+        length = sum(phase.share * phase.length for phase in settings.phases)
+        if settings.steps:
+            return settings.steps * settings.batch_size * length
+        assert settings.minutes
+        predicted = settings.examples.masking.share if settings.system in MASKED_LM_SYSTEMS else 1.0
+        flops_per_token = 6.0 * (weights + predicted * self.vocab_size * hidden)
+        return 60.0 * settings.minutes * self.flops / flops_per_token
+
+
+def plain_settings(
+    typed: Mapping[str, Any],
+    *,
+    corpus: Mapping[Path, float],
+    out: Path,
+    init_from: str | None = None,
+    resume: bool = False,
+    ranks: Ranks = SINGLE_PROCESS,
+) -> PretrainSettings:
+    """Return the settings of a run without a recipe, and say which were chosen and why.
+
+    typed: settings that a person set, which stay. A run that is resumed keeps the settings of its run.json, but for
+    those that may change.
+    Raises InputError for a corpus or a model that cannot be opened.
+    """
+    noted = _noted_settings(out) if resume else None
+    if noted is not None:
+        left_out = PretrainSettings.numeric | PretrainSettings.changeable
+        if {"steps", "minutes"} & set(typed):
+            left_out |= {"steps", "minutes"}
+        kept = {name: value for name, value in noted.items() if name not in left_out}
+        return PretrainSettings.model_validate(merged(kept, typed))
+    unadapted = resolve_settings(None, typed, from_model=init_from is not None)
+    numerics = resolve_numerics(unadapted.precision, threads=unadapted.threads, device=unadapted.device)
+    corpora = [Corpus.open(folder) for folder in corpus]
+    budget = Budget(
+        text_tokens=sum(opened.num_tokens for opened in corpora),
+        vocab_size=corpora[0].tokenizer.vocab_size,
+        flops=UTILISATION * numerics.peak_flops * ranks.world_size,
+    )
+    settings, reason = choose_for_budget(typed, budget, initial=open_model(init_from).config if init_from else None)
+    settings, reason = ranks.broadcast([settings.model_dump(mode="json", exclude_unset=True), reason])
+    if ranks.is_main:
+        say(reason)
+    return PretrainSettings.model_validate(settings)
+
+
+def choose_for_budget(
+    typed: Mapping[str, Any], budget: Budget, *, initial: BackboneConfig | None = None
+) -> tuple[PretrainSettings, str]:
+    """Return the settings for a budget, and a line that names the chosen ones with their reason.
+
+    initial: configuration of the model from which the run starts.
+    """
+    if initial is not None:
+        return _for_shape(typed, budget, initial, from_model=True)
+    system = typed.get("system", PretrainSettings.model_fields["system"].default)
+    names = [str(typed["size"])] if "size" in typed else list(reversed(CANDIDATES))
+    for name in names:
+        config = system_config(system, name, budget.vocab_size)
+        settings, reason = _for_shape({"size": name, **typed}, budget, config, from_model=False)
+        weights = _layer_weights(config)
+        tokens = budget.tokens(settings, weights, config.hidden)
+        if min(tokens, MOST_PASSES * budget.text_tokens) >= TOKENS_PER_WEIGHT * weights:
+            break
+    return settings, reason
+
+
+def _for_shape(
+    typed: Mapping[str, Any], budget: Budget, config: BackboneConfig, *, from_model: bool
+) -> tuple[PretrainSettings, str]:
+    """Return the settings of a model of that shape, and the line that names them."""
+    weights = _layer_weights(config)
+
+    def settings_with(chosen: Mapping[str, Any]) -> PretrainSettings:
+        return resolve_settings(None, merged(chosen, typed), from_model=from_model)
+
+    chosen = _values_of_shape(config, settings_with({}).system, from_model=from_model)
+    settings = settings_with(chosen)
+    passes = budget.tokens(settings, weights, config.hidden) / budget.text_tokens
+    if not {"steps", "minutes"} & set(typed) and passes > MOST_PASSES:
+        assert settings.minutes
+        chosen["minutes"] = float(f"{settings.minutes * MOST_PASSES / passes:.2g}")
+        passes = MOST_PASSES
+    if passes > FEW_PASSES:
+        chosen["dropout"] = TUNED_DROPOUT
+    settings = settings_with(chosen)
+    return settings, _line(settings, budget, passes * budget.text_tokens, weights)
+
+
+def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -> dict[str, Any]:
+    """Return the settings that depend on the width of the model, its layers and the number of its positions.
+
+    The learning rate falls with the width. Weights that were trained before get a quarter of it.
+    """
+    is_wide = config.hidden >= WIDE
+    phases = _PAPER.phases if is_wide else PLAIN.phases
+    longest = config.max_positions
+    rate = PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden / (4 if from_model else 1)
+    values: dict[str, Any] = {
+        "phases": [{"length": min(phase.length, longest), "share": phase.share} for phase in phases],
+        "batch_size": _PAPER.batch_size if is_wide else PLAIN.batch_size,
+        "optimizer": {"learning_rate": float(f"{rate:.1g}")},
+    }
+    if not from_model:
+        values["initializer_range"] = float(f"{0.02 * math.sqrt(768 / config.hidden):.1g}")
+        if not system.startswith("lstm"):
+            values["start"] = _start(config, system)
+    return values
+
+
+def _start(config: BackboneConfig, system: str) -> Start:
+    """Return the attention initialisation that covers most layers. Only BERT's first layer can be one of them."""
+    layers = config.layers - (0 if system.startswith("bert") else 1)
+    return "matching" if layers >= 2 else "local" if layers == 1 else "random"
+
+
+def _layer_weights(config: BackboneConfig) -> int:
+    """Return the number of weights of a Transformer's matrices; for LSTMs about that of a Transformer of that size."""
+    return 12 * config.layers * config.hidden**2
+
+
+def _line(settings: PretrainSettings, budget: Budget, tokens: float, weights: int) -> str:
+    """Return the chosen settings and their reason as one line."""
+    lengths = " then ".join(str(phase.length) for phase in settings.phases)
+    masked = f"{settings.examples.masking.share:.0%} masked, " if settings.system in MASKED_LM_SYSTEMS else ""
+    time = f"{settings.steps:,} steps" if settings.steps else f"{settings.minutes:g} minutes"
+    return (
+        f"settings: {settings.size}, rows of {lengths} tokens, {settings.batch_size} rows a step, "
+        f"{settings.optimizer.method} with learning rate {settings.optimizer.learning_rate:g}, "
+        f"dropout {settings.dropout:g}, {masked}start {settings.start}; "
+        f"about {tokens / 1e6:.3g} M tokens in {time} at {budget.flops / 1e9:.3g} GFLOP/s, "
+        f"{tokens / weights:.0f} for each weight, the text read {tokens / budget.text_tokens:.3g} times"
+    )
+
+
+def _noted_settings(out: Path) -> dict[str, Any] | None:
+    """Return the settings of the pre-training run in a folder; None where there is none."""
+    path = out / "run.json"
+    record = read_json(path) if path.exists() else None
+    if not isinstance(record, dict) or record.get("kind") != "pretrain":
+        return None
+    settings = record.get("settings")
+    return settings if isinstance(settings, dict) else None

@@ -1,0 +1,121 @@
+"""The settings that a pre-training without a recipe gets: by its corpus, its machine and its time."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.model.system import system_config
+from bertwright.pretraining.choose import Budget, choose_for_budget
+from bertwright.pretraining.settings import PLAIN, RECIPES, TUNED_DROPOUT, PretrainSettings
+from tests.support.commands import run_json
+
+WIKI = 100_000_000
+TWO_CORES = 80e9
+"""FLOP/s of a run on two cores with bf16."""
+
+
+def chosen(
+    typed: dict[str, Any] | None = None, *, tokens: int = WIKI, flops: float = TWO_CORES, **more: Any
+) -> PretrainSettings:
+    return choose_for_budget(typed or {}, Budget(text_tokens=tokens, vocab_size=8000, flops=flops), **more)[0]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "tokens", "flops", "size"),
+    [
+        (5, WIKI, TWO_CORES, "tiny"),
+        (30, WIKI, TWO_CORES, "4x128"),
+        (120, WIKI, TWO_CORES, "4x128"),
+        (600, WIKI, TWO_CORES, "mini"),
+        (600, WIKI // 100, TWO_CORES, "4x128"),  # a text of 5 MB is too small for more
+        (600, WIKI // 1000, TWO_CORES, "tiny"),
+        (60, 25 * WIKI, 4e14, "base"),
+    ],
+)
+def test_more_computation_and_text_get_a_larger_model(minutes: float, tokens: int, flops: float, size: str) -> None:
+    assert chosen({"minutes": minutes}, tokens=tokens, flops=flops).size == size
+
+
+def test_a_small_run_has_the_measured_values() -> None:
+    settings = chosen({"minutes": 5.0})
+    assert settings == PLAIN.model_copy(update={"minutes": 5.0, "size": "tiny"})
+
+
+def test_a_wide_model_has_the_papers_lengths_and_batch_and_a_lower_rate() -> None:
+    settings, paper = chosen({"minutes": 60.0}, tokens=25 * WIKI, flops=4e14), RECIPES["paper-base"]
+    assert (settings.phases, settings.batch_size, settings.initializer_range) == (paper.phases, 256, 0.02)
+    assert settings.optimizer.learning_rate == 3e-4
+
+
+def test_what_is_typed_stays() -> None:
+    typed = {
+        "steps": 7,
+        "size": "4x256",
+        "batch_size": 8,
+        "dropout": 0.3,
+        "phases": [{"length": 32, "share": 1.0}],
+        "optimizer": {"method": "adamw", "learning_rate": 0.5, "bias_correction": False},
+        "start": "random",
+        "initializer_range": 0.1,
+    }
+    stored = chosen(typed, tokens=1000).model_dump(mode="json")
+    assert {name: stored[name] for name in typed if name != "optimizer"} == {
+        name: value for name, value in typed.items() if name != "optimizer"
+    }
+    assert stored["minutes"] is None
+    assert stored["optimizer"] == {**stored["optimizer"], **typed["optimizer"]}  # type: ignore[dict-item]
+    assert stored["optimizer"]["warmup"] == PLAIN.optimizer.warmup
+
+
+def test_text_that_is_read_often_gets_dropout_and_an_end() -> None:
+    assert chosen({"minutes": 60.0}).dropout == 0.0
+    assert chosen({"minutes": 60.0}, tokens=WIKI // 100).dropout == TUNED_DROPOUT
+    assert chosen().minutes == 60.0
+    short = chosen(tokens=WIKI // 1000)
+    assert short.minutes is not None
+    assert short.minutes < 10.0
+    assert chosen({"minutes": 60.0}, tokens=WIKI // 1000).minutes == 60.0
+
+
+def test_a_model_to_start_from_decides_the_shape_and_gets_a_lower_rate() -> None:
+    config = system_config("bert", "6x384x12", 8000, max_positions=96)
+    settings = chosen({"minutes": 30.0}, initial=config)
+    assert not {"size", "initializer_range", "start"} & settings.model_fields_set
+    assert settings.optimizer.learning_rate == 2e-4
+    assert [phase.length for phase in settings.phases] == [64, 96]
+
+
+@pytest.mark.parametrize("system", ["gpt", "bert-left", "lstm-right"])
+def test_language_models_get_settings_that_they_can_have(system: str) -> None:
+    settings = chosen({"system": system, "minutes": 60.0}, flops=2e14)
+    assert settings.system == system
+    assert settings.examples.second_sentence == "none"
+
+
+@pytest.mark.parametrize(
+    ("system", "layers", "start"),
+    [("bert", 1, "local"), ("bert", 2, "matching"), ("gpt", 1, "random"), ("gpt", 2, "local"), ("gpt", 3, "matching")],
+)
+def test_the_initialisation_needs_its_layers(system: str, layers: int, start: str) -> None:
+    assert chosen({"system": system, "size": f"{layers}x128", "minutes": 5.0}).start == start
+
+
+def test_the_command_says_what_it_chose_and_resumes_with_it(
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = f"pretrain --corpus {own_corpus} --out {tmp_path / 'run'} --steps 3".split()
+    shape = "--lengths 32 --batch-size 8 --threads 1 --log-every 1".split()
+    result, said = run_json(capsys, *start, *shape)
+    (line,) = (line for line in said.splitlines() if line.startswith("settings: "))
+    assert "settings: tiny, rows of 32 tokens, 8 rows a step, muon with learning rate 0.002" in line
+    settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
+    assert (settings["size"], settings["optimizer"]["bias_correction"], settings["steps"]) == ("tiny", True, 3)
+    # The measured machine, which may choose other settings, is not asked again.
+    again, said = run_json(capsys, *start, "--resume")
+    assert again == {name: value for name, value in result.items() if name != "signalled"}
+    assert "settings: " not in said
+    assert main([*start, *shape, "--resume", "--learning-rate", "0.5"]) == 2
+    assert "learning_rate" in capsys.readouterr().err

@@ -10,16 +10,16 @@ from bertwright.experiments.evidence import ClaimEvidence
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Claim
 from bertwright.experiments.start import condition, rests_on_head
-from bertwright.experiments.statistics import Comparison, Outcome, p_text
+from bertwright.experiments.statistics import ClaimOutcome, Comparison, p_text
 
-_WORDS: dict[Outcome, str] = {
+_WORDS: dict[ClaimOutcome, str] = {
     "supported": "supported",
     "reversed": "reversed",
     "no difference": "no difference",
     "undecided": "undecided",
     "cannot be tested": "cannot be tested here",
 }
-_ORDER: tuple[Outcome, ...] = ("supported", "reversed", "no difference", "undecided", "cannot be tested")
+_ORDER: tuple[ClaimOutcome, ...] = ("supported", "reversed", "no difference", "undecided", "cannot be tested")
 
 
 def answer_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
@@ -43,7 +43,7 @@ def verdict_word(evidence: ClaimEvidence) -> str:
     return f"{word[:1].upper()}{word[1:]}."
 
 
-def _word(claim: Claim, outcome: Outcome) -> str:
+def _word(claim: Claim, outcome: ClaimOutcome) -> str:
     """Return an outcome in words; where the arms do not differ, with the points that count as no difference."""
     return f"{_WORDS[outcome]} within {claim.delta:g}" if outcome == "no difference" else _WORDS[outcome]
 

@@ -11,9 +11,9 @@ from bertwright.experiments.spread import pool, sample_variance
 from bertwright.experiments.statistics import (
     LEAST_PRETRAININGS,
     ArmScores,
+    ClaimOutcome,
     ColumnFacts,
     Comparison,
-    Outcome,
     claim_outcome,
     compare_column,
     judge_claim,
@@ -36,7 +36,7 @@ class ClaimEvidence:
     number: int
     claim: Claim
     comparisons: tuple[Comparison, ...]
-    outcome: Outcome | None
+    outcome: ClaimOutcome | None
     reason: str = ""
 
 

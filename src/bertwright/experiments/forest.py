@@ -9,20 +9,20 @@ from bertwright.console import say
 from bertwright.errors import MissingExtra
 from bertwright.experiments.evidence import ClaimEvidence
 from bertwright.experiments.plan import ExperimentPlan
-from bertwright.experiments.statistics import Comparison, Outcome
+from bertwright.experiments.statistics import ClaimOutcome, Comparison
 from bertwright.files import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS: Final[dict[Outcome, str]] = {
+_COLOURS: Final[dict[ClaimOutcome, str]] = {
     "supported": "#1f4e8c",
     "reversed": "#c2571a",
     "no difference": "#3d7d3d",
     "undecided": "#777777",
     "cannot be tested": "#bbbbbb",
 }
-_NAMES: Final[dict[Outcome, str]] = {
+_NAMES: Final[dict[ClaimOutcome, str]] = {
     "supported": "supported",
     "reversed": "reversed",
     "no difference": "no difference",

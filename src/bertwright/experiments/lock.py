@@ -24,14 +24,14 @@ _TITLES = {
 }
 
 
-def lock_path(plan: ExperimentPlan) -> Path:
+def claims_lock_path(plan: ExperimentPlan) -> Path:
     """Return the path of the lock of an experiment at a scale."""
     return plan.out / "locks" / f"{plan.experiment.name}-{plan.scale.name}.json"
 
 
 def write_lock(plan: ExperimentPlan) -> None:
     """Write the lock of an experiment, unless there is one; it notes how many parts were computed before it."""
-    path = lock_path(plan)
+    path = claims_lock_path(plan)
     if path.is_file():
         return
     finished = sum(part.is_finished for part in (*plan.all_models, *plan.all_jobs))
@@ -42,7 +42,7 @@ def write_lock(plan: ExperimentPlan) -> None:
 
 def lock_lines(plan: ExperimentPlan) -> list[str]:
     """Return sentences about the lock of a page: its digest, and everything that differs from it."""
-    path = lock_path(plan)
+    path = claims_lock_path(plan)
     lines = list(_version_lines(plan))
     if not path.is_file():
         return [

@@ -25,7 +25,7 @@ def pool(variances: Sequence[Variance]) -> Variance | None:
     return Variance(sum(each.value * each.degrees for each in variances) / degrees, degrees) if degrees else None
 
 
-def larger(own: Variance, pooled: Variance | None) -> Variance | None:
+def larger_variance(own: Variance, pooled: Variance | None) -> Variance | None:
     """Return the larger of two variances; None where neither has a degree of freedom."""
     if pooled is None or (own.degrees > 0 and own.value > pooled.value):
         return own if own.degrees > 0 else None

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from bertwright.errors import MissingExtra
 from bertwright.experiments.sampling import item_variance
 from bertwright.experiments.spec import Claim
-from bertwright.experiments.spread import Variance, larger, sample_variance
+from bertwright.experiments.spread import Variance, larger_variance, sample_variance
 
 SIGNIFICANT = 0.05
 POWER = 0.8
@@ -24,7 +24,7 @@ LEAST_PRETRAININGS = 2
 _FLOOR_ERRORS = 2.0
 """Standard errors by which a score must exceed the floor before a column tests anything."""
 
-Outcome = Literal["supported", "reversed", "no difference", "undecided", "cannot be tested"]
+ClaimOutcome = Literal["supported", "reversed", "no difference", "undecided", "cannot be tested"]
 SeedPair = tuple[int, int]
 """(pre-training seed, fine-tuning seed)."""
 
@@ -53,7 +53,7 @@ class ArmScores:
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """What is known of a column beside the scores of the two arms.
+    """Facts of a column beside the scores of the two arms.
 
     metric      name of the metric, for the error that comes from the choice of validation rows
     factor      number by which the metric was multiplied to get points
@@ -96,7 +96,7 @@ class Comparison:
     adjusted_p: float | None = None
     row_error: float | None = None
     at_floor: bool = False
-    outcome: Outcome = "undecided"
+    outcome: ClaimOutcome = "undecided"
 
     @property
     def difference(self) -> float:
@@ -162,7 +162,7 @@ def judge_claim(claim: Claim, comparisons: Sequence[Comparison], *, enough: bool
     return tuple(replace(each, outcome=_outcome(claim, each, enough=enough)) for each in with_p)
 
 
-def claim_outcome(comparisons: Sequence[Comparison]) -> Outcome:
+def claim_outcome(comparisons: Sequence[Comparison]) -> ClaimOutcome:
     """Return the outcome of a claim from those of its columns.
 
     A decided column decides the claim, unless another one is decided the other way: then the claim is undecided.
@@ -212,7 +212,7 @@ def quantile(probability: float, degrees: float) -> float:
     return float(_student().ppf(probability, degrees))
 
 
-def _outcome(claim: Claim, comparison: Comparison, *, enough: bool) -> Outcome:
+def _outcome(claim: Claim, comparison: Comparison, *, enough: bool) -> ClaimOutcome:
     """Return the outcome of one column, after Holm's correction."""
     if comparison.at_floor:
         return "cannot be tested"
@@ -233,13 +233,13 @@ def _variance_of_difference(first: ArmScores, second: ArmScores, facts: ColumnFa
     """Return the variance of the difference of the means; None where nothing tells it."""
     if facts.share_bodies:
         seeds = sorted(set(first.units) & set(second.units))
-        own = sample_variance([[first.units[seed] - second.units[seed] for seed in seeds]])
-        variance = larger(own, facts.pooled)
+        of_arms = sample_variance([[first.units[seed] - second.units[seed] for seed in seeds]])
+        variance = larger_variance(of_arms, facts.pooled)
         weight = 1 / len(seeds)
     else:
         random = [arm for arm in (first, second) if not arm.is_constant]
-        own = sample_variance([list(arm.units.values()) for arm in random])
-        variance = larger(own, facts.pooled) if random else None
+        of_arms = sample_variance([list(arm.units.values()) for arm in random])
+        variance = larger_variance(of_arms, facts.pooled) if random else None
         weight = sum(1 / len(arm.units) for arm in random)
     return None if variance is None else Variance(variance.value * weight, variance.degrees)
 
@@ -256,8 +256,8 @@ def _is_at_floor(arm: ArmScores, facts: ColumnFacts) -> bool:
     for each in (arm, facts.floor):
         if each.is_constant and each is not arm:
             continue
-        own = larger(sample_variance([list(each.units.values())]), pooled)
-        variance += own.value / len(each.units) if own and not each.is_constant else 0.0
+        of_arms = larger_variance(sample_variance([list(each.units.values())]), pooled)
+        variance += of_arms.value / len(each.units) if of_arms and not each.is_constant else 0.0
         variance += item_variance(facts.metric, each.mean, facts.rows, factor=facts.factor) or 0.0
     return arm.mean - facts.floor.mean < _FLOOR_ERRORS * math.sqrt(variance)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bertwright.experiments.lock import lock_lines, lock_path, write_lock
+from bertwright.experiments.lock import claims_lock_path, lock_lines, write_lock
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment
 from bertwright.version import __version__
 
@@ -56,7 +56,7 @@ def nothing_computed(out: Path, **options: Any) -> Any:
 
 def test_a_lock_that_was_written_before_the_runs_and_kept(tmp_path: Path) -> None:
     write_lock(nothing_computed(tmp_path))
-    lock = json.loads(lock_path(plan(tmp_path)).read_text())
+    lock = json.loads(claims_lock_path(plan(tmp_path)).read_text())
     assert (lock["seeds"], lock["pretraining_seeds"], lock["program"]) == (3, 2, __version__)
     assert [(claim["columns"], claim["delta"]) for claim in lock["claims"]] == [(["x"], 1.5)]
     (line,) = lock_lines(plan(tmp_path))
@@ -65,9 +65,9 @@ def test_a_lock_that_was_written_before_the_runs_and_kept(tmp_path: Path) -> Non
 
 def test_a_lock_is_never_written_again(tmp_path: Path) -> None:
     write_lock(nothing_computed(tmp_path))
-    before = lock_path(plan(tmp_path)).read_bytes()
+    before = claims_lock_path(plan(tmp_path)).read_bytes()
     write_lock(plan(tmp_path, pretraining_seeds=6))
-    assert lock_path(plan(tmp_path)).read_bytes() == before
+    assert claims_lock_path(plan(tmp_path)).read_bytes() == before
 
 
 def test_a_lock_that_came_after_the_first_runs_says_so(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertwright.experiments.spread import Variance, interaction_variance, larger, pool, sample_variance
+from bertwright.experiments.spread import Variance, interaction_variance, larger_variance, pool, sample_variance
 
 
 def test_the_variance_of_several_samples_is_around_the_mean_of_each() -> None:
@@ -21,11 +21,11 @@ def test_variances_are_pooled_by_degrees_of_freedom() -> None:
 
 
 def test_the_larger_variance_is_used_and_one_without_degrees_of_freedom_never() -> None:
-    assert larger(Variance(5.0, 2), Variance(4.0, 10)) == Variance(5.0, 2)
-    assert larger(Variance(3.0, 2), Variance(4.0, 10)) == Variance(4.0, 10)
-    assert larger(Variance(0.0, 0), Variance(4.0, 10)) == Variance(4.0, 10)
-    assert larger(Variance(3.0, 2), None) == Variance(3.0, 2)
-    assert larger(Variance(0.0, 0), None) is None
+    assert larger_variance(Variance(5.0, 2), Variance(4.0, 10)) == Variance(5.0, 2)
+    assert larger_variance(Variance(3.0, 2), Variance(4.0, 10)) == Variance(4.0, 10)
+    assert larger_variance(Variance(0.0, 0), Variance(4.0, 10)) == Variance(4.0, 10)
+    assert larger_variance(Variance(3.0, 2), None) == Variance(3.0, 2)
+    assert larger_variance(Variance(0.0, 0), None) is None
 
 
 def test_the_effect_of_a_shared_pre_training_is_taken_out() -> None:

@@ -76,7 +76,7 @@ def test_the_page_says_all_of_it(study: Path) -> None:
     few = r"A verdict needs 2 pre-trainings of each arm; `bert` has 1, `no-nsp` has 1\."
     assert re.search(rf"1\. Next-sentence .* \*\*(Undecided\.\*\* RTE .* {few}|Cannot be tested here\.\*\*)", page)
     assert page.count("**No verdict.** An arm of the claim is not on this page.") == 4
-    assert "`bert` against `no-nsp`; start `random`; no difference: within 0.75 points." in page
+    assert "`bert` against `no-nsp`; start `random`; δ 0.75." in page
     assert re.search(
         r"- Claims, seeds and δ were locked before the runs \(digest of the claims: [0-9a-f]{12}\)\.", page
     )

@@ -56,8 +56,7 @@ def evidence_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> I
         claim = each.claim
         yield from (f"**Claim {each.number}.** {claim.statement} In the paper: {claim.paper}.", "")
         yield (
-            f"`{claim.arm}` against `{claim.against}`; {condition(plan, claim.arm, claim.against)}; no difference: "
-            f"within {claim.delta:g} points."
+            f"`{claim.arm}` against `{claim.against}`; {condition(plan, claim.arm, claim.against)}; δ {claim.delta:g}."
         )
         yield ""
         head = ("", "pre-trainings", "difference", "95 %", "other rows too", "p", "visible", "outcome")
@@ -65,9 +64,10 @@ def evidence_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> I
         yield ""
     if any(each.comparisons for each in evidence):
         yield (
-            "*Difference*: points by which the first arm is better (lower, where lower is better). *95 %*: interval "
-            "over pre-trainings, not corrected. *Other rows too*: interval over pre-trainings and the choice of dev "
-            "rows. *Visible*: difference that would have been seen in four of five repetitions."
+            "*δ*: points that count as no difference. *Difference*: points by which the first arm is better (lower, "
+            "where lower is better). *95 %*: interval over pre-trainings, not corrected. *Other rows too*: interval "
+            "over pre-trainings and the choice of dev rows. *Visible*: difference that would have been seen in four of "
+            "five repetitions."
         )
         yield ""
 

@@ -1,4 +1,4 @@
-"""models → pictures of the page, for the manual: `python docs/screenshots.py lm=RUN ner=RUN squad=RUN`.
+"""models → pictures of the page, for the manual: `python docs/screenshots.py lm=RUN ner=RUN squad=RUN swag=RUN`.
 
 Starts `bertwright serve` with the models and takes what the page shows with Chromium, into docs/pictures. What a model
 cannot do is left out. Needs the extra `dev` and a Chromium.

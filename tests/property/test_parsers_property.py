@@ -61,7 +61,7 @@ def files(*parts: list[str]) -> st.SearchStrategy[bytes]:
 def of_tags(path: Path) -> None:
     """Words and tags, and the labels learned from them."""
     task = TaggingTask(name="ner", scheme="auto")
-    learn_tags(task, read_tagged(task, read_tag_lines(path)))
+    learn_tags(task, read_tagged(task, path))
 
 
 READERS: dict[str, tuple[str, st.SearchStrategy[bytes], Callable[[Path], Any]]] = {

@@ -36,8 +36,8 @@ LabelledFormat = Annotated[
 BadRowsOption = Annotated[
     Literal["stop", "skip"],
     arg(
-        help="At a row of a table that cannot be used (without text or label, not UTF-8, of another width …) stop, or "
-        "leave it out; the rows that are left out are counted by reason."
+        help="At a row, sentence or question that cannot be used (without text or label, not UTF-8, of other width …) "
+        "stop, or leave it out; what is left out is counted by reason."
     ),
 ]
 VocabularyFolder = Annotated[Path | None, arg(help="Tokenizer or model folder with the vocabulary for random:SIZE.")]

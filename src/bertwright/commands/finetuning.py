@@ -141,8 +141,8 @@ def evaluate_command(
         rows: For pretraining: number of rows, from the first on.
         length: For pretraining: tokens per row.
         task_setting: NAME=VALUE, instead of the setting that the model was fine-tuned with.
-        errors: For tasks of sentences, pairs and tags: a table to write (tsv, csv, jsonl or parquet) with gold and
-            predicted answers, the most confidently wrong first, then the most doubtful.
+        errors: For a task: a table to write (tsv, csv, jsonl or parquet) with gold and predicted answers, the most
+            confidently wrong first, then the most doubtful; for questions the lowest F1 first.
         calibrate: Fit a temperature for the probabilities on the data, and store it in the model folder. Give data that
             the model was not trained on.
         precision: For a task: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
@@ -210,7 +210,9 @@ def predict_command(
     return predict_file(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
 
 
-def submission_command(*, model: Repeatable, data: Path, out: Path) -> CommandResult:
+def submission_command(
+    *, model: Repeatable, data: Path, out: Path, input_format: LabelledFormat = "auto"
+) -> CommandResult:
     """Predict for all of GLUE's test files, and write the zip file that its server scores, AX and WNLI included.
 
     Args:
@@ -226,7 +228,7 @@ def submission_command(*, model: Repeatable, data: Path, out: Path) -> CommandRe
         if not sign or not path or task in models:
             raise InputError(f"--model {text}: expected TASK=MODEL, once for each task")
         models[task] = path
-    return write_submission(models, data, out)
+    return write_submission(models, data, out, input_format=input_format)
 
 
 def score_squad_command(
@@ -247,6 +249,6 @@ def score_squad_command(
         null_threshold: Remove answers whose null odds are above this number.
         allow_missing: Count questions without a prediction as wrong, instead of refusing the file.
     """
-    from bertwright.tasks.question_answering.score import score_files
+    from bertwright.finetuning.squad_files import score_files
 
     return score_files(gold, predictions, null_odds=null_odds, threshold=null_threshold, allow_missing=allow_missing)

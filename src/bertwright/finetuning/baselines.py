@@ -132,7 +132,7 @@ def _fit_predict(
     targets = _targets(train)
     if len(np.unique(targets)) == 1:  # scikit-learn refuses to fit a single label
         return [np.full(len(test), targets[0]) for _ in inverse_penalties]
-    features, test_features = _vectorised(train, test)
+    features, test_features = vectorised(train, test)
     predictions = []
     for inverse in inverse_penalties:
         if task.kind == "regression":
@@ -143,8 +143,11 @@ def _fit_predict(
     return predictions
 
 
-def _vectorised(train: TextExamples, test: TextExamples) -> tuple[Any, Any]:
-    """Return the features of both, of the words and pairs of adjacent words in `train`."""
+def vectorised(train: TextExamples, test: TextExamples) -> tuple[Any, Any]:
+    """Return the features of both, of the words and pairs of adjacent words in `train`: sparse matrices [N, features].
+
+    Raises MissingExtra without scikit-learn.
+    """
     vectoriser = _sklearn().feature_extraction.text.TfidfVectorizer(
         tokenizer=_words, token_pattern=None, lowercase=False, ngram_range=(1, 2), sublinear_tf=True, dtype=np.float64
     )
@@ -154,24 +157,32 @@ def _vectorised(train: TextExamples, test: TextExamples) -> tuple[Any, Any]:
 
 def _quick_predictions(task: ClassificationTask, train: TextExamples, test: TextExamples) -> NDArray[Any]:
     """Return predictions of a linear model with a fixed penalty: for labels a logistic regression against the rest."""
-    sklearn, targets = _sklearn(), train.targets
+    targets = train.targets
     assert targets is not None
     if not any(WORD.search(text) for text in chain(train.texts_a, train.texts_b or ())):
         return _commonest(task, train, len(test))
-    features, test_features = _vectorised(train, test)
+    features, test_features = vectorised(train, test)
     if task.kind == "regression":
-        model = sklearn.linear_model.Ridge(alpha=1.0, solver="sparse_cg", tol=1e-3)
+        model = _sklearn().linear_model.Ridge(alpha=1.0, solver="sparse_cg", tol=1e-3)
         return np.asarray(model.fit(features, targets).predict(test_features))
     several = targets.ndim == 2
     columns = targets if several else targets[:, None] == np.arange(task.num_outputs)
-    scores = np.empty((len(test), task.num_outputs))
-    for label, is_label in enumerate(columns.T):
-        if is_label.all() or not is_label.any():  # scikit-learn refuses to fit a single label
-            scores[:, label] = np.inf if is_label.all() else -np.inf
-            continue
-        model = sklearn.linear_model.LogisticRegression(C=1.0 / _QUICK_PENALTY, solver="liblinear", max_iter=1000)
-        scores[:, label] = model.fit(features, is_label).decision_function(test_features)
+    scores = np.stack([quick_scores(features, is_label, test_features) for is_label in columns.T], axis=1)
     return scores > 0.0 if several else scores.argmax(axis=1)
+
+
+def quick_scores(features: Any, is_label: NDArray[np.bool_], test_features: Any) -> NDArray[np.float64]:
+    """Return the scores of test rows [M] of a logistic regression with a fixed penalty, for one label against the rest.
+
+    features        sparse matrix of the N training rows, as `vectorised` returns it
+    is_label        [N] True where a row has the label; where all rows are equal, all scores are infinite
+    test_features   sparse matrix of the M test rows
+    """
+    if is_label.all() or not is_label.any():  # scikit-learn refuses to fit a single label
+        return np.full(test_features.shape[0], np.inf if is_label.all() else -np.inf)
+    regression = _sklearn().linear_model.LogisticRegression
+    model = regression(C=1.0 / _QUICK_PENALTY, solver="liblinear", max_iter=1000).fit(features, is_label)
+    return np.asarray(model.decision_function(test_features), dtype=np.float64)
 
 
 def _commonest(task: ClassificationTask, train: TextExamples, rows: int) -> NDArray[Any]:
@@ -187,11 +198,20 @@ def _commonest(task: ClassificationTask, train: TextExamples, rows: int) -> NDAr
 def _sample(examples: TextExamples, most: int, what: str) -> tuple[TextExamples, list[str]]:
     """Return at most so many rows with so much text, and a note where these are a sample; it is always the same."""
     characters = sum(map(len, chain(examples.texts_a, examples.texts_b or ())))
-    most = min(most, max(1, len(examples) * _SAMPLE_CHARACTERS // max(1, characters)))
-    if len(examples) <= most:
-        return examples, []
-    rows = np.sort(np.random.default_rng(0).choice(len(examples), most, replace=False))
-    return examples.select(rows), [f"{what} a sample of {most:,} of {len(examples):,} rows"]
+    rows, notes = sample_rows(len(examples), characters, most, what)
+    return examples if rows is None else examples.select(rows), notes
+
+
+def sample_rows(num_rows: int, characters: int, most: int, what: str) -> tuple[NDArray[np.int64] | None, list[str]]:
+    """Return the numbers of at most so many rows with so much text, and a note; None where these are all rows.
+
+    The sample is always the same. `characters`: number of characters of all rows.
+    """
+    most = min(most, max(1, num_rows * _SAMPLE_CHARACTERS // max(1, characters)))
+    if num_rows <= most:
+        return None, []
+    rows = np.sort(np.random.default_rng(0).choice(num_rows, most, replace=False))
+    return rows, [f"{what} a sample of {most:,} of {num_rows:,} rows"]
 
 
 def _words(text: str) -> list[str]:

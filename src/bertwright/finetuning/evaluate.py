@@ -66,8 +66,6 @@ def _request(kind: TaskKind, data: Path, errors: str | None, *, calibrate: bool)
         raise InputError("--calibrate: expected a task of sentences or pairs with labels; leave the option out")
     if errors is None:
         return EvaluateRequest(data, calibrate=calibrate)
-    if not kind.writes_errors:
-        raise InputError("--errors: expected a task of sentences, pairs or tags; leave the option out")
     target = PredictRequest(str(data), errors, option="--errors")
     if not target.is_file or target.bare.suffix not in FORMATS or target.table_format is None:
         raise InputError(f"--errors {errors}: expected the name of a table; allowed endings: {ALLOWED}")

@@ -16,7 +16,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, refuse_unwritable
 from bertwright.model.folder import SavedModel, open_model
-from bertwright.tables.files import table_stem
+from bertwright.tables.files import InputFormat, table_stem
 from bertwright.tables.reader import read_table
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import decode
@@ -59,8 +59,12 @@ TASKS = tuple(dict.fromkeys(part.task for part in SUBMISSION_FILES))
 _MAJORITY = {"wnli": "0"}
 
 
-def write_submission(models: Mapping[str, str], data: Path, target: Path) -> dict[str, Any]:
+def write_submission(
+    models: Mapping[str, str], data: Path, target: Path, *, input_format: InputFormat = "auto"
+) -> dict[str, Any]:
     """Answer all GLUE test files with the models by task name; return the number of rows of each file in the zip.
+
+    input_format   format of the test files; "auto" goes by the endings of their names
 
     Raises InputError for a task without a model, a model of another task, and a missing test file. A test file with
     another number of rows than GLUE's is answered, and a message says so.
@@ -76,7 +80,9 @@ def write_submission(models: Mapping[str, str], data: Path, target: Path) -> dic
     for part in SUBMISSION_FILES:  # a model that cannot answer a file must be refused now, not after hours
         if part.task in models:
             _trained_for(part, open_model(models[part.task]))
-    answers = {part.file: _answers(part, files[part.file], models.get(part.task)) for part in SUBMISSION_FILES}
+    answers = {
+        part.file: _answers(part, files[part.file], models.get(part.task), input_format) for part in SUBMISSION_FILES
+    }
     with atomic_file(target, keep_new=True) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, rows in answers.items():
             text = io.StringIO()
@@ -87,8 +93,8 @@ def write_submission(models: Mapping[str, str], data: Path, target: Path) -> dic
     return {"rows": {name: len(rows) for name, rows in answers.items()}, "output": str(target)}
 
 
-def _answers(part: SubmissionFile, path: Path, model: str | None) -> Sequence[str]:
-    table = read_table(path, headerless=get_task(part.task).columns)
+def _answers(part: SubmissionFile, path: Path, model: str | None, input_format: InputFormat) -> Sequence[str]:
+    table = read_table(path, headerless=get_task(part.task).columns, format=input_format)
     if len(table) != part.rows:
         say(f"{path}: expected {part.rows:,} rows, as GLUE's server does, got {len(table):,}")
     if model is None:

@@ -15,11 +15,17 @@ from bertwright.training.run_folder import RunFolder
 
 
 def finish_run(
-    run: RunFolder, settings: FinetuneSettings, bound: BoundTask, seeds: Sequence[Mapping[str, Any]], *, began: str
+    run: RunFolder,
+    settings: FinetuneSettings,
+    bound: BoundTask,
+    seeds: Sequence[Mapping[str, Any]],
+    *,
+    chosen: Mapping[str, Any],
+    began: str,
 ) -> dict[str, Any]:
     """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds.
 
-    began: line of the card about the initial model.
+    chosen: settings of the schedule that nobody set. began: line of the card about the initial model.
     """
     metric = next(iter(seeds[0]["scores"]))
     values = [result["scores"][metric] for result in seeds]
@@ -36,12 +42,14 @@ def finish_run(
         "model": str(run.model),
         "out": str(run.folder),
     }
+    of_task = {"max_length": settings.max_length} if settings.max_length == bound.task.max_length else {}
     with model_folder(run.model) as folder:
         shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
         described = read_description(folder / "config.json")
         card = finetuning_card(
             settings,
             described.config,
+            chosen={**chosen, **of_task},
             task=bound.task.name,
             architecture=described.architecture or "",
             labels=described.labels,

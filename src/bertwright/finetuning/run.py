@@ -16,7 +16,7 @@ from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.prepare import Prepared, prepare, schedule
 from bertwright.finetuning.result import finish_run, finished_result
 from bertwright.finetuning.run_baselines import note_baselines
-from bertwright.finetuning.schedule import ScheduledSettings
+from bertwright.finetuning.schedule import ScheduledSettings, chosen_values
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     initial_model,
@@ -93,7 +93,7 @@ def tune(
     resolve_device(settings.device)  # refuse before a run folder is created
     with say_once(printed):
         prepared = prepare(settings, task, model, data, tokenizer, cache=out / "features")
-        settings = schedule(settings, prepared)
+        request, settings = settings, schedule(settings, prepared)
     source = model if model.startswith("random:") else str(Path(model))  # without a slash at the end
     run = start_run(
         out,
@@ -128,7 +128,8 @@ def tune(
         if not ranks.is_main:
             return {}, signalled
         began = origin(prepared.saved.source, prepared.digests["weights"])
-        result = finish_run(run, settings, prepared.bound, seeds, began=began)
+        chosen = chosen_values(request, settings)
+        result = finish_run(run, settings, prepared.bound, seeds, chosen=chosen, began=began)
         for name in ("features", "tokenizer"):
             shutil.rmtree(out / name, ignore_errors=True)
     return result, signalled

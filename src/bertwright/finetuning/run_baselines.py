@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from bertwright.console import say
 from bertwright.finetuning.baselines import Baselines, text_baselines, word_baseline
+from bertwright.finetuning.choice_baselines import choice_baselines
 from bertwright.finetuning.cosine import pair_cosines
 from bertwright.finetuning.prepare import Prepared
+from bertwright.finetuning.question_baselines import question_baselines
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.binding import BoundTask
@@ -15,6 +17,8 @@ from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.finite import NotFinite
+from bertwright.tasks.multiple_choice.spec import ChoiceTask
+from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.tagging.spec import TaggingTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.run_folder import RunFolder
@@ -30,7 +34,7 @@ _computed: dict[str, dict[str, Any]] = {}
 def note_baselines(run: RunFolder, settings: FinetuneSettings, prepared: Prepared) -> None:
     """Compute the baselines on the first validation file, print them, and keep them in the record of the run.
 
-    A resumed run has them already. Tasks of questions and choices have none.
+    A resumed run has them already.
     """
     if "baselines" in run.record or not run.writes:
         return
@@ -75,8 +79,10 @@ def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, 
     validation = next(iter(bound.validation.values()))[0]
     if isinstance(task, TaggingTask):
         return word_baseline(task, train, validation)
-    if not isinstance(task, ClassificationTask):
-        return Baselines({})
+    if isinstance(task, ChoiceTask):
+        return choice_baselines(train, validation)
+    if isinstance(task, SpanTask):
+        return question_baselines(validation)
     baselines = text_baselines(task, train, validation)
     if not _has_cosine(settings, bound, saved):
         return baselines

@@ -6,7 +6,7 @@ Narrow models need higher learning rates.
 """
 
 import math
-from typing import Final
+from typing import Any, Final
 
 from bertwright.config import Positive, PositiveNumber, Share
 from bertwright.finetuning.settings import FinetuneSettings
@@ -62,6 +62,11 @@ def scheduled(settings: FinetuneSettings, config: BackboneConfig, rows: int) -> 
         "warmup": warmup if settings.warmup is None else settings.warmup,
     }
     return ScheduledSettings.model_validate({**dict(settings), **schedule})
+
+
+def chosen_values(request: FinetuneSettings, settings: ScheduledSettings) -> dict[str, Any]:
+    """Return the values of `settings` that are None in the request: the program chose them."""
+    return {name: getattr(settings, name) for name in CHOSEN if getattr(request, name) is None}
 
 
 def rate_for(backbone: BackboneConfig) -> float:

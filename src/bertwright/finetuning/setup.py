@@ -13,16 +13,16 @@ from torch import nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
+from bertwright.finetuning.auxiliary_lm import with_language
 from bertwright.finetuning.batches import tokens_left
 from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import Backbone, part_prefixes
-from bertwright.model.config import BackboneConfig, attends_both_ways
+from bertwright.model.config import BackboneConfig, attends_both_ways, predicts_next
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, load_weights, open_model
-from bertwright.tasks.auxiliary_lm import predicts_next, with_language
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer

@@ -95,6 +95,7 @@ def finetuning_card(
     settings: Settings,
     config: BackboneConfig,
     *,
+    chosen: Mapping[str, Any],
     task: str,
     architecture: str,
     labels: Sequence[str],
@@ -104,7 +105,11 @@ def finetuning_card(
     result: Mapping[str, Any],
     began: str,
 ) -> str:
-    """Return the card of a fine-tuned model: the best of the seeds in `result`. began: the line of `origin`."""
+    """Return the card of a fine-tuned model: the best of the seeds in `result`.
+
+    chosen: settings that the program chose for the rows and the model; of `settings` only the others are listed.
+    began: the line of `origin`.
+    """
     data = [f"{rows:,} rows of training data, sha256 `{str(digests['train'])[:16]}`"]
     data += [f"validated on `{name}`, sha256 `{digest[:16]}`" for name, digest in digests.get("dev", {}).items()]
     data.append(began)
@@ -134,7 +139,8 @@ def finetuning_card(
         architecture=architecture,
         use=("model(…)",),
         data=data,
-        settings=list(_settings(settings)),
+        settings=list(_settings(settings, leave_out=tuple(chosen))),
+        chosen=[f"{name}: {_plain(value)}" for name, value in chosen.items()],
         numbers=numbers,
         data_of_numbers="On the dev data:",
         limits=limits,
@@ -159,6 +165,7 @@ def _card(
     data: Sequence[str],
     limits: Sequence[str],
     settings: Sequence[str] = (),
+    chosen: Sequence[str] = (),
     numbers: Sequence[str] = (),
     data_of_numbers: str = "",
 ) -> str:
@@ -173,14 +180,15 @@ def _card(
         "Without the option, the name of a special token in a text is read as that token."
     )
     calls = "\n".join(f"    {call}" for call in use)
+    defaults = f"\n\nChosen for the task, the number of rows and the model:\n\n{_list(chosen)}" if chosen else ""
     results = f"{data_of_numbers}\n\n{_list(numbers)}" if numbers else "There was no validation."
     return (
         f"---\nlibrary_name: {'transformers' if standard else 'bertwright'}\n{pipeline_tag}"
         f"tags:\n{tags}---\n\n# {title}\n\n"
         f"Made with bertwright {__version__}. The folder {readers}.{tokens if standard else ''}\n\n"
         f"    import bertwright as bw\n\n    model = bw.load('FOLDER')\n{calls}\n\n"
-        f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from the defaults:\n\n{_list(settings)}\n\n"
-        f"## Numbers\n\n{results}\n\n## Limits\n\n{_list(limits)}\n"
+        f"## Data\n\n{_list(data)}\n\n## Settings\n\nWhere they differ from the defaults:\n\n{_list(settings)}"
+        f"{defaults}\n\n## Numbers\n\n{results}\n\n## Limits\n\n{_list(limits)}\n"
     )
 
 

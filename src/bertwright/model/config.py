@@ -150,6 +150,11 @@ def with_dropout(config: AnyConfig, probability: float) -> AnyConfig:
     return config.model_copy(update=changes)
 
 
+def predicts_next(config: BackboneConfig) -> bool:
+    """Return whether a backbone can predict the next token: its states must not depend on later tokens."""
+    return isinstance(config, SingleBackboneConfig) and config.attends == "left"
+
+
 def attends_both_ways(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
     """Return True for a bidirectional encoder, as the paper builds it."""
     return isinstance(config, EncoderConfig) and config.attends == "both"

@@ -74,7 +74,10 @@ def _tables(review: Mapping[str, Any], owner: str) -> Iterator[PageTable]:
     worst = review.get("worst")
     if worst and worst["rows"]:
         rows = [[_text(cell) for cell in row] for row in worst["rows"]]
-        note = "The most confidently wrong first, then the most doubtful; of numbers the farthest first."
+        note = (
+            "The most confidently wrong first, then the most doubtful; of numbers the farthest first, of questions the "
+            "lowest F1."
+        )
         yield PageTable(f"Worst rows{owner}", worst["columns"], rows, note=note)
 
 

@@ -25,11 +25,12 @@ class BadRow(InputError):
 class BadRows:
     """The bad rows of a table: the first one is raised, or all are counted by reason, with the first message of each.
 
-    add   is called with the error of each bad row, as the `on_error` of the functions that read tables
+    unit   name of a row in messages, such as sentence or question
+    add    is called with the error of each bad row, as the `on_error` of the functions that read tables
     """
 
-    def __init__(self, policy: BadRowPolicy) -> None:
-        self._policy = policy
+    def __init__(self, policy: BadRowPolicy, unit: str = "row") -> None:
+        self._policy, self._unit = policy, unit
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
 
@@ -45,13 +46,13 @@ class BadRows:
         """Return the number of rows that are left out, and the numbers by reason."""
         total = self.counts.total()
         by_reason = ", ".join(f"{count:,} {reason}" for reason, count in self.counts.most_common())
-        return f"{total:,} {'row is' if total == 1 else 'rows are'} left out: {by_reason}"
+        return f"{total:,} {self._unit}{' is' if total == 1 else 's are'} left out: {by_reason}"
 
 
 @contextmanager
-def bad_rows_of(source: object, policy: BadRowPolicy) -> Iterator[BadRows]:
+def bad_rows_of(source: object, policy: BadRowPolicy, *, unit: str = "row") -> Iterator[BadRows]:
     """Yield the bad rows of a table, and print their numbers at the end. An error of the block gets the numbers too."""
-    bad_rows = BadRows(policy)
+    bad_rows = BadRows(policy, unit)
     try:
         yield bad_rows
     except InputError as error:

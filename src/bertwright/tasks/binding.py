@@ -65,8 +65,6 @@ class TaskKind(ABC):
     """Name of the count that divides the summed loss."""
     feature_unit: ClassVar[str | None] = None
     """Unit with a target in the feature-based approach, "row" or "position"; None where it is not supported."""
-    writes_errors: ClassVar[bool] = False
-    """True where `evaluate` writes a file of errors."""
     calibrates: ClassVar[bool] = False
     """True where `evaluate` fits a temperature."""
 
@@ -115,7 +113,7 @@ class TaskKind(ABC):
     ) -> dict[str, Any]:
         """Return the metrics of a fine-tuned model on the validation files of a folder, or on one file.
 
-        Only kinds with `writes_errors` and `calibrates` do the other parts of a request.
+        Only kinds with `calibrates` fit a temperature.
         """
 
     @abstractmethod

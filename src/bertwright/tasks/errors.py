@@ -49,18 +49,18 @@ class Errors:
     """N answers beside their gold values.
 
     columns      name → the N cells of a column; the lines in the file are a column too
-    wrong        [N] True where the answer is wrong
+    score        [N] 1 where the answer is right, 0 where it is wrong; the F1 of an answer to a question, 0 to 1
     confidence   [N] probability of the answer; of a number, its distance from the gold number
     """
 
     columns: Mapping[str, Sequence[object]]
-    wrong: NDArray[np.bool_]
+    score: NDArray[np.float64]
     confidence: NDArray[np.float64]
 
     @property
     def order(self) -> NDArray[np.int64]:
-        """Return the rows [N]: wrong ones with the highest confidence first, then right ones with the lowest first."""
-        return np.lexsort((np.where(self.wrong, -self.confidence, self.confidence), ~self.wrong))
+        """Return the rows [N]: the lowest score first, then the highest confidence; of right rows the lowest."""
+        return np.lexsort((np.where(self.score < 1.0, -self.confidence, self.confidence), self.score))
 
     def rows(self) -> list[tuple[object, ...]]:
         """Return the cells of all rows, in the order above."""
@@ -81,6 +81,11 @@ def write_errors(request: PredictRequest, parts: Mapping[str, Errors]) -> None:
     table = Table(request.target, "jsonl", columns, True, tuple(cells), range(1, len(cells) + 1), columns)
     with opened_target(request) as stream, TableOut(stream) as out:
         out.write(as_format(table, request.table_format or "jsonl"))
+
+
+def rounded(values: NDArray[Any]) -> list[float]:
+    """Return numbers with six significant digits, as the cells of a column."""
+    return [float(f"{value:.6g}") for value in values]
 
 
 def _cut(cell: object) -> object:

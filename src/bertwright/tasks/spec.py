@@ -25,8 +25,6 @@ class TaskSpec(Settings):
 
     formats: ClassVar[tuple[InputFormat, ...]] = ("csv", "tsv", "jsonl", "parquet")
     """Formats of labelled files that `--input-format` may name."""
-    has_tables: ClassVar[bool] = True
-    """True where the labelled files are tables, of which `--on-error skip` leaves out single rows."""
 
     name: str
     max_length: Positive = Field(default=128, exclude=True)  # the run's settings hold the one that was used
@@ -81,11 +79,6 @@ def with_reading(task: TaskT, *, input_format: InputFormat, on_error: BadRowPoli
     """Return the task with the format of its labelled files, and the treatment of rows that cannot be used."""
     if input_format not in ("auto", *task.formats):
         raise InputError(f"--input-format {input_format}: for {task.name} it is one of auto, {', '.join(task.formats)}")
-    if on_error == "skip" and not task.has_tables:
-        raise InputError(
-            f"--on-error skip: leaves out rows of tables, and {task.name} has none; correct the file, and leave the "
-            "option out"
-        )
     return task.model_copy(update={"input_format": input_format, "on_error": on_error})
 
 

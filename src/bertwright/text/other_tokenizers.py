@@ -55,10 +55,23 @@ def refuse_other_rules(folder: Path) -> None:
         raise _other_tokenizer(path, "tokenizer_class", kind, _BERT_CLASSES[0])
 
 
-def refuse_other_vocabulary(pieces: Sequence[str], source: str) -> None:
-    """Raise InputError for pieces that are marked in another way than by "##" before a piece inside a word."""
+def refuse_other_vocabulary(pieces: Sequence[str], source: str, *, advice: str = "give --as-wordpiece") -> None:
+    """Raise InputError for pieces that are marked in another way than by "##" before a piece inside a word.
+
+    advice   end of the message: how to read the vocabulary all the same
+    """
+    if convention := other_convention(pieces):
+        raise InputError(
+            f"{source}: expected a WordPiece vocabulary, in which {_CONTINUATION!r} begins pieces inside a word; got "
+            f"one of {convention}, and none begins with {_CONTINUATION!r}. Read as WordPiece, words would become "
+            f"[UNK]; to read it so all the same, {advice}"
+        )
+
+
+def other_convention(pieces: Sequence[str]) -> str | None:
+    """Return the convention of pieces with other marks than WordPiece's, and their number; None for WordPiece."""
     if any(piece.startswith(_CONTINUATION) and piece != _CONTINUATION for piece in pieces):
-        return
+        return None
     counts = {
         (mark, kind, "begin"): sum(piece.startswith(mark) and piece != mark for piece in pieces)
         for mark, kind in _PREFIXES.items()
@@ -67,13 +80,9 @@ def refuse_other_vocabulary(pieces: Sequence[str], source: str) -> None:
         for mark, kind in _SUFFIXES.items()
     }
     (mark, kind, side), marked = max(counts.items(), key=lambda item: item[1])
-    if marked > _LEAST_MARKED * len(pieces):
-        raise InputError(
-            f"{source}: expected a WordPiece vocabulary, in which {_CONTINUATION!r} begins pieces inside a word; got "
-            f"one of {kind}: {marked:,} of {len(pieces):,} pieces {side} with {mark!r}, and none begins with "
-            f"{_CONTINUATION!r}. Read as WordPiece, words would become [UNK]; to read it so all the same, give "
-            "--as-wordpiece"
-        )
+    if marked <= _LEAST_MARKED * len(pieces):
+        return None
+    return f"{kind}: {marked:,} of {len(pieces):,} pieces {side} with {mark!r}"
 
 
 def _other_tokenizer(path: Path, name: str, value: Any, expected: str) -> InputError:

@@ -17,7 +17,7 @@ from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
 from bertwright.files import read_json, read_object
 from bertwright.shipped import folder_of
-from bertwright.text.other_tokenizers import refuse_other_rules
+from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPECIAL_BY_KEY = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL, strict=True))
@@ -27,7 +27,10 @@ CONTINUATION = "##"
 LONGEST_WORD = 100  # characters; longer words become [UNK]
 LONGEST_WORD_GOOGLE = 200  # the same for vocabularies released by Google
 OWN_KEY = "bertwright"
-"""Key of tokenizer_config.json under which bertwright notes the base of an extended vocabulary."""
+"""Key of tokenizer_config.json under which bertwright notes the base of an extended vocabulary, and AS_WORDPIECE."""
+AS_WORDPIECE = "as_wordpiece"
+"""Entry that is true where pieces of another convention are read as WordPiece on request."""
+_IMPORT = "make a folder of it: bertwright tokenizer import vocab.txt --out FOLDER --as-wordpiece"
 
 
 class Rules(Settings):
@@ -61,7 +64,8 @@ def read_folder(folder: Path, *, as_wordpiece: bool = False) -> tuple[list[str],
 
     as_wordpiece   True where the vocabulary is to be read as WordPiece although the settings name another tokenizer
 
-    Raises InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another file.
+    Raises InputError where a file is missing or broken, holds other rules than BERT's or pieces of another convention,
+    or contradicts another file.
     """
     folder = folder_with(folder, "tokenizer.json", "vocab.txt")
     if not as_wordpiece:
@@ -81,6 +85,8 @@ def read_folder(folder: Path, *, as_wordpiece: bool = False) -> tuple[list[str],
             _check_same(pieces, read_vocabulary(vocabulary_path), folder)
         _check_config(config, config_path, rules)
     _check_tokens(pieces, config, config_path)
+    if not as_wordpiece and not _own_entries(config).get(AS_WORDPIECE):
+        refuse_other_vocabulary(pieces, f"the vocabulary of {folder}", advice=_IMPORT)
     return pieces, rules, _base_of(config, config_path)
 
 
@@ -275,9 +281,16 @@ def _check_config(config: dict[str, Any], path: Path, rules: Rules) -> None:
             raise InputError(f"{path}: {name} is {value}, but {expected} in tokenizer.json; expected the same")
 
 
+def _own_entries(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of tokenizer_config.json that only bertwright reads."""
+    entries = config.get(OWN_KEY)
+    return entries if isinstance(entries, dict) else {}
+
+
 def _base_of(config: dict[str, Any], path: Path) -> Base | None:
     try:
-        base = config[OWN_KEY]["extended_from"] if OWN_KEY in config else None
+        entries = config.get(OWN_KEY, {AS_WORDPIECE: False})
+        base = None if AS_WORDPIECE in entries and "extended_from" not in entries else entries["extended_from"]
         return None if base is None else Base.model_validate(base)
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(f"{path}: expected hash and size in {OWN_KEY}.extended_from ({error!r})") from None

@@ -25,8 +25,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.text.base_tokenizer import BaseTokenizer, number_pieces
-from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
+from bertwright.text.other_tokenizers import other_convention, refuse_other_rules, refuse_other_vocabulary
 from bertwright.text.vocabulary import (
+    AS_WORDPIECE,
     CLS,
     CONTINUATION,
     LONGEST_WORD_GOOGLE,
@@ -115,14 +116,16 @@ class Tokenizer(BaseTokenizer):
             "tokenize_chinese_chars": True,
             "model_max_length": 512,
         }
-        extension = {OWN_KEY: {"extended_from": self.base.model_dump()}} if self.base else {}
-        return config | SPECIAL_BY_KEY | extension
+        entries: dict[str, Any] = {"extended_from": self.base.model_dump()} if self.base else {}
+        entries |= {AS_WORDPIECE: True} if other_convention(self.pieces) else {}
+        return config | SPECIAL_BY_KEY | ({OWN_KEY: entries} if entries else {})
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizer":
         """Read a folder written by `save`, or the BERT tokenizer of a published model.
 
-        Raises InputError where a file is missing or broken, holds other rules than BERT's, or contradicts another file.
+        Raises InputError where a file is missing or broken, holds other rules than BERT's or pieces of another
+        convention, or contradicts another file.
         """
         pieces, rules, base = read_folder(folder)
         return cls(pieces, rules, base=base, place=f"the vocabulary of {folder}")

@@ -17,7 +17,6 @@ from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.multiple_choice.spec import SWAG, read_choices
 from bertwright.tasks.question_answering.data import read_questions
 from bertwright.tasks.spec import get_spec
-from bertwright.tasks.tagging.conll import read_tag_lines
 from bertwright.tasks.tagging.spec import read_tagged
 from bertwright.text.bpe import BPETokenizer
 from tests.support.paper_data import write_data
@@ -87,7 +86,7 @@ def test_choices_questions_and_sentences_keep_theirs(paper_data: Path, tmp_path:
         assert len(read_questions(made.folder / "dev.json")) == 5
     names = subset(paper_data, "ner", (8, 4), tmp_path)
     for part, count in (("train", 8), ("dev", 4)):
-        sentences = read_tagged(get_spec("ner"), read_tag_lines(names.folder / f"{part}.conll"))
+        sentences = read_tagged(get_spec("ner"), names.folder / f"{part}.conll")
         assert len(sentences) == count
         assert all(len(words) == 6 for words in sentences.words)
 
@@ -96,7 +95,7 @@ def test_lines_between_documents_stay(tmp_path: Path) -> None:
     lines = "".join(f"-DOCSTART- O\n\nAnna{n} B-PER\n\nBerta{n} B-PER\n\n" for n in range(10))
     (tmp_path / "train.txt").write_text(lines)
     made = make_subset(PAPER_TASKS["ner"], {"train": tmp_path / "train.txt"}, (5, None), tmp_path / "out")
-    sentences = read_tagged(get_spec("ner"), read_tag_lines(made.folder / "train.txt"))
+    sentences = read_tagged(get_spec("ner"), made.folder / "train.txt")
     assert made.rows == {"train": (5, 20)}
     assert (len(sentences), len(set(sentences.documents or ()))) == (5, len(sentences.documents or ()))
 

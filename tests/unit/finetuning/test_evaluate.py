@@ -154,7 +154,6 @@ def test_what_cannot_be_written_is_refused_at_once(
 @pytest.mark.parametrize(
     ("task", "option", "words"),
     [
-        ("squad1", "--data d --errors e.tsv", "--errors: expected a task of sentences, pairs or tags"),
         ("swag", "--data d --calibrate", "--calibrate: expected a task of sentences or pairs with labels"),
         ("ner", "--data d --calibrate", "--calibrate: expected a task of sentences or pairs with labels"),
         ("pretraining", "--corpus c --calibrate", "evaluate pretraining: has no labels"),

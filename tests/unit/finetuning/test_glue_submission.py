@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.glue_submission import SUBMISSION_FILES, TASKS, write_submission
@@ -81,6 +82,22 @@ def test_every_file_is_answered_as_the_server_wants_it(glue: Path, glue_models: 
         assert answers <= SPELLED[name] if name in SPELLED else all(0 <= float(answer) <= 5 for answer in answers)
     write_submission(glue_models, glue, tmp_path / "b.zip")
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+
+
+def test_the_option_that_the_message_names_reads_csv_with_another_ending(
+    glue: Path, glue_models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_submission(glue_models, glue, tmp_path / "tabs.zip")
+    shutil.copytree(glue, tmp_path / "glue")
+    for part in SUBMISSION_FILES:
+        path = tmp_path / "glue" / part.folder / f"{part.stem}.tsv"
+        path.write_text(path.read_text().replace("\t", ","))
+    models = [word for task, model in glue_models.items() for word in ("--model", f"{task}={model}")]
+    command = ["submission", *models, "--data", str(tmp_path / "glue"), "--out", str(tmp_path / "commas.zip")]
+    assert main(command) == 2
+    assert "add --input-format csv" in capsys.readouterr().err
+    assert main([*command, "--input-format", "csv"]) == 0
+    assert (tmp_path / "commas.zip").read_bytes() == (tmp_path / "tabs.zip").read_bytes()
 
 
 def test_wnli_without_a_model_is_its_majority(glue: Path, glue_models: dict[str, str], tmp_path: Path) -> None:

@@ -107,7 +107,12 @@ def test_a_run_computes_its_baselines_once_and_keeps_them(
     record = json.loads((out / "run.json").read_text())
     assert record["baselines"]["metrics"]["bag of words"]["accuracy"] == 1.0
     assert record["result"]["baselines"] == record["baselines"]
-    assert "- accuracy: 1.0000, of the baseline bag of words\n" in (out / "model/README.md").read_text()
+    card = (out / "model/README.md").read_text()
+    assert "- accuracy: 1.0000, of the baseline bag of words\n" in card
+    # The card tells what was typed from what was chosen.
+    typed = "- epochs: 1\n- batch_size: 8\n- max_length: 16\n- seeds: 2\n- precision: fp32\n- threads: 1\n"
+    chosen = "\nChosen for the task, the number of rows and the model:\n\n- learning_rate: 0.0005\n- warmup: 0.1\n\n"
+    assert f"\nWhere they differ from the defaults:\n\n{typed}{chosen}## Numbers\n" in card
     # A run that was stopped before its end goes on with the baselines of its record.
     unfinished = {name: value for name, value in record.items() if name not in ("finished", "result")}
     (out / "run.json").write_text(json.dumps(unfinished))
@@ -115,6 +120,7 @@ def test_a_run_computes_its_baselines_once_and_keeps_them(
     assert main([*command.split(), "--resume"]) == 0
     assert calls == [1]
     assert "baselines: commonest answer 0.5000, bag of words 1.0000" in capsys.readouterr().out
+    assert (out / "model/README.md").read_text() == card
 
 
 def test_pairs_with_numbers_have_the_cosine_of_the_frozen_model(

@@ -51,8 +51,9 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     config: BackboneConfig, architecture: str, title: str, is_theirs: bool
 ) -> None:
     card = finetuning_card(
-        FinetuneSettings(epochs=3, batch_size=32),
+        FinetuneSettings(epochs=3, batch_size=32, learning_rate=5e-4),
         config,
+        chosen={"batch_size": 32, "warmup": 0.1},
         task="sst2",
         architecture=architecture,
         labels=("no", "yes"),
@@ -65,6 +66,9 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     assert f"\n- began from {'random weights' if config is BERT else WEIGHTS}\n" in card
     assert f"# {title}, 400 pieces\n" in card
     assert "\n- accuracy: 0.7500, of the baseline bag of words\n" in card
+    # Without a line that was chosen: it is no difference from the defaults.
+    assert "\nWhere they differ from the defaults:\n\n- epochs: 3\n- learning_rate: 0.0005\n\nChosen for " in card
+    assert "\nChosen for the task, the number of rows and the model:\n\n- batch_size: 32\n- warmup: 0.1\n\n## " in card
     assert ("is read by transformers" in card) == is_theirs
     assert ("split_special_tokens=True" in card) == is_theirs
     assert ("is read by bertwright alone" in card) == (not is_theirs)

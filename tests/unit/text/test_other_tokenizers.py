@@ -42,6 +42,35 @@ def test_a_vocabulary_of_another_convention_is_named(
     assert Tokenizer.load(tmp_path / "tok").pieces == [*SPECIAL, *pieces]
 
 
+@pytest.mark.parametrize("kind", CONVENTIONS)
+def test_a_folder_with_such_a_vocabulary_is_refused_as_a_tokenizer_of_a_corpus(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pieces, counted = CONVENTIONS[kind]
+    path = written(tmp_path / "v", [*SPECIAL, *pieces])
+    (tmp_path / "v/tokenizer_config.json").write_text('{"do_lower_case": false}')
+    (tmp_path / "a.txt").write_text("the cat s the.\n")
+    build = ["corpus", "build", str(tmp_path / "a.txt"), "--workers", "1", "--out", str(tmp_path / "corpus")]
+    assert main([*build, "--tokenizer", str(tmp_path / "v")]) == 2
+    message = capsys.readouterr().err
+    assert f"the vocabulary of {tmp_path / 'v'}: expected a WordPiece vocabulary" in message
+    assert f"got one of {kind}: {counted}" in message
+    # The command has no such option: the message names the one that has, and its folder is read.
+    advice = "make a folder of it: bertwright tokenizer import vocab.txt --out FOLDER --as-wordpiece"
+    assert message.rstrip().endswith(advice)
+    assert not (tmp_path / "corpus").exists()
+    typed = advice.partition("bertwright ")[2].replace("vocab.txt", str(path)).replace("FOLDER", str(tmp_path / "tok"))
+    assert main([*typed.split(), "--cased"]) == 0
+    assert main([*build, "--tokenizer", str(tmp_path / "tok")]) == 0
+    assert main(["corpus", "verify", str(tmp_path / "corpus")]) == 0
+    config = json.loads((tmp_path / "corpus/tokenizer/tokenizer_config.json").read_text())
+    assert config["bertwright"] == {"as_wordpiece": True}
+    # Its tokenizer.json is refused too where the folder does not say that it was made on purpose.
+    (tmp_path / "tok/tokenizer_config.json").write_text('{"do_lower_case": false}')
+    with pytest.raises(InputError, match=f"got one of {kind}"):
+        Tokenizer.load(tmp_path / "tok")
+
+
 @pytest.mark.parametrize(
     "pieces",
     [

@@ -11,7 +11,7 @@ from bertwright.tasks.classification.calibration import Bin, calibration_error, 
 from bertwright.tasks.classification.encoding import Predictions
 from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import ClassificationTask
-from bertwright.tasks.errors import Errors
+from bertwright.tasks.errors import Errors, rounded
 
 _MATRIX_LABELS: Final = 12
 """Number of labels up to which the confusion matrix is printed as a matrix."""
@@ -65,10 +65,10 @@ def errors_of(task: ClassificationTask, rows: TextExamples, predictions: Predict
         residuals = predictions.values - targets
         columns |= {
             "gold": [float(str(value)) for value in targets],  # float32: the shortest text is that of the file
-            "predicted": _rounded(predictions.values),
-            "residual": _rounded(residuals),
+            "predicted": rounded(predictions.values),
+            "residual": rounded(residuals),
         }
-        return Errors(columns, np.ones(len(rows), dtype=np.bool_), np.abs(residuals).astype(np.float64))
+        return Errors(columns, np.zeros(len(rows)), np.abs(residuals).astype(np.float64))
     chances = predictions.probabilities
     assert predictions.labels is not None
     if task.kind == "multilabel":
@@ -82,8 +82,8 @@ def errors_of(task: ClassificationTask, rows: TextExamples, predictions: Predict
         confidence, of_gold = chances[every, predictions.values], chances[every, targets]
         gold, predicted = [task.labels[target] for target in targets], list(predictions.labels)
     columns |= {"gold": gold, "predicted": predicted, "wrong": wrong.tolist()}
-    columns |= {"probability": _rounded(confidence), "gold_probability": _rounded(of_gold)}
-    return Errors(columns, wrong, confidence)
+    columns |= {"probability": rounded(confidence), "gold_probability": rounded(of_gold)}
+    return Errors(columns, (~wrong).astype(np.float64), confidence)
 
 
 def evaluation_text(metrics: Mapping[str, Any]) -> str:
@@ -127,7 +127,3 @@ def _confusion_lines(confusion: Confusion, of_file: str) -> list[str]:
     for gold, row in confusion.items():
         lines.append(f"{gold:{width}}" + "".join(f"{row.get(label, 0):>{width},}" for label in labels))
     return lines
-
-
-def _rounded(values: NDArray[Any]) -> list[float]:
-    return [float(f"{value:.6g}") for value in values]

@@ -70,7 +70,6 @@ class ClassificationKind(TaskKind):
     spec = ClassificationTask
     architecture = "BertForSequenceClassification"
     feature_unit = "row"
-    writes_errors = True
     calibrates = True
 
     def read(self, task: ClassificationTask, data: Path) -> LabelledData:

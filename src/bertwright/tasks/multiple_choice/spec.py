@@ -5,8 +5,8 @@ score. A softmax over the row's choices gives probabilities. The number of choic
 """
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,14 @@ class ChoiceTask(TaskSpec):
 
 @dataclass(frozen=True)
 class Choices:
-    """N rows of a context and its choices."""
+    """N rows of a context and its choices. `left_out` has the numbers of the rows that were left out, by reason."""
 
     contexts: tuple[str, ...]
     choices: tuple[tuple[str, ...], ...]
     targets: NDArray[np.int64] | None  # [N] number of the right choice; None where not read
     source: str
     lines: tuple[int, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.contexts)
@@ -69,7 +70,8 @@ def read_choices(task: ChoiceTask, path: Path | str, *, require_label: bool = Tr
         table = read_table(path, format=task.input_format, on_error=bad_rows.add)
         if task.on_error == "skip":
             table = usable_rows(table, lambda rows: choices_of(task, rows, require_label=require_label), bad_rows.add)
-        return choices_of(task, table, require_label=require_label)
+        rows = choices_of(task, table, require_label=require_label)
+    return replace(rows, left_out=dict(bad_rows.counts))
 
 
 def choices_of(task: ChoiceTask, table: Table, *, require_label: bool = True) -> Choices:

@@ -6,7 +6,7 @@ Shapes: B rows of a batch, C choices of the row that has most, R choices of all 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.model import Classifier, TextBatch, padded, predict_logits
 from bertwright.tasks.classification.split import split_rows
-from bertwright.tasks.errors import EvaluateRequest
+from bertwright.tasks.errors import EvaluateRequest, write_errors
 from bertwright.tasks.inference import ready
+from bertwright.tasks.multiple_choice.errors import choice_errors
 from bertwright.tasks.multiple_choice.spec import (
     Choices,
     ChoiceTask,
@@ -131,6 +132,9 @@ class ChoiceKind(TaskKind):
         same = len(np.unique(best)) == 1 < len(np.unique(rows.targets))
         return {"accuracy": float((best == rows.targets).mean()), "collapsed": float(same)}
 
+    def review(self, task: ChoiceTask, logits: NDArray[np.float32], rows: Choices, inputs: Encoded) -> dict[str, Any]:
+        return {"worst": choice_errors(rows, *decode_choices(logits, rows.first)).worst()}
+
     def evaluate(
         self, task: ChoiceTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest
     ) -> dict[str, Any]:
@@ -142,10 +146,16 @@ class ChoiceKind(TaskKind):
                 f"{data}: expected a dev file ({', '.join(task.dev)}), found none; give the path of a file"
             )
         rows = read_choices(task, path)
+        request.refuse_breaks(chain(rows.contexts, *rows.choices), rows.source)
         model, max_length = open_chooser(saved)
         inputs = self.encode(task, tokenizer, rows, max_length)
-        accuracy = self.metrics(task, self.logits(model, inputs), rows, inputs)["accuracy"]
-        return {"accuracy": accuracy, "examples": len(rows)}
+        logits = self.logits(model, inputs)
+        if request.errors:
+            errors = choice_errors(rows, *decode_choices(logits, rows.first))
+            write_errors(request.errors, {path.name: errors})
+        accuracy = self.metrics(task, logits, rows, inputs)["accuracy"]
+        notes = {"left_out": sum(rows.left_out.values())} if rows.left_out else {}
+        return {"accuracy": accuracy, "examples": len(rows), **notes}
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Choose in every row of a table: the number of the choice and the probabilities are new columns."""

@@ -2,7 +2,6 @@
 
 A file of JSON has a list `data` of articles; these have `paragraphs`, these have `qas`, and these have `answers`. JSON
 lines and Parquet have a question in each row, with the columns of the Hub's SQuAD. Every value that is read is checked.
-The functions at the end find the training and the validation file of a folder.
 """
 
 import io
@@ -10,18 +9,20 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from bertwright.errors import InputError, shown
-from bertwright.tables.bad_rows import is_blank
-from bertwright.tables.decoding import decode_file
-from bertwright.tables.files import InputFormat, only_file, open_lines, source_name
+from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
+from bertwright.tables.decoding import decode_file, decode_lines, undecoded
+from bertwright.tables.files import InputFormat, open_lines, source_name
 from bertwright.tables.json_objects import is_cut, names_once
 from bertwright.tables.parquet import read_arrow_rows
 from bertwright.tasks.question_answering.spec import SpanTask, Version
+from bertwright.text.decompress import is_undecoded
+from bertwright.text.document import OnError, raise_error
 from bertwright.text.parquet import PARQUET_MAGIC
 
 Answers = Literal["checked", "texts", "ignored"]
@@ -32,7 +33,7 @@ texts     the position is not read, as in the official scripts
 ignored   the answers may be missing
 """
 _COLUMNS: Final = frozenset({"id", "question", "context", "answers", "is_impossible"})
-_ENDINGS: Final = (".json", ".jsonl", ".ndjson", ".parquet")
+_TWICE: Final = "with the id of another question"
 _ROWS: Final = (
     "or JSON lines or Parquet with the columns id, question, context and answers; jq -c '.[]' makes JSON lines of a "
     "JSON list of such rows"
@@ -52,56 +53,78 @@ class Question:
 
 @dataclass(frozen=True)
 class Questions:
-    """A file's questions, in order; the questions of a paragraph share one context."""
+    """A file's questions, in order; the questions of a paragraph share one context.
+
+    left_out   numbers of the questions that were left out, by reason
+    """
 
     items: tuple[Question, ...]
     version: Version
     source: str
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.items)
 
 
-def read_questions(path: Path | str, *, answers: Answers = "checked", input_format: InputFormat = "auto") -> Questions:
+def read_questions(
+    path: Path | str,
+    *,
+    answers: Answers = "checked",
+    input_format: InputFormat = "auto",
+    on_error: OnError = raise_error,
+) -> Questions:
     """Read a file in SQuAD's layout, or JSON lines or Parquet with the Hub's columns; "-" is standard input.
 
     It is SQuAD 2.0 where `version` begins with 2, where a question has `is_impossible`, and where one has no answers.
-    A row without an id has its number as id. Raises InputError with the file and the question's id (or its position)
-    for a value that is missing, empty, duplicate, contradictory or of another type.
+    A row without an id has its number as id.
+
+    on_error   function that is called with the BadRow of each question that cannot be used; if it returns, the question
+               is left out
+
+    Raises InputError with the file and the question's id (or its position) for a value that is missing, empty,
+    duplicate, contradictory or of another type.
     """
     raw, source = _read_bytes(path), source_name(path)
     if input_format == "parquet" or raw.startswith(PARQUET_MAGIC) or Path(path).suffix == ".parquet":
-        return _of_rows(_parquet_rows(raw, source), source, answers)
-    text = decode_file(raw, source)
+        return _of_rows(_parquet_rows(raw, source), source, answers, on_error)
+    strict = on_error is raise_error
+    text = decode_file(raw, source) if strict else "".join(decode_lines(io.BytesIO(raw), source, strict=False))
     lines = text.rstrip().split("\n")
     if not lines[0].strip():
         raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
     if text.lstrip()[:1] not in ("{", "["):
         raise InputError(f"{source}: expected SQuAD's JSON, {_ROWS}")
-    rows = ((f"{source}:{number}", load_json(line, source, line=number)) for number, line in enumerate(lines, 1))
+    rows = _json_rows(lines, source, on_error)
     if input_format == "jsonl":
-        return _of_rows(rows, source, answers)
+        return _of_rows(rows, source, answers, on_error)
     try:
         first: Any = json.loads(lines[0])
     except (ValueError, RecursionError):  # an object over many lines, or invalid JSON, for which load_json raises
-        return questions_of(load_json(text, source), source, answers=answers)
+        return questions_of(load_json(decode_file(raw, source), source), source, answers=answers, on_error=on_error)
     fields = first.keys() if isinstance(first, dict) else set()
     if "data" in fields or (answers != "ignored" and not fields & {"question", "context"}):
-        return questions_of(load_json(text, source), source, answers=answers)
-    return _of_rows(rows, source, answers)
+        return questions_of(load_json(decode_file(raw, source), source), source, answers=answers, on_error=on_error)
+    return _of_rows(rows, source, answers, on_error)
 
 
-def questions_of(raw: Any, source: str, *, answers: Answers = "checked") -> Questions:
+def questions_of(raw: Any, source: str, *, answers: Answers = "checked", on_error: OnError = raise_error) -> Questions:
     """Return the questions of parsed JSON; version and errors as in `read_questions`."""
     if not isinstance(raw, dict) or not isinstance(raw.get("data"), list):
         raise InputError(f"{source}: expected SQuAD's layout, an object with a list 'data', {_ROWS}")
     items: dict[str, Question] = {}
     is_two = re.fullmatch(r"[vV]?2(\.[0-9]+)*", str(raw.get("version", ""))) is not None  # a year is not a version
-    for entry, context, position in _entries(raw["data"], source):
-        name = text_of(entry, "id", position)
-        if name in items:
-            raise InputError(f"{source}: question {name}: duplicate id")
-        items[name] = _question(entry, context, name, f"{source}: question {name}", answers)
+    for value, paragraph, position in _entries(raw["data"], source):
+        try:
+            context = text_of(paragraph, "context", position.rpartition(".")[0])
+            entry = _object(value, position)
+            name = text_of(entry, "id", position)
+            if name in items:
+                raise BadRow(_TWICE, f"{source}: question {name}: duplicate id")
+            items[name] = _question(entry, context, name, f"{source}: question {name}", answers)
+        except BadRow as error:
+            on_error(error)
+            continue
         is_two = is_two or "is_impossible" in entry or entry.get("answers") == []
     if not items:
         raise InputError(f"{source}: expected questions, found none")
@@ -145,25 +168,28 @@ def text_of(entry: dict[str, Any], name: str, position: str) -> str:
     text = str(_field(entry, name, str, position))
     if is_blank(text):
         content = f"one without a visible character: {shown(ascii(text))}" if text.strip() else "an empty one"
-        raise InputError(f"{position}: expected a text in '{name}', got {content}")
+        raise BadRow(_without(name), f"{position}: expected a text in '{name}', got {content}")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(
-            f"{position}: expected a text in '{name}', got half of a surrogate pair (\\ud800 to \\udfff)"
-        ) from None
+        message = f"{position}: expected a text in '{name}', got half of a surrogate pair (\\ud800 to \\udfff)"
+        raise BadRow(_without(name), message) from None
     return text
 
 
-def _entries(data: list[Any], source: str) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """Yield each question's object, its context and its position in the file."""
+def _without(name: str) -> str:
+    """Return the reason to leave out a question without a value that can be used in the field `name`."""
+    return f"without a usable '{name}'"
+
+
+def _entries(data: list[Any], source: str) -> Iterator[tuple[Any, dict[str, Any], str]]:
+    """Yield each question's value, its paragraph and its position in the file."""
     for number, article in enumerate(data):
         position = f"{source}: data[{number}]"
         for index, paragraph in enumerate(_objects(_object(article, position), "paragraphs", position)):
             inner = f"{position}.paragraphs[{index}]"
-            context = text_of(paragraph, "context", inner)
-            for row, entry in enumerate(_objects(paragraph, "qas", inner)):
-                yield entry, context, f"{inner}.qas[{row}]"
+            for row, entry in enumerate(_field(paragraph, "qas", list, inner)):
+                yield entry, paragraph, f"{inner}.qas[{row}]"
 
 
 def _question(entry: dict[str, Any], context: str, name: str, position: str, answers: Answers) -> Question:
@@ -173,10 +199,12 @@ def _question(entry: dict[str, Any], context: str, name: str, position: str, ans
     gold = _objects(entry, "answers", position)
     impossible = entry.get("is_impossible", not gold)
     if not isinstance(impossible, bool):
-        raise InputError(f"{position}: expected true or false in 'is_impossible', got {shown(impossible)}")
+        message = f"{position}: expected true or false in 'is_impossible', got {shown(impossible)}"
+        raise BadRow(_without("is_impossible"), message)
     if impossible == bool(gold):
         flag = "is_impossible is true" if impossible else "is_impossible is false"
-        raise InputError(f"{position}: {flag}, but there {'are' if gold else 'are no'} answers")
+        message = f"{position}: {flag}, but there {'are' if gold else 'are no'} answers"
+        raise BadRow("with answers that contradict 'is_impossible'", message)
     if answers == "texts":
         return Question(name, text, context, tuple((str(_field(answer, "text", str, position)), -1) for answer in gold))
     return Question(name, text, context, tuple(_checked_answer(answer, context, position) for answer in gold))
@@ -190,10 +218,8 @@ def _checked_answer(answer: dict[str, Any], context: str, position: str) -> tupl
     other = context.find(text)
     elsewhere = f"the context has it at character {other}" if other >= 0 else _difference(text, context, first)
     actual = context[first : first + len(text)]
-    raise InputError(
-        f"{position}: expected the answer '{shown(text)}' at character {first} of its context, "
-        f"got '{shown(actual)}'; {elsewhere}"
-    )
+    message = f"{position}: expected the answer '{shown(text)}' at character {first} of its context, got"
+    raise BadRow("with an answer that its passage does not have there", f"{message} '{shown(actual)}'; {elsewhere}")
 
 
 def _difference(text: str, context: str, first: int) -> str:
@@ -233,7 +259,7 @@ def _objects(entry: dict[str, Any], name: str, position: str) -> list[dict[str, 
 
 def _object(value: Any, position: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(f"{position}: expected an object, got {shown(value)}")
+        raise BadRow("that are no objects", f"{position}: expected an object, got {shown(value)}")
     return value
 
 
@@ -243,43 +269,24 @@ def _field(entry: dict[str, Any], name: str, kind: type, position: str) -> Any:
     if isinstance(value, kind) and not isinstance(value, bool) and not negative:
         return value
     actual = f"got {shown(value)}" if name in entry else "it is missing"
-    raise InputError(f"{position}: expected {FIELD_TYPES[kind]} in '{name}', {actual}")
-
-
-def train_questions_file(task: SpanTask, data: Path) -> Path:
-    """Return the training file: `data` itself, or the folder's only train*.json of the task's version.
-
-    The content decides the version. Raises InputError where there is no such file, or more than one.
-    """
-    path = _find_file(task, data, "train") if data.is_dir() else data
-    if path is None:
-        raise InputError(f"{data}: {_expected_file(task, data, 'train')}")
-    return path
-
-
-def dev_questions_file(task: SpanTask, data: Path, *, needed: bool = False) -> Path | None:
-    """Return the folder's only dev*.json of the task's version; `data` itself where it is a file and `needed`.
-
-    None without such a file. Raises InputError where one is needed, and where there are two.
-    """
-    if not data.is_dir():
-        return data if needed else None
-    path = _find_file(task, data, "dev")
-    if path is None and needed:
-        raise InputError(f"{data}: {_expected_file(task, data, 'dev')}; give the path of a file")
-    return path
+    raise BadRow(_without(name), f"{position}: expected {FIELD_TYPES[kind]} in '{name}', {actual}")
 
 
 def read_labelled(task: SpanTask, path: Path) -> Questions:
-    """Return a file's questions with answers. Raises InputError for a file of the other SQuAD version."""
-    questions = read_questions(path, input_format=task.input_format)
+    """Return a file's questions with answers; with the task's `on_error` "skip" without those that cannot be used.
+
+    Raises InputError for a file of the other SQuAD version.
+    """
+    with bad_rows_of(path, task.on_error, unit="question") as bad_rows:
+        on_error = bad_rows.add if task.on_error == "skip" else raise_error
+        questions = read_questions(path, input_format=task.input_format, on_error=on_error)
     if questions.version != task.version:
         other = "squad2" if questions.version == "2.0" else "squad1"
         raise InputError(
             f"{path}: expected SQuAD {task.version} for {task.name}, got SQuAD {questions.version}; use the task "
             f"{other}"
         )
-    return questions
+    return replace(questions, left_out=dict(bad_rows.counts))
 
 
 def read_unlabelled(path: Path | str, input_format: InputFormat = "auto") -> Questions:
@@ -287,19 +294,38 @@ def read_unlabelled(path: Path | str, input_format: InputFormat = "auto") -> Que
     return read_questions(path, answers="ignored", input_format=input_format)
 
 
-def _of_rows(rows: Iterable[tuple[str, Any]], source: str, answers: Answers) -> Questions:
+def _json_rows(lines: Iterable[str], source: str, on_error: OnError) -> Iterator[tuple[str, Any]]:
+    """Yield the position and the value of each line; `on_error` is called with the BadRow of a line that is no JSON."""
+    for number, line in enumerate(lines, 1):
+        position = f"{source}:{number}"
+        try:
+            if is_undecoded(line):
+                raise undecoded(line, position)
+            value = load_json(line, source, line=number)
+        except InputError as error:
+            on_error(error if isinstance(error, BadRow) else BadRow("not valid JSON", str(error)))
+            continue
+        yield position, value
+
+
+def _of_rows(rows: Iterable[tuple[str, Any]], source: str, answers: Answers, on_error: OnError) -> Questions:
     """Return the questions of rows with their positions, which have the columns of the Hub's SQuAD."""
     by_id: dict[str, Question] = {}
     is_two = False
     for number, (position, entry) in enumerate(rows, 1):
-        if not isinstance(entry, dict):
-            raise InputError(f'{position}: expected an object {{"question", "context"}}, got {shown(entry)}')
-        name = text_of(entry, "id", position) if "id" in entry else str(number)
-        if name in by_id:
-            raise InputError(f"{position}: duplicate id '{shown(name)}'")
-        if isinstance(entry.get("answers"), dict):
-            entry = {**entry, "answers": _answer_objects(entry["answers"], position)}
-        by_id[name] = _question(entry, text_of(entry, "context", position), name, position, answers)
+        try:
+            if not isinstance(entry, dict):
+                message = f'{position}: expected an object {{"question", "context"}}, got {shown(entry)}'
+                raise BadRow("that are no objects", message)
+            name = text_of(entry, "id", position) if "id" in entry else str(number)
+            if name in by_id:
+                raise BadRow(_TWICE, f"{position}: duplicate id '{shown(name)}'")
+            if isinstance(entry.get("answers"), dict):
+                entry = {**entry, "answers": _answer_objects(entry["answers"], position)}
+            by_id[name] = _question(entry, text_of(entry, "context", position), name, position, answers)
+        except BadRow as error:
+            on_error(error)
+            continue
         is_two = is_two or "is_impossible" in entry or entry.get("answers") == []
     if not by_id:
         raise InputError(f"{source}: expected questions, found none")
@@ -311,10 +337,8 @@ def _answer_objects(answers: dict[str, Any], position: str) -> list[dict[str, An
     texts: list[Any] = _field(answers, "text", list, f"{position}: answers")
     starts: list[Any] = _field(answers, "answer_start", list, f"{position}: answers")
     if len(texts) != len(starts):
-        raise InputError(
-            f"{position}: answers: expected as many numbers in 'answer_start' as texts in 'text', got {len(starts)} "
-            f"and {len(texts)}"
-        )
+        message = f"{position}: answers: expected as many numbers in 'answer_start' as texts in 'text', got"
+        raise BadRow(_without("answers"), f"{message} {len(starts)} and {len(texts)}")
     return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
 
 
@@ -323,25 +347,3 @@ def _parquet_rows(raw: bytes, source: str) -> Iterator[tuple[str, Any]]:
     for _, rows in read_arrow_rows(io.BytesIO(raw), source, columns=_COLUMNS):
         for number, row in enumerate(rows, rows.begin):
             yield f"{source}: row {number}", dict(zip(rows.table.column_names, row, strict=True))
-
-
-def _find_file(task: SpanTask, folder: Path, stem: str) -> Path | None:
-    paths = [path for path in _named(folder, stem) if _version(path) == task.version]
-    paths = [path for path in paths if path.suffix == ".json"] or paths
-    return only_file(folder, paths, f"file of SQuAD {task.version}")
-
-
-def _named(folder: Path, stem: str) -> list[Path]:
-    """Return the files of a folder whose names begin with `stem`; the Hub's validation files stand for dev."""
-    stems = (stem, "validation") if stem == "dev" else (stem,)
-    paths = (path for path in folder.iterdir() if path.name.startswith(stems) and path.suffix in _ENDINGS)
-    return sorted(path for path in paths if path.is_file())
-
-
-def _version(path: Path) -> str:
-    return read_questions(path, answers="ignored").version
-
-
-def _expected_file(task: SpanTask, folder: Path, stem: str) -> str:
-    have = ", ".join(f"{path.name} (SQuAD {_version(path)})" for path in _named(folder, stem))
-    return f"expected {stem}*.json of SQuAD {task.version} (or .jsonl, .parquet), found {have or 'no such name'}"

@@ -13,7 +13,6 @@ class SpanTask(TaskSpec):
     """A task whose answers are spans of a passage."""
 
     formats: ClassVar[tuple[InputFormat, ...]] = ("jsonl", "parquet")
-    has_tables: ClassVar[bool] = False
 
     max_length: Positive = 384
     stride: Positive = 128  # pieces from one window of a long passage to the next

@@ -6,6 +6,7 @@ Shapes: B windows of a batch, T tokens, N windows in all.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,25 +20,24 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_folder, file_digest, write_json
 from bertwright.model.backbones import build_backbone
-from bertwright.model.config import BackboneConfig
+from bertwright.model.config import BackboneConfig, predicts_next
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import SpanHead
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
-from bertwright.tasks.auxiliary_lm import predicts_next
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.split import split_rows
-from bertwright.tasks.errors import EvaluateRequest
+from bertwright.tasks.errors import EvaluateRequest, write_errors
 from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans, score_spans
 from bertwright.tasks.question_answering.data import (
     Questions,
-    dev_questions_file,
     read_labelled,
     read_unlabelled,
-    train_questions_file,
 )
+from bertwright.tasks.question_answering.errors import question_errors
+from bertwright.tasks.question_answering.files import dev_questions_file, train_questions_file
 from bertwright.tasks.question_answering.score import squad_metrics
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import Windows, cached_windows, encode_windows
@@ -151,6 +151,11 @@ class SpanKind(TaskKind):
         notes = {"null_threshold": threshold} if task.null else {}
         return {**_flat(squad_metrics(scores, null=task.null)), **notes, "collapsed": float(same and len(rows) > 1)}
 
+    def review(self, task: SpanTask, logits: SpanLogits, rows: Questions, inputs: Windows) -> dict[str, Any]:
+        scores, threshold, _ = score_spans(inputs, logits, rows, task)
+        answers = decode_spans(inputs, logits, rows, task, threshold=threshold)
+        return {"worst": question_errors(rows, answers, scores).worst()}
+
     def to_save(self, task: SpanTask, model: nn.Module, metrics: Mapping[str, float], max_length: int) -> ModelToSave:
         """Return the model as it is saved; in 2.0 with the threshold that was chosen for it."""
         saved = super().to_save(task, model, metrics, max_length)
@@ -168,9 +173,16 @@ class SpanKind(TaskKind):
         path = dev_questions_file(task, request.data, needed=True)
         assert path is not None
         questions = read_labelled(task, path)
+        request.refuse_breaks(chain.from_iterable((q.id, q.text, q.context) for q in questions.items), questions.source)
         windows = self.encode(trained, tokenizer, questions, max_length)
-        scores, _, _ = score_spans(windows, span_logits(model, windows), questions, task, threshold=threshold)
-        return {**squad_metrics(scores, null=task.null), **({"null_threshold": threshold} if task.null else {})}
+        logits = span_logits(model, windows)
+        scores, _, _ = score_spans(windows, logits, questions, task, threshold=threshold)
+        if request.errors:
+            answers = decode_spans(windows, logits, questions, task, threshold=threshold)
+            write_errors(request.errors, {path.name: question_errors(questions, answers, scores)})
+        notes: dict[str, Any] = {"null_threshold": threshold} if task.null else {}
+        notes |= {"left_out": sum(questions.left_out.values())} if questions.left_out else {}
+        return squad_metrics(scores, null=task.null) | notes
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Answer every question. "-" and *.jsonl get one line each; any other name is a folder of three files."""

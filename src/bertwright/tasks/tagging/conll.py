@@ -13,8 +13,8 @@ JSON lines: {"tokens": [...], "tags": [...]}, and optionally `document`, equal f
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -24,9 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.tables.decoding import decode_lines
+from bertwright.tables.bad_rows import BadRow
+from bertwright.tables.decoding import decode_lines, undecoded
 from bertwright.tables.files import InputFormat, open_lines, source_name, without_packing
 from bertwright.tables.json_objects import json_object
+from bertwright.text.decompress import is_undecoded
+from bertwright.text.document import OnError, raise_error
 
 DOCUMENT_START: Final = "-DOCSTART-"
 JSON_ENDINGS: Final = (".jsonl", ".ndjson", ".json")
@@ -96,6 +99,7 @@ class Sentences:
 
     lines      line number of each word
     documents  [N] number of each sentence's document; None where the file marks no documents
+    left_out   numbers of the sentences that were left out, by reason
 
     A sentence of JSON lines may have no words; `lines` then has the number of its line.
     """
@@ -105,6 +109,7 @@ class Sentences:
     tags: tuple[tuple[str, ...], ...] | None
     lines: tuple[tuple[int, ...], ...]
     documents: tuple[int, ...] | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -133,32 +138,38 @@ class Sentences:
         )
 
 
-def read_tag_lines(path: Path | str, input_format: InputFormat = "auto") -> Lines:
+def read_tag_lines(path: Path | str, input_format: InputFormat = "auto", *, strict: bool = True) -> Lines:
     """Return the lines of a plain or compressed file; "-" is standard input, JSON lines where it begins with "{".
 
     input_format   "jsonl": JSON lines, whatever the name is
+    strict         False: lines that are not UTF-8 are kept; `sentences_of` leaves their sentences out
 
     Raises InputError for a missing or empty file, and with the line number where the file is not UTF-8.
     """
     source, ending = source_name(path), without_packing(Path(path)).suffix
     if str(path) == "-":
-        lines = tuple(decode_lines(sys.stdin.buffer, source))
+        lines = tuple(decode_lines(sys.stdin.buffer, source, strict=strict))
         is_json = bool(lines) and lines[0].lstrip().startswith("{")
     else:
         is_json = ending in JSON_ENDINGS
         with open_lines(Path(path)) as stream:
-            lines = tuple(decode_lines(stream, source))
+            lines = tuple(decode_lines(stream, source, strict=strict))
     if not any(line.strip(BLANK) for line in lines):
         raise InputError(f"{source}: the file is empty")
     is_json = is_json or input_format == "jsonl"
     return Lines(source, "jsonl" if is_json else "conllu" if ending == CONLLU else "columns", lines)
 
 
-def sentences_of(lines: Lines, columns: Columns, *, with_tags: bool) -> Sentences:
-    """Return the sentences of a file. Raises InputError with file and line for an invalid row."""
-    sentences = (
-        _of_objects(lines, columns, with_tags) if lines.format == "jsonl" else _of_columns(lines, columns, with_tags)
-    )
+def sentences_of(lines: Lines, columns: Columns, *, with_tags: bool, on_error: OnError = raise_error) -> Sentences:
+    """Return the sentences of a file.
+
+    on_error   function that is called with the BadRow of each sentence that cannot be used; if it returns, the sentence
+               is left out
+
+    Raises InputError with file and line for an invalid row.
+    """
+    read = _of_objects if lines.format == "jsonl" else _of_columns
+    sentences = read(lines, columns, with_tags, on_error)
     if not len(sentences):
         raise InputError(f"{lines.source}: expected sentences, found none")
     return sentences
@@ -185,10 +196,11 @@ def is_no_word(lines: Lines, cells: Sequence[str]) -> bool:
     return lines.format == "conllu" and not cells[0].isdecimal()
 
 
-def _of_columns(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
+def _of_columns(lines: Lines, columns: Columns, with_tags: bool, on_error: OnError) -> Sentences:
     if lines.format == "conllu":
         columns = Columns(columns.word or CONLLU_COLUMNS[0], columns.tag or CONLLU_COLUMNS[1])
     words: list[_Word] = []
+    bad: set[int] = set()  # numbers of the sentences that are left out
     sentence = document = 0
     width, first = lines.width
     row: _Row | None = None
@@ -199,24 +211,21 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
             sentence += 1
             document += bool(cells)
             continue
-        position = f"{lines.source}:{number}"
         row = row or _Row.of(columns, width, position=f"{lines.source}:{first}", with_tags=with_tags)
-        if len(cells) != width:
-            columns_of_row = "1 column" if width == 1 else f"{width} columns"
-            raise InputError(f"{position}: expected {columns_of_row}, as on line {first}, got {len(cells)}")
-        if is_no_word(lines, cells):
-            continue
-        word, tag = cells[row.word], cells[row.tag]
-        if not word or (with_tags and not tag):
-            raise InputError(f"{position}: expected a {'tag' if word else 'word'}, got an empty cell in {cells}")
-        words.append(_Word(sentence, document, word, tag, number))
-    sentences = [tuple(group) for _, group in groupby(words, key=lambda word: word.sentence)]
+        try:
+            if cell := row.read(lines, number, cells):
+                words.append(_Word(sentence, document, *cell, number))
+        except BadRow as error:
+            if sentence not in bad:
+                on_error(error)
+            bad.add(sentence)
+    groups = [tuple(group) for number, group in groupby(words, key=lambda word: word.sentence) if number not in bad]
     return Sentences(
         lines.source,
-        words=tuple(tuple(word.text for word in group) for group in sentences),
-        tags=tuple(tuple(word.tag for word in group) for group in sentences) if with_tags else None,
-        lines=tuple(tuple(word.line for word in group) for group in sentences),
-        documents=tuple(group[0].document for group in sentences) if document else None,
+        words=tuple(tuple(word.text for word in group) for group in groups),
+        tags=tuple(tuple(word.tag for word in group) for group in groups) if with_tags else None,
+        lines=tuple(tuple(word.line for word in group) for group in groups),
+        documents=tuple(group[0].document for group in groups) if document else None,
     )
 
 
@@ -232,10 +241,11 @@ class _Word(NamedTuple):
 
 @dataclass(frozen=True)
 class _Row:
-    """The columns of word and tag in rows of `width` columns."""
+    """The columns of word and tag in rows, counted from 0; with_tags: True where a row needs a tag."""
 
     word: int
     tag: int
+    with_tags: bool
 
     @classmethod
     def of(cls, columns: Columns, width: int, *, position: str, with_tags: bool) -> "_Row":
@@ -246,7 +256,25 @@ class _Row:
             if width == 1:
                 advice = "expected a word and its tag, with a tab or spaces between them"
             raise InputError(f"{position}: column {word + 1} of {width} cannot be both word and tag; {advice}")
-        return cls(word, tag)
+        return cls(word, tag, with_tags)
+
+    def read(self, lines: Lines, number: int, cells: Sequence[str]) -> tuple[str, str] | None:
+        """Return word and tag of a row; None for a row that is no word. Raises BadRow for an invalid row."""
+        position = f"{lines.source}:{number}"
+        if is_undecoded(lines.lines[number - 1]):
+            raise undecoded(lines.lines[number - 1], position)
+        width, first = lines.width
+        if len(cells) != width:
+            columns_of_row = "1 column" if width == 1 else f"{width} columns"
+            message = f"{position}: expected {columns_of_row}, as on line {first}, got {len(cells)}"
+            raise BadRow("with another number of columns", message)
+        if is_no_word(lines, cells):
+            return None
+        word, tag = cells[self.word], cells[self.tag]
+        if word and (tag or not self.with_tags):
+            return word, tag
+        what = "tag" if word else "word"
+        raise BadRow(f"without a {what}", f"{position}: expected a {what}, got an empty cell in {list(cells)}")
 
 
 def _column(name: str, width: int, position: str) -> int:
@@ -255,69 +283,100 @@ def _column(name: str, width: int, position: str) -> int:
     return int(name) - 1
 
 
-def _of_objects(lines: Lines, columns: Columns, with_tags: bool) -> Sentences:
-    words: list[tuple[str, ...]] = []
-    tags: list[tuple[str, ...]] = []
-    marks: list[object] = []
+def _of_objects(lines: Lines, columns: Columns, with_tags: bool, on_error: OnError) -> Sentences:
+    rows: list[_Object] = []
     word, tag = columns.word or "tokens", columns.tag or "tags"
     if with_tags and word == tag:
         raise InputError(
             f"{lines.source}: field '{word}' cannot be both words and tags; set --text-column and --label-column"
         )
-    for number, fields in objects_of(lines):
-        position = f"{lines.source}:{number}"
-        words.append(_texts(fields, word, position, "words"))
-        marks.append(fields.get("document"))
-        if not with_tags:
-            continue
-        tags.append(_texts(fields, tag, position, "tags"))
-        if len(words[-1]) != len(tags[-1]):
-            raise InputError(
-                f"{position}: expected one tag per word, got {len(words[-1])} words and {len(tags[-1])} tags"
-            )
-        if not words[-1]:
-            raise InputError(f"{position}: expected a sentence with words, got none")
+    for number, fields in objects_of(lines, on_error):
+        try:
+            rows.append(_Object.of(fields, word, tag if with_tags else None, number, f"{lines.source}:{number}"))
+        except BadRow as error:
+            on_error(error)
     return Sentences(
         lines.source,
-        words=tuple(words),
-        tags=tuple(tags) if with_tags else None,
-        lines=tuple((number,) * max(1, len(row)) for number, row in enumerate(words, 1)),
-        documents=_documents(marks, lines.source),
+        words=tuple(row.words for row in rows),
+        tags=tuple(row.tags for row in rows) if with_tags else None,
+        lines=tuple((row.line,) * max(1, len(row.words)) for row in rows),
+        documents=_documents({row.line: row.document for row in rows}, lines.source),
     )
 
 
-def objects_of(lines: Lines) -> Iterator[tuple[int, dict[str, object]]]:
-    """Yield the objects of JSON lines with their line numbers; empty lines at the end are skipped."""
+class _Object(NamedTuple):
+    """A sentence of JSON lines with the number of its line, and the value of its field `document`."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    document: object
+    line: int
+
+    @classmethod
+    def of(cls, fields: dict[str, object], word: str, tag: str | None, line: int, position: str) -> "_Object":
+        """Return the sentence of an object, without tags where `tag` is None. Raises BadRow for an invalid one."""
+        words = _texts(fields, word, position, "words")
+        if tag is None:
+            return cls(words, (), fields.get("document"), line)
+        tags = _texts(fields, tag, position, "tags")
+        if len(words) != len(tags):
+            message = f"{position}: expected one tag per word, got {len(words)} words and {len(tags)} tags"
+            raise BadRow("with another number of tags than words", message)
+        if not words:
+            raise BadRow("without words", f"{position}: expected a sentence with words, got none")
+        return cls(words, tags, fields.get("document"), line)
+
+
+def objects_of(lines: Lines, on_error: OnError = raise_error) -> Iterator[tuple[int, dict[str, object]]]:
+    """Yield the objects of JSON lines with their line numbers; empty lines at the end are skipped.
+
+    on_error   function that is called with the BadRow of each line that is no object
+    """
     last = max(number for number, line in enumerate(lines.lines, 1) if line.strip(BLANK))
     for number, line in enumerate(lines.lines[:last], 1):
-        yield number, json_object(line, f"{lines.source}:{number}")
+        position = f"{lines.source}:{number}"
+        try:
+            if is_undecoded(line):
+                raise undecoded(line, position)
+            fields = json_object(line, position)
+        except BadRow as error:
+            on_error(error)
+            continue
+        yield number, fields
 
 
 def _texts(fields: dict[str, object], name: str, position: str, what: str) -> tuple[str, ...]:
     cell = fields.get(name)
+    problem = ""
     if name not in fields:
-        raise InputError(f"{position}: expected a field '{name}' with {what}; the fields are: {', '.join(fields)}")
-    if not isinstance(cell, list):
-        raise InputError(f"{position}: expected a list of {what} in '{name}', got {cell!r}")
-    for text in cell:
-        if not isinstance(text, str) or (what == "tags" and not text):
-            raise InputError(f"{position}: expected {what} as text in '{name}', got {text!r}")
-    return tuple(cell)
+        problem = f"expected a field '{name}' with {what}; the fields are: {', '.join(fields)}"
+    elif not isinstance(cell, list):
+        problem = f"expected a list of {what} in '{name}', got {cell!r}"
+    elif wrong := [text for text in cell if not isinstance(text, str) or (what == "tags" and not text)]:
+        problem = f"expected {what} as text in '{name}', got {wrong[0]!r}"
+    else:
+        return tuple(cell)
+    raise BadRow(f"without a list of {what}", f"{position}: {problem}")
 
 
-def _documents(marks: Sequence[object], source: str) -> tuple[int, ...] | None:
-    """Return each sentence's document number; None where no sentence has a document. Neighbours share a document."""
-    if all(mark is None for mark in marks):
+def _documents(marks: Mapping[int, object], source: str) -> tuple[int, ...] | None:
+    """Return each sentence's document number; None where no sentence has a document. Neighbours share a document.
+
+    marks   line number → value of the field `document`, of each sentence
+    """
+    if all(mark is None for mark in marks.values()):
         return None
     numbers: dict[object, int] = {}
-    for line, mark in enumerate(marks, 1):
+    before: object = None
+    for line, mark in marks.items():
         if isinstance(mark, bool) or not isinstance(mark, str | int):
             raise InputError(
                 f"{source}:{line}: expected a text or number in 'document', in every line or in none, got {mark!r}"
             )
-        if mark in numbers and mark != marks[line - 2]:
+        if mark in numbers and mark != before:
             raise InputError(
                 f"{source}:{line}: document {mark!r} continues after another document; put its sentences together"
             )
         numbers.setdefault(mark, len(numbers))
-    return tuple(numbers[mark] for mark in marks)
+        before = mark
+    return tuple(numbers[mark] for mark in marks.values())

@@ -79,22 +79,29 @@ def parts(tag: str) -> tuple[str, str]:
     return prefix, kind
 
 
-def usual_spelling(tags: Iterable[str]) -> dict[str, str] | None:
-    """Return each tag with its spelling as O, B-TYPE, I-TYPE, E-TYPE or S-TYPE; None where the scheme is unknown.
+def usual_spelling(tags: Iterable[str], *, most: bool = False) -> dict[str, str]:
+    """Return each tag with its spelling as O, B-TYPE, I-TYPE, E-TYPE or S-TYPE; nothing where the scheme is unknown.
 
     Known are these, BMES, BMEWO and BILOU, in small letters too, with the type first (PER-B) or without a type (B).
+
+    most   True: the spelling and the letters of most words are known ones, and tags that are none of them are left out
     """
-    tags = set(tags)
-    outside = {tag: OUTSIDE for tag in tags if tag.upper() == OUTSIDE}
+    counts = Counter(tags)
+    outside = {tag: OUTSIDE for tag in counts if tag.upper() == OUTSIDE}
+    best: dict[str, str] = {}
     for spelling in _SPELLINGS:
-        matches = {tag: match for tag in tags - outside.keys() if (match := spelling.fullmatch(tag))}
-        letters = {match["letter"].upper() for match in matches.values()}
-        if len(matches) + len(outside) == len(tags) and any(letters <= alphabet for alphabet in _ALPHABETS):
-            return outside | {
+        matches = {tag: match for tag in counts.keys() - outside.keys() if (match := spelling.fullmatch(tag))}
+        for alphabet in _ALPHABETS:
+            usual = outside | {
                 tag: f"{_LETTERS[match['letter'].upper()]}-{match['type'] or UNNAMED_TYPE}"
                 for tag, match in matches.items()
+                if match["letter"].upper() in alphabet
             }
-    return None
+            if len(usual) == len(counts):
+                return usual
+            if most and sum(map(counts.__getitem__, usual)) > sum(map(counts.__getitem__, best)):
+                best = usual
+    return best
 
 
 def entities_of(tags: Sequence[str], scheme: Scheme) -> list[Entity]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from bertwright.tasks.errors import Errors
+from bertwright.tasks.errors import Errors, rounded
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.entities import entities_of
 from bertwright.tasks.tagging.spec import Tagged, TaggingTask
@@ -32,5 +32,5 @@ def tag_errors(task: TaggingTask, sentences: Sentences, tagged: Tagged) -> Error
     names = ("line", "entity", "gold", "predicted", "wrong", "probability", "sentence")
     columns = {name: [cell[index] for cell in cells] for index, name in enumerate(names)}
     confidence = np.array(columns["probability"], dtype=np.float64)
-    columns["probability"] = [float(f"{value:.6g}") for value in confidence]
-    return Errors(columns, np.array(columns["wrong"], dtype=np.bool_), confidence)
+    columns["probability"] = rounded(confidence)
+    return Errors(columns, 1.0 - np.array(columns["wrong"], dtype=np.float64), confidence)

@@ -6,8 +6,10 @@ decode and score with the functions below.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
@@ -16,10 +18,11 @@ from pydantic import model_validator
 
 from bertwright.console import say
 from bertwright.errors import InputError
+from bertwright.tables.bad_rows import BadRow, bad_rows_of
 from bertwright.tables.files import InputFormat
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.spec import TaskSpec, listed_labels, say_alike_labels
-from bertwright.tasks.tagging.conll import Columns, Lines, Sentences, sentences_of
+from bertwright.tasks.tagging.conll import Columns, Sentences, read_tag_lines, sentences_of
 from bertwright.tasks.tagging.entities import (
     OUTSIDE,
     PREFIXES,
@@ -34,6 +37,7 @@ from bertwright.tasks.tagging.entities import (
     tags_of,
     usual_spelling,
 )
+from bertwright.text.document import OnError, raise_error
 
 _HINT: Final = (
     "; entities have tags such as B-PER, I-PER and O, in IOB1, IOB2, IOBES, BMES or BILOU; if the tags are in another "
@@ -48,7 +52,6 @@ class TaggingTask(TaskSpec):
 
     settable: ClassVar[tuple[str, ...]] = ("scheme", "context")
     formats: ClassVar[tuple[InputFormat, ...]] = ("jsonl",)
-    has_tables: ClassVar[bool] = False
 
     scheme: Literal["auto", "iob1", "iob2", "iobes", "plain"] = "auto"  # of the files; auto: detected in each file
     context: Context = "auto"  # context of a sentence; `learn_tags` turns auto into documents or off
@@ -107,34 +110,87 @@ def for_model(requested: TaggingTask, trained: TaggingTask) -> TaggingTask:
         "word": requested.word or trained.word,
         "tag": requested.tag or trained.tag,
         "input_format": requested.input_format,
+        "on_error": requested.on_error,
     }
     return trained.model_copy(update=settings)
 
 
-def read_tagged(task: TaggingTask, lines: Lines) -> Sentences:
-    """Return the sentences of a file with their tags in the learned scheme; errors as in `as_learned`."""
-    return as_learned(task, sentences_of(lines, task.columns, with_tags=True))
+def read_tagged(task: TaggingTask, path: Path | str) -> Sentences:
+    """Read a file of sentences; their tags are in the learned scheme, and the task's own where it has labels.
+
+    Raises InputError with file and line for a sentence that cannot be used; with `on_error` "skip" it is left out.
+    """
+    with bad_rows_of(path, task.on_error, unit="sentence") as bad_rows:
+        lines = read_tag_lines(path, task.input_format, strict=task.on_error == "stop")
+        sentences = sentences_of(lines, task.columns, with_tags=True, on_error=bad_rows.add)
+        sentences = as_learned(task, sentences, bad_rows.add)
+        if task.labels:
+            sentences = _usable(sentences, partial(_check_known, task, sentences), bad_rows.add)
+    return replace(sentences, left_out=dict(bad_rows.counts))
 
 
-def as_learned(task: TaggingTask, sentences: Sentences) -> Sentences:
+def as_learned(task: TaggingTask, sentences: Sentences, on_error: OnError = raise_error) -> Sentences:
     """Return sentences with their tags in the learned scheme; the detected scheme is printed.
 
-    Raises InputError with file and line for a tag outside the scheme and for an impossible sequence.
+    on_error   function that is called with the BadRow of each sentence with a tag outside the scheme or an impossible
+               sequence; if it returns, the sentence is left out
+
+    With the task's `on_error` "skip" the scheme is the one that most sentences follow.
     """
     assert sentences.tags is not None
     original = tags = sentences.tags
-    if task.scheme != "plain" and (usual := usual_spelling(tag for row in original for tag in row)):
-        tags = tuple(tuple(usual[tag] for tag in row) for row in original)
-    scheme, note = _scheme(task, replace(sentences, tags=tags), original)
-    for row, row_tags in enumerate(tags):
-        problem = first_impossible(row_tags, scheme)
-        if problem:
+    skips = task.on_error == "skip"
+    if task.scheme != "plain":
+        usual = usual_spelling((tag for row in original for tag in row), most=skips)
+        tags = tuple(tuple(usual.get(tag, tag) for tag in row) for row in original)
+    spelled = replace(sentences, tags=tags)
+    if skips and task.scheme == "auto":
+        scheme, note = _scheme_of_most(spelled), ""
+    else:
+        scheme, note = _scheme(task, spelled, original)
+
+    def check(row: int) -> None:
+        if problem := first_impossible(tags[row], scheme):
             word, reason = problem
             hint = "" if "impossible" in reason else _HINT
-            read_as = _read_as(original[row][word], row_tags[word])
-            raise InputError(f"{sentences.location(row, word)}: {reason}{read_as}{note}{hint}")
+            read_as = _read_as(original[row][word], tags[row][word])
+            message = f"{sentences.location(row, word)}: {reason}{read_as}{note}{hint}"
+            raise BadRow("with a tag that the scheme forbids", message)
+
+    usable = _usable(spelled, check, on_error)
+    assert usable.tags is not None
     learned = task.learned_scheme if task.labels else "iob2" if scheme == "iob1" else scheme
-    return replace(sentences, tags=tuple(in_scheme(row_tags, scheme, learned) for row_tags in tags))
+    return replace(usable, tags=tuple(in_scheme(row_tags, scheme, learned) for row_tags in usable.tags))
+
+
+def _usable(sentences: Sentences, check: Callable[[int], None], on_error: OnError) -> Sentences:
+    """Return the sentences for whose rows `check` raises no BadRow; `on_error` is called with each error."""
+    kept = []
+    for row in range(len(sentences)):
+        try:
+            check(row)
+        except BadRow as error:
+            on_error(error)
+        else:
+            kept.append(row)
+    if not kept:
+        raise InputError(f"{sentences.source}: holds no sentences that can be used")
+    return sentences if len(kept) == len(sentences) else sentences.select(kept)
+
+
+def _scheme_of_most(sentences: Sentences) -> Scheme:
+    """Return the scheme that allows most sentences, which is printed; on ties the one that `detect` finds."""
+    assert sentences.tags is not None
+    detected, where = detect(sentences.tags)
+    schemes: tuple[Scheme, ...] = (detected, "iob2", "iob1", "iobes")
+    allowed = {
+        scheme: sum(first_impossible(row, scheme) is None for row in sentences.tags)
+        for scheme in dict.fromkeys(schemes)
+    }
+    best = max(allowed, key=lambda scheme: allowed[scheme])
+    if where:
+        say(f"{sentences.source}: tags are {best.upper()}, which most sentences follow")
+    return best
 
 
 def learn_tags(task: TaggingTask, sentences: Sentences) -> TaggingTask:
@@ -174,11 +230,12 @@ def label_ids(task: TaggingTask, sentences: Sentences) -> NDArray[np.int64]:
     return labels
 
 
-def check_known(task: TaggingTask, sentences: Sentences) -> None:
-    """Raise InputError with file and line for the first type (or plain tag) that the labels do not have."""
+def _check_known(task: TaggingTask, sentences: Sentences, row: int) -> None:
+    """Raise BadRow with file and line for the first type of a sentence (or plain tag) that the labels do not have."""
+    assert sentences.tags is not None
     scheme = task.learned_scheme
     known = set(task.labels) if scheme == "plain" else {parts(label)[1] for label in task.labels}
-    for row, word, tag in _tags(sentences):
+    for word, tag in enumerate(sentences.tags[row]):
         if (tag if scheme == "plain" else parts(tag)[1]) not in known:
             raise _unknown(task, sentences.location(row, word), tag)
 
@@ -256,11 +313,12 @@ def _tags(sentences: Sentences) -> Iterator[tuple[int, int, str]]:
             yield row, word, tag
 
 
-def _unknown(task: TaggingTask, position: str, tag: str) -> InputError:
+def _unknown(task: TaggingTask, position: str, tag: str) -> BadRow:
     if task.learned_scheme != "plain" and parts(tag)[1]:  # the file may spell the tag in another scheme
         kinds = sorted({parts(label)[1] for label in task.labels} - {""})
-        return InputError(f"{position}: unknown entity type '{parts(tag)[1]}'; the model has {listed_labels(kinds)}")
-    return InputError(f"{position}: unknown tag '{tag}'; the model has {listed_labels(task.labels)}")
+        message = f"{position}: unknown entity type '{parts(tag)[1]}'; the model has {listed_labels(kinds)}"
+        return BadRow("with an unknown type", message)
+    return BadRow("with an unknown tag", f"{position}: unknown tag '{tag}'; the model has {listed_labels(task.labels)}")
 
 
 def _entity_labels(seen: Sequence[str]) -> list[str]:

@@ -46,7 +46,6 @@ from bertwright.tasks.tagging.spec import (
     Context,
     Tagged,
     TaggingTask,
-    check_known,
     decode_tags,
     for_model,
     label_ids,
@@ -68,20 +67,18 @@ class TaggingKind(TaskKind):
     architecture = "BertForTokenClassification"
     unit = "words"
     feature_unit = "position"
-    writes_errors = True
 
     def read(self, task: TaggingTask, data: Path) -> LabelledData:
         """Read the files of a folder, or one file; without a validation file a tenth of the sentences is kept."""
         path = tag_train_file(data)
-        train = read_tagged(task, read_tag_lines(path, task.input_format))
+        train = read_tagged(task, path)
         task = learn_tags(task, train)
         dev_path = tag_dev_file(data)
         digests = {"train": file_digest(path), "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {}}
         if dev_path:
-            kept = read_tagged(task, read_tag_lines(dev_path, task.input_format))
+            kept = read_tagged(task, dev_path)
         else:
             train, kept = split_tagged(train)
-        check_known(task, kept)
         return LabelledData(task, train, {"dev": kept}, digests)
 
     def encode(
@@ -156,13 +153,15 @@ class TaggingKind(TaskKind):
                 f"{data}: expected a dev file (dev.txt, valid.conll, testa …), found none; give the path of a file"
             )
         task = for_model(task, task_of_model(saved))
-        sentences = read_tagged(task, read_tag_lines(path, task.input_format))
-        check_known(task, sentences)
+        sentences = read_tagged(task, path)
         request.refuse_breaks((word for words in sentences.words for word in words), sentences.source)
         tagged = open_tagging(saved, tokenizer)[1](sentences, task.context)
         if request.errors:
             write_errors(request.errors, {path.name: tag_errors(task, sentences, tagged)})
-        return {**score_tags(task, tagged.tags, sentences), "sentences": len(sentences), "words": sentences.num_words}
+        counts = {"sentences": len(sentences), "words": sentences.num_words}
+        if sentences.left_out:
+            counts["left_out"] = sum(sentences.left_out.values())
+        return {**score_tags(task, tagged.tags, sentences), **counts}
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Tag every word of a file: its lines get one more column or field; in plain text, find entities."""

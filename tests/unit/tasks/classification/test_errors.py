@@ -164,7 +164,7 @@ def test_errors_are_written_in_the_format_of_the_ending(tmp_path: Path, ending: 
     assert len(table) == 60
     assert table.column("file")[29:31] == ("dev_matched", "dev_mismatched")
     assert [str(cell).lower() for cell in table.column("wrong")[:30]] == sorted(
-        [str(wrong).lower() for wrong in errors.wrong], reverse=True
+        [str(score == 0.0).lower() for score in errors.score], reverse=True
     )
 
 

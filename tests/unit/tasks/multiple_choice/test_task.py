@@ -251,6 +251,45 @@ def test_it_learns_answers_and_comes_back(
     assert saved.architecture == open_architecture(saved).architecture == "BertForMultipleChoice"
 
 
+def test_errors_and_baselines_stand_beside_the_accuracy(tmp_path: Path, endings_tokenizer: Path) -> None:
+    """A model of one epoch is often wrong; the file, the report's rows and the accuracy tell the same."""
+    data, run = tmp_path / "data", tmp_path / "run"
+    data.mkdir()
+    as_csv(data / "own-train.csv", swag_rows(16))
+    as_csv(data / "own-val.csv", swag_rows(11))
+    settings = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-5, max_length=40, threads=1, precision="fp32")
+    result = finetune(settings, SWAG, model="random:tiny", data=data, out=run, tokenizer=endings_tokenizer)
+    metrics = evaluate_task(SWAG, model=str(run), data=data, errors=str(tmp_path / "errors.jsonl"))
+    rows = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text().splitlines()]
+    num_wrong = sum(row["wrong"] for row in rows)
+    assert len(rows) == 11
+    assert metrics["accuracy"] == pytest.approx(1 - num_wrong / 11)
+    assert [row["wrong"] for row in rows] == [True] * num_wrong + [False] * (11 - num_wrong)
+    assert all(row["gold"] == "She asks the ferryman" for row in rows)
+    assert all(row["context"] == f"The miller waits at gate {row['line'] - 2}." for row in rows)
+    assert all((row["predicted"] == row["gold"]) is not row["wrong"] for row in rows)
+    predict_file(str(run), str(data / "own-val.csv"), str(tmp_path / "out.csv"))
+    with (tmp_path / "out.csv").open() as stream:
+        answered = list(csv.DictReader(stream))
+    for row in rows:
+        cells = answered[row["line"] - 2]
+        assert row["probability"] == pytest.approx(float(cells[f"probability_{cells['predicted_label']}"]), abs=2e-6)
+        assert row["gold_probability"] == pytest.approx(float(cells[f"probability_{cells['label']}"]), abs=2e-6)
+    record = json.loads((run / "run.json").read_text())
+    # Labels go 0, 3, 2, 1, so 0 is the commonest of 16; 3 of 11 rows have it. A word decides, which the bag finds.
+    assert record["baselines"]["metrics"] == {
+        "commonest answer": {"accuracy": pytest.approx(3 / 11)},
+        "bag of words": {"accuracy": 1.0},
+    }
+    assert "The model is not better than the baseline 'bag of words'. Try more epochs" in result["text"]
+    assert "- accuracy: 1.0000, of the baseline bag of words\n" in (run / "model/README.md").read_text()
+    (review,) = json.loads((run / "seed-0/validation.json").read_text()).values()
+    assert [row[0] for row in review["worst"]["rows"]] == [row["line"] for row in rows]
+    broken = as_csv(tmp_path / "tab.csv", [{**swag_rows(1)[0], "ending2": "two\nlines"}])
+    with pytest.raises(InputError, match=r"a text of .* holds a tab or a line break, which tsv cannot hold"):
+        evaluate_task(SWAG, model=str(run), data=broken, errors=str(tmp_path / "errors.tsv"))
+
+
 def test_without_a_dev_file_a_tenth_is_kept_whatever_the_order(tmp_path: Path) -> None:
     rows = swag_rows(40)
     read = CHOICE.read(SWAG, as_csv(tmp_path / "a.csv", rows))
@@ -278,5 +317,7 @@ def test_another_kind_of_model_is_refused(tmp_path: Path, endings_tokenizer: Pat
     finetune(
         settings, get_task("sst2"), model="random:tiny", data=data, out=tmp_path / "run", tokenizer=endings_tokenizer
     )
+    card = (tmp_path / "run/model/README.md").read_text()
+    assert "- max_length: 128\n" in card.partition("\nChosen for the task")[2]  # the default of the task
     with pytest.raises(InputError, match="run: expected a model for swag, got one for sst2, another kind of task"):
         evaluate_task(SWAG, model=str(tmp_path / "run"), data=data)

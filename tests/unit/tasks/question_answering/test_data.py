@@ -13,13 +13,12 @@ from pyarrow import parquet
 
 from bertwright.errors import InputError
 from bertwright.tasks.question_answering.data import (
-    dev_questions_file,
     read_labelled,
     read_questions,
     read_unlabelled,
-    train_questions_file,
 )
-from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
+from bertwright.tasks.question_answering.files import dev_questions_file, train_questions_file
+from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2, SpanTask
 from bertwright.tasks.spec import get_spec, with_reading
 
 CONTEXT = "The ferry 渡し leaves at dawn, and at dawn the café opens 😀 too."
@@ -398,3 +397,95 @@ def test_a_file_that_was_cut_short_is_named_so(write: Any, end: int) -> None:
         read_questions(write("a.json", json.dumps(squad(squad_question())) + "}"))
     with pytest.raises(InputError, match=r"expected SQuAD's layout.*jq -c '\.\[\]' makes JSON lines of a JSON list"):
         read_questions(write("a.json", HUB))
+
+
+def skipping(task: SpanTask) -> SpanTask:
+    return with_reading(task, input_format="auto", on_error="skip")
+
+
+def hub_row(name: str, **change: Any) -> dict[str, Any]:
+    """A row in the Hub's layout."""
+    context = "Ada crossed the lake at dawn."
+    row = {"id": name, "question": "Who?", "context": context, "answers": {"text": ["Ada"], "answer_start": [0]}}
+    return {**row, **change}
+
+
+BAD_ROWS: dict[str, tuple[Any, str]] = {
+    "no question": (hub_row("b", question=" "), "without a usable 'question'"),
+    "no context": (hub_row("b", context=None), "without a usable 'context'"),
+    "another answer": (
+        hub_row("b", answers={"text": ["Bo"], "answer_start": [0]}),
+        "with an answer that its passage does not have there",
+    ),
+    "uneven lists": (hub_row("b", answers={"text": ["Ada"], "answer_start": []}), "without a usable 'answers'"),
+    "no answers": (hub_row("b", answers=None), "without a usable 'answers'"),
+    "an id twice": (hub_row("a"), "with the id of another question"),
+    "no object": (["a"], "that are no objects"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_rows_that_cannot_be_used_are_left_out_and_counted(
+    write: Any, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row, reason = BAD_ROWS[name]
+    path = write("train.jsonl", "".join(json.dumps(line) + "\n" for line in (hub_row("a"), row, hub_row("c"))))
+    questions = read_labelled(skipping(SQUAD1), path)
+    assert [question.id for question in questions.items] == ["a", "c"]
+    assert questions.left_out == {reason: 1}
+    messages = capsys.readouterr().err
+    assert f"{path}: 1 question is left out: 1 {reason}" in messages
+    assert f"left out: {path}:2: " in messages
+    with pytest.raises(InputError, match=r"train\.jsonl:2: "):
+        read_labelled(SQUAD1, path)
+
+
+def test_lines_that_are_no_json_or_not_utf8_are_left_out(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    good = [json.dumps(hub_row(name)).encode() for name in "ab"]
+    twice = good[0].replace(b'"Who?"', b'"Who?", "question": "Who?"')
+    lines = [good[0], b'{"id": "x"', b'{"id": "\xff"}', twice, b"", good[1]]
+    questions = read_labelled(skipping(SQUAD1), write("train.jsonl", b"\n".join(lines)))
+    assert [question.id for question in questions.items] == ["a", "b"]
+    assert questions.left_out == {"not valid JSON": 3, "not UTF-8 text": 1}
+    assert "4 questions are left out: 3 not valid JSON, 1 not UTF-8 text" in capsys.readouterr().err
+    # The file of a folder is found by its version, for which it is read too.
+    folder = write("folder/train.jsonl", b"\n".join(lines)).parent
+    assert train_questions_file(skipping(SQUAD1), folder) == folder / "train.jsonl"
+
+
+def test_questions_of_squads_layout_are_left_out(write: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def qa(name: Any, **change: Any) -> dict[str, Any]:
+        return {"id": name, "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}], **change}
+
+    paragraphs = [
+        {"context": "Ada swam.", "qas": [qa("a"), qa("b", answers=[{"text": "Bo", "answer_start": 0}]), 7, qa("a")]},
+        {"context": " ", "qas": [qa("c"), qa("d")]},
+        {"context": "Ada sang.", "qas": [qa("e", is_impossible=True), qa("f")]},
+    ]
+    path = write("train.json", {"version": "1.1", "data": [{"title": "t", "paragraphs": paragraphs}]})
+    questions = read_labelled(skipping(SQUAD1), path)
+    assert [(question.id, question.context) for question in questions.items] == [("a", "Ada swam."), ("f", "Ada sang.")]
+    assert questions.left_out == {
+        "without a usable 'context'": 2,
+        "with an answer that its passage does not have there": 1,
+        "that are no objects": 1,
+        "with the id of another question": 1,
+        "with answers that contradict 'is_impossible'": 1,
+    }
+    assert f"left out: {path}: question b: expected the answer 'Bo' at character 0" in capsys.readouterr().err
+
+
+def test_what_is_no_row_is_refused_also_where_rows_are_left_out(write: Any) -> None:
+    bad = write("a.jsonl", json.dumps(hub_row("a", question="")) + "\n")
+    with pytest.raises(
+        InputError, match=r"expected questions, found none; 1 question is left out: .*; the first: .*:1"
+    ):
+        read_labelled(skipping(SQUAD1), bad)
+    with pytest.raises(InputError, match=r"b\.json:1: not valid JSON"):
+        read_labelled(skipping(SQUAD1), write("b.json", '{"data": ['))
+    with pytest.raises(InputError, match=r"c\.json: not UTF-8 text"):
+        read_labelled(skipping(SQUAD1), write("c.json", b'{"data": [], "x": "\xff"}'))
+    with pytest.raises(InputError, match=r"d\.json: data\[0\]: expected a list in 'paragraphs'"):
+        read_labelled(skipping(SQUAD1), write("d.json", {"data": [{"paragraphs": 3}]}))
+    with pytest.raises(InputError, match=r"use the task squad2"):
+        read_labelled(skipping(SQUAD1), write("e.jsonl", json.dumps(hub_row("a", is_impossible=False)) + "\n"))

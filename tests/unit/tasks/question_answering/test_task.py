@@ -16,6 +16,7 @@ from bertwright.files import read_json
 from bertwright.finetuning.evaluate import evaluate_task, predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.squad_files import score_files
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import EncoderConfig
 from bertwright.model.families.elmo import LSTMConfig
@@ -23,7 +24,6 @@ from bertwright.model.folder import open_model
 from bertwright.tasks import inference
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.question_answering.data import Question, Questions
-from bertwright.tasks.question_answering.score import score_files
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
 from bertwright.tasks.question_answering.task import (
     SPAN,
@@ -33,6 +33,7 @@ from bertwright.tasks.question_answering.task import (
     span_logits,
 )
 from bertwright.tasks.question_answering.windows import Windows, encode_windows
+from bertwright.tasks.spec import with_reading
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 
 FACTS = (
@@ -169,6 +170,57 @@ def test_answers_are_written_line_by_line(
         assert line["answer"] == answer == context[line["start"] : line["end"]]
         assert 0 < line["probability"] <= 1
         assert ("null_odds" in line) is trained["task"].null
+
+
+def test_the_errors_of_questions_have_the_f1_of_the_evaluation(
+    trained: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of the gold answers are changed, so that the answers of the overfitted model are wrong there."""
+    task = trained["task"]
+    dev = facts_as_squad(null=task.null)
+    dev["data"][3]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "boats", "answer_start": 17}]
+    dev["data"][4]["paragraphs"][0]["qas"][0]["answers"] = [{"text": "lighthouse", "answer_start": 25}]
+    (tmp_path / "dev.json").write_text(json.dumps(dev), "utf-8")
+    command = ["evaluate", task.name, "--model", str(trained["run"]), "--data", str(tmp_path / "dev.json"), "--json"]
+    assert main([*command, "--precision", "fp32", "--errors", str(tmp_path / "errors.jsonl")]) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    rows = [json.loads(line) for line in (tmp_path / "errors.jsonl").read_text("utf-8").splitlines()]
+    assert len(rows) == metrics["questions"]
+    assert metrics["f1"] == pytest.approx(100 * sum(row["f1"] for row in rows) / len(rows), abs=1e-3)
+    assert [row["f1"] for row in rows[:3]] == [0.0, pytest.approx(2 / 3, abs=1e-5), 1.0]
+    first = {name: rows[0][name] for name in ("id", "question", "gold", "predicted")}
+    assert first == {"id": "q3", "question": "How many boats?", "gold": ["boats"], "predicted": "seven"}
+    # The probabilities are those that `predict` writes.
+    predict_file(str(trained["run"]), str(tmp_path / "dev.json"), str(tmp_path / "answers.jsonl"), precision="fp32")
+    lines = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text("utf-8").splitlines()]
+    probabilities = {line["id"]: line["probability"] for line in lines}
+    assert all(row["probability"] == pytest.approx(probabilities[row["id"]], rel=1e-5) for row in rows)
+    right = [row["probability"] for row in rows[2:]]
+    assert right == sorted(right)
+    # The report of the run has the worst rows too, and the baselines.
+    (review,) = read_json(trained["run"] / "seed-0/validation.json").values()
+    assert review["worst"]["columns"] == list(rows[0])
+    assert len(review["worst"]["rows"]) == len(rows)
+
+
+def test_questions_that_are_left_out_stand_beside_the_metrics(trained: dict[str, Any], tmp_path: Path) -> None:
+    dev = facts_as_squad(null=trained["task"].null)
+    dev["data"][0]["paragraphs"][0]["qas"][0]["question"] = ""
+    (tmp_path / "dev.json").write_text(json.dumps(dev), "utf-8")
+    task = with_reading(trained["task"], input_format="auto", on_error="skip")
+    metrics = evaluate_task(task, model=str(trained["run"]), data=tmp_path / "dev.json")
+    assert (metrics["left_out"], metrics["questions"], metrics["f1"]) == (1, 10 if task.null else 7, 100.0)
+
+
+def test_a_run_has_the_baselines_of_questions(trained: dict[str, Any]) -> None:
+    names = list(read_json(trained["run"] / "run.json")["baselines"]["metrics"])
+    nearest = "sentence with most words of the question"
+    assert names == ([nearest, "no answer"] if trained["task"].null else [nearest])
+    assert f"baselines: {nearest} " in trained["found"]["text"]
+    card = (trained["run"] / "model/README.md").read_text("utf-8")
+    assert f", of the baseline {nearest}\n" in card
+    if trained["task"].null:
+        assert "- f1: 27.2727, of the baseline no answer\n" in card  # 3 of 11 questions have no answer
 
 
 def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from bertwright.interop.import_model import import_model
 from bertwright.model.folder import open_model
 from bertwright.serving.predictor import load
 from bertwright.tasks.classification.spec import get_task
-from bertwright.tasks.spec import get_spec
+from bertwright.tasks.spec import get_spec, with_reading
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.entities import entities_of
 from bertwright.tasks.tagging.model import windows_of
@@ -261,6 +261,9 @@ def test_a_model_of_another_kind_of_tags_is_refused(tagger: str, write: Any) -> 
         evaluate_task(get_task("sst2"), model=tagger, data=source)
     with pytest.raises(InputError, match=r"dev\.conll:1: unknown entity type 'ANIMAL'; the model has LOC, PER"):
         evaluate_task(NER, model=tagger, data=write("dev.conll", "a B-ANIMAL\n"))
+    skipping = with_reading(NER, input_format="auto", on_error="skip")
+    metrics = evaluate_task(skipping, model=tagger, data=write("dev.conll", "a B-ANIMAL\n\nb B-LOC\n"))
+    assert (metrics["sentences"], metrics["words"], metrics["left_out"]) == (1, 1, 1)
     with pytest.raises(
         InputError,
         match=r"empty: expected a dev file \(dev\.txt, valid\.conll, testa …\), found none; give the path of a file",

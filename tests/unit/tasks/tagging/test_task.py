@@ -17,8 +17,7 @@ from bertwright.model.bert import Bert, open_architecture
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
-from bertwright.tasks.spec import get_spec, with_settings
-from bertwright.tasks.tagging.conll import read_tag_lines
+from bertwright.tasks.spec import get_spec, with_reading, with_settings
 from bertwright.tasks.tagging.model import Tagger, predict_tags, tag_rows, windows_of
 from bertwright.tasks.tagging.spec import (
     NER,
@@ -42,13 +41,13 @@ def test_labels_are_whole_types_whatever_the_scheme(write):
         ("b", "O B-PER", ("O", "B-PER", "I-PER")),
         ("c", "S-PER O", ("O", "B-PER", "I-PER", "E-PER", "S-PER")),
     ):
-        lines = read_tag_lines(write(f"{name}.conll", "".join(f"w {tag}\n" for tag in tags.split())))
-        task = learn_tags(NER, read_tagged(NER, lines))
+        path = write(f"{name}.conll", "".join(f"w {tag}\n" for tag in tags.split()))
+        task = learn_tags(NER, read_tagged(NER, path))
         assert task.labels == labels
         assert task.context == "off"
-    tags = read_tagged(NER, read_tag_lines(write("a.conll", "v I-PER\nw I-PER\nx B-PER\n"))).tags
+    tags = read_tagged(NER, write("a.conll", "v I-PER\nw I-PER\nx B-PER\n")).tags
     assert tags == (("B-PER", "I-PER", "B-PER"),)
-    plain = learn_tags(POS, read_tagged(POS, read_tag_lines(write("d.conll", "v VERB\nw I-PER\n"))))
+    plain = learn_tags(POS, read_tagged(POS, write("d.conll", "v VERB\nw I-PER\n")))
     assert plain.labels == ("I-PER", "VERB")
 
 
@@ -78,27 +77,27 @@ def test_files_of_other_schemes_are_brought_to_the_models(write, tmp_path):
     ],
 )
 def test_schemes_of_other_tools_are_read(write, tags, learned):
-    lines = read_tag_lines(write("a.conll", "".join(f"w {tag}\n" for tag in tags.split())))
-    assert read_tagged(NER, lines).tags == (tuple(learned.split()),)
-    assert read_tagged(POS, lines).tags == (tuple(tags.split()),)
+    path = write("a.conll", "".join(f"w {tag}\n" for tag in tags.split()))
+    assert read_tagged(NER, path).tags == (tuple(learned.split()),)
+    assert read_tagged(POS, path).tags == (tuple(tags.split()),)
 
 
 def test_a_mistake_in_another_spelling_is_named_as_the_file_has_it(write, capsys):
-    read_tagged(NER, read_tag_lines(write("c.conll", "a B-X\nb L-X\n")))
+    read_tagged(NER, write("c.conll", "a B-X\nb L-X\n"))
     assert "c.conll: tags are IOBES, as 'E-X' (the file has 'L-X') on line 2 shows" in capsys.readouterr().err
-    lines = read_tag_lines(write("a.conll", "a U-X\nb L-X\n"))
+    path = write("a.conll", "a U-X\nb L-X\n")
     with pytest.raises(
         InputError, match=r"a\.conll:2: 'E-X' after 'S-X' is impossible in IOBES \(the file has 'L-X'\)"
     ):
-        read_tagged(NER, lines)
+        read_tagged(NER, path)
     for tags in ("B-X X-Y", "B-X M-X L-X", "B-X X-I", "NN VB"):
         with pytest.raises(InputError, match="is not a tag of IOB2"):
-            read_tagged(NER, read_tag_lines(write("b.conll", "".join(f"w {tag}\n" for tag in tags.split()))))
+            read_tagged(NER, write("b.conll", "".join(f"w {tag}\n" for tag in tags.split())))
 
 
 def test_context_is_on_where_training_files_mark_documents(write):
-    marked = read_tagged(NER, read_tag_lines(write("a.conll", "-DOCSTART- O\n\na B-X\n")))
-    plain = read_tagged(NER, read_tag_lines(write("b.conll", "a B-X\n")))
+    marked = read_tagged(NER, write("a.conll", "-DOCSTART- O\n\na B-X\n"))
+    plain = read_tagged(NER, write("b.conll", "a B-X\n"))
     assert learn_tags(NER, marked).context == "documents"
     assert learn_tags(NER, plain).context == "off"
     assert learn_tags(with_settings(NER, ["context=off"]), marked).context == "off"
@@ -171,12 +170,12 @@ def test_a_setting_is_given_once():
 )
 def test_impossible_tags_are_named_with_their_line(write, task, content, message):
     with pytest.raises(InputError, match=message):
-        read_tagged(task, read_tag_lines(write("a.conll", content)))
+        read_tagged(task, write("a.conll", content))
 
 
 def test_iob1_as_a_setting_allows_i_after_o(write):
-    lines = read_tag_lines(write("a.conll", "a O\nb I-X\n"))
-    assert read_tagged(with_settings(NER, ["scheme=iob1"]), lines).tags == (("O", "B-X"),)
+    path = write("a.conll", "a O\nb I-X\n")
+    assert read_tagged(with_settings(NER, ["scheme=iob1"]), path).tags == (("O", "B-X"),)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_iob1_as_a_setting_allows_i_after_o(write):
 )
 def test_training_files_that_teach_nothing_are_refused(write, task, content, message):
     with pytest.raises(InputError, match=message):
-        learn_tags(task, read_tagged(task, read_tag_lines(write("a.conll", content))))
+        learn_tags(task, read_tagged(task, write("a.conll", content)))
 
 
 @pytest.mark.parametrize(
@@ -352,3 +351,111 @@ def test_the_commands_take_columns_and_settings(tmp_path: Path, cased_tokenizer:
         commands.evaluate_command("ner", model=str(tmp_path / "run"), data=data, label_column="4")
     with pytest.raises(InputError, match="data"):
         commands.finetune_command("ner", resume=True, **arguments)
+
+
+def skipping(task):
+    return with_reading(task, input_format="auto", on_error="skip")
+
+
+DIRTY = b"""\
+# a comment
+Ada B-PER
+swam O
+
+Bo B-PER extra
+ran O
+
+In O
+Oslo
+
+Rome B-LOC
+\xff O
+
+Li I-PER
+
+x FOO
+
+Ulm B-LOC
+"""
+
+
+def test_bad_sentences_of_columns_are_left_out_and_counted(write, capsys):
+    path = write("a.conll", DIRTY)
+    sentences = read_tagged(skipping(NER), path)
+    assert sentences.words == (("Ada", "swam"), ("Ulm",))
+    assert sentences.lines == ((2, 3), (18,))
+    assert sentences.left_out == {
+        "with another number of columns": 2,
+        "with a tag that the scheme forbids": 2,
+        "not UTF-8 text": 1,
+    }
+    messages = capsys.readouterr().err
+    assert f"{path}: 5 sentences are left out: 2 with another number of columns, 2 with a tag that the" in messages
+    assert f"left out: {path}:5: expected 2 columns, as on line 2, got 3" in messages
+    assert "left out: " + f"{path}:14: 'I-PER' at the beginning of a sentence is impossible in IOB2" in messages
+    with pytest.raises(InputError, match=r"a\.conll:12: not UTF-8 text"):
+        read_tagged(NER, path)
+
+
+def test_a_sentence_with_several_mistakes_counts_once(write):
+    sentences = read_tagged(skipping(POS), write("a.tsv", "a\tN\n\tV\nb\t\n\nc\tN\n"))
+    assert (sentences.words, sentences.left_out) == ((("c",),), {"without a word": 1})
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"tokens": ["a"]}', "without a list of tags"),
+        ('{"tokens": "a", "tags": ["O"]}', "without a list of words"),
+        ('{"tokens": ["a", 1], "tags": ["O", "O"]}', "without a list of words"),
+        ('{"tokens": ["a"], "tags": ["O", "O"]}', "with another number of tags than words"),
+        ('{"tokens": [], "tags": []}', "without words"),
+        ('{"tokens": ["a"', "not valid JSON"),
+        ("", "not valid JSON"),
+    ],
+)
+def test_bad_sentences_of_json_lines_are_left_out(write, line, reason):
+    good = ['{"tokens": ["Ada"], "tags": ["B-PER"], "document": 1}', '{"tokens": ["x"], "tags": ["O"], "document": 2}']
+    path = write("a.jsonl", "\n".join([good[0], line, good[1]]) + "\n")
+    sentences = read_tagged(skipping(NER), path)
+    assert (sentences.words, sentences.lines, sentences.documents) == ((("Ada",), ("x",)), ((1,), (3,)), (0, 1))
+    assert sentences.left_out == {reason: 1}
+    with pytest.raises(InputError, match=r"a\.jsonl:2: "):
+        read_tagged(NER, path)
+
+
+@pytest.mark.parametrize(
+    ("common", "mistake", "learned"),
+    [
+        ("B-PER I-PER O", "O E-PER", "B-PER I-PER O"),  # one E does not make the file IOBES
+        ("B-PER M-PER E-PER S-LOC", "FOO", "B-PER I-PER E-PER S-LOC"),
+        ("I-PER I-PER O", "B-LOC O", "B-PER I-PER O"),  # IOB1, although the first entity begins with B
+        ("PER-B PER-I O", "X-Y-Z", "B-PER I-PER O"),
+    ],
+)
+def test_the_scheme_is_the_one_that_most_sentences_follow(write, common, mistake, learned, capsys):
+    def rows(tags):
+        return "".join(f"w {tag}\n" for tag in tags.split()) + "\n"
+
+    sentences = read_tagged(skipping(NER), write("a.conll", rows(mistake) + 3 * rows(common)))
+    assert sentences.tags == 3 * (tuple(learned.split()),)
+    assert sentences.left_out == {"with a tag that the scheme forbids": 1}
+    assert capsys.readouterr().err.count(", which most sentences follow\n") == 1
+
+
+def test_of_dev_sentences_with_types_that_train_lacks_are_left_out(write, tmp_path, capsys):
+    write("data/train.conll", "Ada B-PER\nBo O\n\nx O\n")
+    write("data/dev.conll", "Ada B-PER\n\nOslo B-LOC\n")
+    read = TAGGING.read(skipping(NER), tmp_path / "data")
+    assert read.validation["dev"].words == (("Ada",),)
+    assert read.validation["dev"].left_out == {"with an unknown type": 1}
+    assert "dev.conll:3: unknown entity type 'LOC'; the model has PER" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"dev\.conll:3: unknown entity type 'LOC'"):
+        TAGGING.read(NER, tmp_path / "data")
+
+
+def test_a_file_of_bad_sentences_alone_is_refused_with_the_first(write):
+    with pytest.raises(
+        InputError, match=r"1 sentence is left out: 1 with a tag that .*; the first: .*a\.conll:1: 'FOO'"
+    ):
+        read_tagged(skipping(NER), write("a.conll", "x FOO\n"))

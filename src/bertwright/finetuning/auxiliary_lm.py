@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.model.backbones import Backbone, EncoderOutput
-from bertwright.model.config import BackboneConfig, EncoderConfig, SingleBackboneConfig
+from bertwright.model.config import BackboneConfig, EncoderConfig
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import MaskedLMHead, TiedOutput
@@ -31,11 +31,6 @@ class BackboneCall:
     ids: Tensor
     mask: Tensor
     last: Tensor
-
-
-def predicts_next(config: BackboneConfig) -> bool:
-    """Return whether a backbone can predict the next token: its states must not depend on later tokens."""
-    return isinstance(config, SingleBackboneConfig) and config.attends == "left"
 
 
 @dataclass(frozen=True)

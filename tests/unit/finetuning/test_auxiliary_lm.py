@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
+from bertwright.finetuning.auxiliary_lm import COUNT, TERM, BackboneCall, language_loss, recorded, with_language
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import initial_model
@@ -22,7 +23,6 @@ from bertwright.model.heads import TiedOutput
 from bertwright.model.system import System, system_config
 from bertwright.objectives.language_model import LanguageModel, language_architecture
 from bertwright.serving.predictor import load
-from bertwright.tasks.auxiliary_lm import COUNT, TERM, BackboneCall, language_loss, recorded, with_language
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import get_spec

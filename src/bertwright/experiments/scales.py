@@ -72,7 +72,7 @@ _TINY: Final = Scale(
     vocabulary=8_192,
     rows=(4_000, 1_000),
     rows_of={"squad1": (2_000, 1_000), "squad2": (2_000, 1_000)},
-    tasks=_SHORT_TASKS,
+    tasks={**_SHORT_TASKS, "stsb": {"standardise": False}},  # as in the records of docs/results
 )
 _MINI: Final = Scale(
     name="mini",

@@ -16,7 +16,6 @@ from bertwright.experiments.spec import Arm, Column
 from bertwright.experiments.statistics import ArmScores, SeedPair
 from bertwright.files import read_object
 from bertwright.reports.runs import duration, read_run
-from bertwright.training.hardware import Numerics
 
 COST = "cost.json"
 """File in the folder of a pre-training that holds its peak memory."""
@@ -38,31 +37,42 @@ class Cell:
 
 def table_cells(plan: ExperimentPlan) -> dict[tuple[str, str], Cell]:
     """Return the metrics of the finished pre-trainings and jobs by (arm, column)."""
-    return {(arm.name, column.name): _cell(plan, arm, column) for arm in plan.arms for column in plan.columns}
+    last_epoch = scores_last_epoch(plan)
+    return {
+        (arm.name, column.name): _cell(plan, arm, column, last_epoch=last_epoch)
+        for arm in plan.arms
+        for column in plan.columns
+    }
 
 
-def arm_scores(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], arm: str) -> ArmScores:
-    """Return the scores of an arm; a baseline has the same score for every pair of seeds."""
-    pairs = [(p, f) for p in range(plan.pretraining_seeds) for f in range(plan.seeds)]
-    scores = {}
-    for column in plan.columns:
-        cell = cells.get((arm, column.name))
-        if cell is None:
-            continue
-        sign = -1.0 if column.is_lower_better else 1.0
-        values = dict.fromkeys(pairs, cell.values[0, 0]) if cell.is_constant and cell.values else cell.values
-        scores[column.name] = {pair: sign * value for pair, value in values.items()}
-    return scores
+def scores_last_epoch(plan: ExperimentPlan) -> bool:
+    """Return True where the records of all finished fine-tunings of a plan have the metrics of the last epoch.
+
+    Otherwise those of the best epoch are used for all: the two are never mixed.
+    """
+    finished = [job for job in plan.all_jobs if isinstance(job, Finetuning) and job.is_finished]
+    return bool(finished) and all(job.last_metrics for job in finished)
 
 
-def _cell(plan: ExperimentPlan, arm: Arm, column: Column) -> Cell:
+def arm_scores(plan: ExperimentPlan, cell: Cell, column: Column) -> ArmScores:
+    """Return the scores of a cell by pre-training, as means over the fine-tuning seeds; a higher score is better."""
+    sign = -1.0 if column.is_lower_better else 1.0
+    by_seed: dict[int, list[float]] = defaultdict(list)
+    for (pretraining, _), value in cell.values.items():
+        by_seed[pretraining].append(sign * value)
+    complete = plan.seeds if column.task is not None and not cell.is_constant else 1
+    units = {seed: statistics.fmean(values) for seed, values in by_seed.items() if len(values) == complete}
+    return ArmScores(units, is_constant=cell.is_constant)
+
+
+def _cell(plan: ExperimentPlan, arm: Arm, column: Column, *, last_epoch: bool) -> Cell:
     """Return the cell of an arm and a column; two joined models have no metric of a pre-training."""
     if column.task is None:
         by_seed = enumerate(plan.models.get(arm.name, ()))
         values = {(seed, 0): _pretraining_metric(models[0], column) for seed, models in by_seed if len(models) == 1}
         return Cell(_known(values), len(values) if arm.is_trained else 0)
     jobs = plan.jobs[arm.name, column.name]
-    values = {pair: _task_metric(job, column) for pair, job in jobs.items()}
+    values = {pair: _task_metric(job, column, last_epoch=last_epoch) for pair, job in jobs.items()}
     return Cell(_known(values), len(jobs), is_constant=arm.baseline is not None)
 
 
@@ -70,11 +80,11 @@ def _known(values: Mapping[SeedPair, float | None]) -> dict[SeedPair, float]:
     return {pair: value for pair, value in values.items() if value is not None}
 
 
-def _task_metric(job: Job, column: Column) -> float | None:
+def _task_metric(job: Job, column: Column, *, last_epoch: bool) -> float | None:
     """Return the column's metric of a job in the paper's unit; None where the job is not finished."""
     if not job.is_finished:
         return None
-    metrics = job.metrics
+    metrics = job.last_metrics if last_epoch and isinstance(job, Finetuning) else job.metrics
     if column.metric not in metrics:
         raise InputError(f"{job.folder}: expected the metric {column.metric}, got {', '.join(metrics)}")
     return column.factor * metrics[column.metric]
@@ -124,11 +134,14 @@ def seconds_spent(folder: Path) -> float:
     )
 
 
-def numerics_of(folder: Path) -> Numerics | None:
-    """Return device and precision of the last session of a run; None where nothing was trained."""
+def numerics_of(folder: Path) -> tuple[str, str] | None:
+    """Return device and precision of the last session of a run; None where nothing was trained.
+
+    Records of other versions of the program may have other values beside these two.
+    """
     resolved = run_record(folder).get("resolved", {})
     resolved = resolved.get("numerics", resolved)
-    return Numerics.model_validate({key: resolved[key] for key in resolved if key != "ranks"}) if resolved else None
+    return (resolved.get("device", "cpu"), resolved["precision"]) if "precision" in resolved else None
 
 
 @dataclass(frozen=True)

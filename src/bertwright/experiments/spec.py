@@ -11,12 +11,16 @@ from typing import Any, Literal
 
 Changes = Mapping[str, Any]
 """Settings by name that replace those of the scale; groups of settings are nested."""
-Baseline = Literal["bag-of-words"]
+Baseline = Literal["bag-of-words", "majority"]
+Floor = Literal["majority", "untrained"]
+"""Arm whose score a model reaches without any learning."""
 TextOrder = Literal["documents", "sentences"]
 """Order of a corpus: whole documents, or their sentences, shuffled."""
 
-MARGIN = 0.5
-"""Difference in points that counts as no difference."""
+LEAST_DELTA = 0.5
+"""Smallest difference in points that a claim may call no difference."""
+UNKNOWN_DELTA = 1.0
+"""Difference in points that counts as no difference where the paper has no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,8 @@ class Column:
     finetuning     settings of this column, over those of the arm
     factor         number by which the metric is multiplied to have the paper's unit
     is_lower_better  True for a metric such as the perplexity
+    floor          arm whose score needs no learning: the majority answer, or, where no constant answer scores anything,
+                   the model without pre-training
     """
 
     name: str
@@ -104,17 +110,22 @@ class Column:
     finetuning: Changes = field(default_factory=dict)
     factor: float = 100.0
     is_lower_better: bool = False
+    floor: Floor = "majority"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A claim that compares two arms on the mean of some columns.
+    """A claim that compares two arms, column by column.
 
-    statement      the claim in words
-    paper          the paper's own numbers
-    arm, against   names of two arms: the first is claimed to be better than the second
-    within         points by which the two are claimed to differ at most; None for a claim that the first is better
-    columns        names of the columns, all columns of tasks where empty; those without data are left out
+    statement         the claim in words
+    paper             the paper's own numbers
+    arm, against      names of two arms: the first is claimed to be better than the second
+    within            points by which the two are claimed to differ at most; None for a claim that the first is better
+    columns           names of the columns, all columns of tasks where empty; those without data are left out
+    paper_difference  the paper's own difference in points, None where the paper has no numbers
+    published         names of the two arms' rows in the published table, for the paper's difference in each column
+    withdrawn         reason why the comparison does not test the claim; no verdict is given then
+    caveat            what the comparison leaves open even where it is decided
     """
 
     statement: str
@@ -123,6 +134,19 @@ class Claim:
     against: str
     columns: tuple[str, ...] = ()
     within: float | None = None
+    paper_difference: float | None = None
+    published: tuple[str, str] | None = None
+    withdrawn: str = ""
+    caveat: str = ""
+
+    @property
+    def delta(self) -> float:
+        """Difference in points that counts as none: `within`, or half of the paper's own difference."""
+        if self.within is not None:
+            return self.within
+        if self.paper_difference is None:
+            return UNKNOWN_DELTA
+        return max(LEAST_DELTA, abs(self.paper_difference) / 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +160,11 @@ class Published:
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table or figure of the paper; axis: label of the x axis, for a picture whose arms lie on a line."""
+    """A table or figure of the paper.
+
+    axis      label of the x axis, for a picture whose arms lie on a line
+    limits    what the experiment does not show, a sentence each
+    """
 
     name: str
     title: str
@@ -147,7 +175,21 @@ class Experiment:
     published: Published | None = None
     axis: str | None = None
     note: str = ""
+    limits: tuple[str, ...] = ()
 
     def columns_of(self, claim: Claim) -> tuple[str, ...]:
         """Return the names of the columns on which a claim compares its arms."""
         return claim.columns or tuple(column.name for column in self.columns if column.task is not None)
+
+    def paper_differences(self, claim: Claim) -> dict[str, float]:
+        """Return the paper's difference of the claim's arms for each column that the published table has."""
+        if self.published is None or claim.published is None:
+            return {}
+        rows = {row[0]: row[1:] for row in self.published.rows}
+        first, second = (rows[name] for name in claim.published)
+        by_name = {
+            name: float(one) - float(other)
+            for name, one, other in zip(self.published.head, first, second, strict=True)
+            if "–" not in (one, other)
+        }
+        return {name: by_name[name] for name in self.columns_of(claim) if name in by_name}

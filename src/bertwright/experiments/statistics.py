@@ -1,79 +1,193 @@
-"""scores by seed → verdict on a claim of the paper, by a paired Student's t test over the seeds.
+"""scores of two arms by pre-training → outcome in each column: the unit of the test is a pre-training.
 
-A pair is one pre-training seed and one fine-tuning seed. With the same pair both arms have the same rows in the same
-order, so the influence of the seeds cancels in the difference. The difference of a pair is the mean over the claim's
-columns. The test asks whether the mean difference differs from zero. Student's t test suits few pairs whose differences
-are roughly normal. A rank test cannot reach 5 % with five pairs or fewer: if all five differences have the same sign,
-p is 0.0625. With six it is 0.031.
-
-Pairs of one pre-training are not independent, but the test treats them as independent. A claim is therefore supported
-only where the mean differences of all pre-trainings have the same sign.
+Claims are about objectives and sizes, so a pre-training is one observation: its score is the mean over its fine-tuning
+seeds. With two or three pre-trainings an arm's own variance says little, so `spread` gives the larger of it and of the
+variance pooled over all arms of the task. Each column is tested by itself, because accuracy, correlation and F1 have no
+common unit. Within a claim the p-values of its columns are corrected by Holm's method.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from bertwright.errors import MissingExtra
-from bertwright.experiments.spec import MARGIN, Claim
+from bertwright.experiments.sampling import item_variance
+from bertwright.experiments.spec import Claim
+from bertwright.experiments.spread import Variance, larger_variance, sample_variance
 
 SIGNIFICANT = 0.05
-_ROUNDING = 1e-9
-"""Difference in points that rounding may cause."""
-Decision = Literal["supported", "not supported", "not decided at this scale"]
+POWER = 0.8
+"""Probability with which the smallest visible difference would have been seen."""
+LEAST_PRETRAININGS = 2
+"""Pre-trainings that each arm needs at least, before anything but *undecided* is said."""
+_FLOOR_ERRORS = 2.0
+"""Standard errors by which a score must exceed the floor before a column tests anything."""
+
+ClaimOutcome = Literal["supported", "reversed", "no difference", "undecided", "cannot be tested"]
 SeedPair = tuple[int, int]
 """(pre-training seed, fine-tuning seed)."""
-ArmScores = Mapping[str, Mapping[SeedPair, float]]
-"""Scores of an arm: column → pair of seeds → score; a higher score is better."""
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Result of the test on the differences (first arm - second arm, in points; positive: the first arm is better).
+class ArmScores:
+    """Scores of an arm in a column; a higher score is better.
 
-    word           verdict; for fewer than two pairs it is None, and so are mean, low, high and p
-    differences    difference of each pair of seeds, as a mean over the columns
-    columns        columns that both arms have
-    by_column      mean difference of each column
-    mean           mean difference
-    low, high      95 % interval of the mean difference
-    p              p of the test
+    units         pre-training seed → mean score over its fine-tuning seeds
+    is_constant   True for an arm without seeds, such as a bag of words: one score, without variance
     """
 
-    word: Decision | None
-    differences: Mapping[SeedPair, float]
-    columns: tuple[str, ...]
-    by_column: Mapping[str, float]
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
+    units: Mapping[int, float]
+    is_constant: bool = False
+
+    @property
+    def mean(self) -> float:
+        """Mean over the pre-trainings."""
+        return sum(self.units.values()) / len(self.units)
+
+    @property
+    def enough(self) -> bool:
+        """True where the arm has as many pre-trainings as a verdict needs."""
+        return self.is_constant or len(self.units) >= LEAST_PRETRAININGS
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """Facts of a column beside the scores of the two arms.
+
+    metric      name of the metric, for the error that comes from the choice of validation rows
+    factor      number by which the metric was multiplied to get points
+    rows        number of validation rows; None for a metric of the pre-training
+    floor       score that needs no learning, in points; None where it is unknown
+    pooled        variance between pre-trainings, pooled over all arms of the task
+    share_bodies  True where both arms are measurements of the same pre-trainings: they are compared in pairs
+    """
+
+    metric: str = ""
+    factor: float = 100.0
+    rows: int | None = None
+    floor: ArmScores | None = None
+    pooled: Variance | None = None
+    share_bodies: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Difference of two arms in one column (first - second, in points; positive: the first arm is better).
+
+    first, second   mean scores of the arms
+    units           numbers of pre-trainings of both arms
+    error           standard error over pre-trainings; None where no variance is known
+    degrees         its degrees of freedom
+    p               p of the null hypothesis that the difference is zero
+    adjusted_p      p after Holm's correction over the columns of the claim
+    row_error       standard error from the choice of validation rows; None where the records do not tell it
+    at_floor        True where both arms are within two standard errors of the floor
+    outcome         one of the five outcomes
+    """
+
+    column: str
+    first: float
+    second: float
+    units: tuple[int, int]
+    error: float | None = None
+    degrees: float = 0.0
     p: float | None = None
+    adjusted_p: float | None = None
+    row_error: float | None = None
+    at_floor: bool = False
+    outcome: ClaimOutcome = "undecided"
+
+    @property
+    def difference(self) -> float:
+        """Difference of the means in points."""
+        return self.first - self.second
+
+    def interval(self, level: float = 1 - SIGNIFICANT, *, with_rows: bool = False) -> tuple[float, float] | None:
+        """Return the interval of the difference over pre-trainings, with the choice of rows too if `with_rows`.
+
+        The degrees of freedom of both together are Satterthwaite's; the error of the rows has infinitely many. More of
+        them never make the interval narrower than that over pre-trainings.
+        """
+        if self.error is None or (with_rows and self.row_error is None):
+            return None
+        probability = (1 + level) / 2
+        reach = quantile(probability, self.degrees) * self.error
+        if with_rows and self.row_error:
+            error = math.hypot(self.error, self.row_error)
+            degrees = self.degrees * (error / self.error) ** 4 if self.error else math.inf
+            reach = max(reach, quantile(probability, degrees) * error)
+        return self.difference - reach, self.difference + reach
+
+    @property
+    def smallest_visible(self) -> float | None:
+        """Difference in points that the test would have seen with a probability of 80 %."""
+        if self.error is None:
+            return None
+        return (quantile(1 - SIGNIFICANT / 2, self.degrees) + quantile(POWER, self.degrees)) * self.error
+
+    @property
+    def holds_for_other_rows(self) -> bool | None:
+        """True where zero is outside of the interval with the choice of rows; None where that is unknown."""
+        interval = self.interval(with_rows=True)
+        return None if interval is None else not interval[0] <= 0 <= interval[1]
 
 
-def judge_claim(claim: Claim, first: ArmScores, second: ArmScores, *, columns: Sequence[str]) -> Verdict:
-    """Return the verdict on a claim from the scores of its two arms.
+def compare_column(name: str, first: ArmScores, second: ArmScores, facts: ColumnFacts) -> Comparison:
+    """Return the comparison of two arms in a column, without an outcome yet; both arms have a score."""
+    units = (len(first.units), len(second.units))
+    at_floor = all(_is_at_floor(arm, facts) for arm in (first, second))
+    comparison = Comparison(name, first.mean, second.mean, units, at_floor=at_floor)
+    variance = _variance_of_difference(first, second, facts)
+    if variance is None:
+        return comparison
+    error = math.sqrt(variance.value)
+    p = two_sided_p(comparison.difference, error, variance.degrees)
+    comparison = replace(comparison, error=error, degrees=variance.degrees, p=p, adjusted_p=p)
+    variances = [item_variance(facts.metric, arm.mean, facts.rows, factor=facts.factor) for arm in (first, second)]
+    known = [each for each in variances if each is not None]
+    if len(known) == len(variances):
+        comparison = replace(comparison, row_error=math.sqrt(sum(known)))
+    return comparison
 
-    columns: columns of the claim. Only the columns that both arms have are used, and only the pairs of seeds for which
-    both arms have a score in each of these columns.
+
+def judge_claim(claim: Claim, comparisons: Sequence[Comparison], *, enough: bool = True) -> tuple[Comparison, ...]:
+    """Return the comparisons of a claim's columns with their corrected p-values and outcomes.
+
+    enough: False where an arm has too few pre-trainings for anything but *undecided*.
     """
-    columns = tuple(name for name in columns if _common_pairs(first, second, name))
-    pairs_by_column = [_common_pairs(first, second, name) for name in columns]
-    pairs = sorted(set.intersection(*pairs_by_column)) if pairs_by_column else []
-    by_column = {
-        name: sum(first[name][pair] - second[name][pair] for pair in pairs) / len(pairs) for name in columns if pairs
-    }
-    differences = {
-        pair: sum(first[name][pair] - second[name][pair] for name in columns) / len(columns) for pair in pairs
-    }
-    if len(pairs) < 2:
-        return Verdict(None, differences, columns, by_column)
-    mean, low, high, p = _student(list(differences.values()))
-    if claim.within is not None:
-        word = _judge_equal(low, high, claim.within)
-    else:
-        word = _judge_better(mean, low, high, p, same_sign=_have_same_sign(differences))
-    return Verdict(word, differences, columns, by_column, mean, low, high, p)
+    tested = [each for each in comparisons if each.p is not None and not each.at_floor]
+    adjusted = dict(zip([each.column for each in tested], holm([each.p or 0.0 for each in tested]), strict=True))
+    with_p = [replace(each, adjusted_p=adjusted.get(each.column, each.p)) for each in comparisons]
+    return tuple(replace(each, outcome=_outcome(claim, each, enough=enough)) for each in with_p)
+
+
+def claim_outcome(comparisons: Sequence[Comparison]) -> ClaimOutcome:
+    """Return the outcome of a claim from those of its columns.
+
+    A decided column decides the claim, unless another one is decided the other way: then the claim is undecided.
+    """
+    outcomes = {each.outcome for each in comparisons}
+    if outcomes >= {"supported", "reversed"}:
+        return "undecided"
+    if "supported" in outcomes:
+        return "supported"
+    if "reversed" in outcomes:
+        return "reversed"
+    testable = outcomes - {"cannot be tested"}
+    if comparisons and not testable:
+        return "cannot be tested"
+    return "no difference" if testable == {"no difference"} else "undecided"
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return the p-values corrected by Holm's method, in their order."""
+    order = sorted(range(len(values)), key=lambda number: values[number])
+    corrected, largest = [0.0] * len(values), 0.0
+    for rank, number in enumerate(order):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[number]))
+        corrected[number] = largest
+    return corrected
 
 
 def p_text(p: float) -> str:
@@ -86,54 +200,71 @@ def p_text(p: float) -> str:
     return f"p = {p:.{decimals}f}"
 
 
-def _judge_better(mean: float, low: float, high: float, p: float, *, same_sign: bool) -> Decision:
-    """Return the verdict on a claim that the first arm is better."""
-    if p < SIGNIFICANT and same_sign:
-        return "supported" if mean > 0 else "not supported"
-    if low >= -MARGIN and high <= MARGIN:
-        return "not supported"
-    return "not decided at this scale"
+def two_sided_p(difference: float, error: float, degrees: float) -> float:
+    """Return p of Student's t for a difference and its standard error; without any error it is 0, or 1 for none."""
+    if error == 0:
+        return 1.0 if difference == 0 else 0.0
+    return float(2 * _student().sf(abs(difference) / error, degrees))
 
 
-def _judge_equal(low: float, high: float, within: float) -> Decision:
-    """Return the verdict on a claim that two arms differ by at most `within` points."""
-    if -within <= low and high <= within:
-        return "supported"
-    if high < -within or low > within:
-        return "not supported"
-    return "not decided at this scale"
+def quantile(probability: float, degrees: float) -> float:
+    """Return the quantile of Student's t."""
+    return float(_student().ppf(probability, degrees))
 
 
-def _common_pairs(first: ArmScores, second: ArmScores, column: str) -> set[SeedPair]:
-    """Return the pairs of seeds for which both arms have a score in a column."""
-    return set(first.get(column, ())) & set(second.get(column, ()))
+def _outcome(claim: Claim, comparison: Comparison, *, enough: bool) -> ClaimOutcome:
+    """Return the outcome of one column, after Holm's correction."""
+    if comparison.at_floor:
+        return "cannot be tested"
+    outer, inner = comparison.interval(), comparison.interval(1 - 2 * SIGNIFICANT)
+    if not enough or comparison.adjusted_p is None or outer is None or inner is None:
+        return "undecided"
+    is_within = -claim.delta <= inner[0] and inner[1] <= claim.delta
+    is_significant = comparison.adjusted_p < SIGNIFICANT
+    if claim.within is not None:
+        is_outside = outer[1] < -claim.delta or outer[0] > claim.delta
+        return "supported" if is_within else "reversed" if is_outside and is_significant else "undecided"
+    if is_significant:
+        return "supported" if comparison.difference > 0 else "reversed"
+    return "no difference" if is_within else "undecided"
 
 
-def _have_same_sign(differences: Mapping[SeedPair, float]) -> bool:
-    """Return whether the mean differences of all pre-trainings have the same sign; zero has no sign."""
-    by_pretraining: dict[int, list[float]] = {}
-    for (pretraining, _), difference in differences.items():
-        by_pretraining.setdefault(pretraining, []).append(difference)
-    sums = [sum(values) for values in by_pretraining.values()]
-    return all(total > _ROUNDING for total in sums) or all(total < -_ROUNDING for total in sums)
+def _variance_of_difference(first: ArmScores, second: ArmScores, facts: ColumnFacts) -> Variance | None:
+    """Return the variance of the difference of the means; None where nothing tells it."""
+    if facts.share_bodies:
+        seeds = sorted(set(first.units) & set(second.units))
+        of_arms = sample_variance([[first.units[seed] - second.units[seed] for seed in seeds]])
+        variance = larger_variance(of_arms, facts.pooled)
+        weight = 1 / len(seeds)
+    else:
+        random = [arm for arm in (first, second) if not arm.is_constant]
+        of_arms = sample_variance([list(arm.units.values()) for arm in random])
+        variance = larger_variance(of_arms, facts.pooled) if random else None
+        weight = sum(1 / len(arm.units) for arm in random)
+    return None if variance is None else Variance(variance.value * weight, variance.degrees)
 
 
-def _student(values: Sequence[float]) -> tuple[float, float, float, float]:
-    """Return the mean, the lower and upper end of its 95 % interval, and p (null hypothesis: the mean is zero).
+def _is_at_floor(arm: ArmScores, facts: ColumnFacts) -> bool:
+    """Return whether a score exceeds the floor by less than two standard errors.
 
-    Student's t is not defined where all values are equal, which happens with few rows. Then p is that of a sign test:
-    the probability that as many coin tosses all give the same side. The interval is infinite unless that p is
-    significant.
+    The error is that of the arm over rows and pre-trainings, and that of the floor too where it is a trained model.
     """
-    mean = sum(values) / len(values)
-    if all(abs(value - mean) < _ROUNDING for value in values):
-        sign_test = 2.0 ** (1 - len(values))
-        half_width = 0.0 if sign_test < SIGNIFICANT else math.inf
-        return mean, mean - half_width, mean + half_width, sign_test if abs(mean) > _ROUNDING else 1.0
+    if facts.floor is None:
+        return False
+    pooled = None if facts.share_bodies else facts.pooled
+    variance = 0.0
+    for each in (arm, facts.floor):
+        if each.is_constant and each is not arm:
+            continue
+        of_arms = larger_variance(sample_variance([list(each.units.values())]), pooled)
+        variance += of_arms.value / len(each.units) if of_arms and not each.is_constant else 0.0
+        variance += item_variance(facts.metric, each.mean, facts.rows, factor=facts.factor) or 0.0
+    return arm.mean - facts.floor.mean < _FLOOR_ERRORS * math.sqrt(variance)
+
+
+def _student() -> Any:
     try:
         from scipy import stats  # belongs to an extra
     except ImportError:
         raise MissingExtra("tasks", "the test of a claim") from None
-    test = stats.ttest_1samp(values, 0.0)
-    interval = test.confidence_interval(1 - SIGNIFICANT)
-    return mean, float(interval.low), float(interval.high), float(test.pvalue)
+    return stats.t

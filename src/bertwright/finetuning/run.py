@@ -261,19 +261,28 @@ class _Best:
             if self.run.writes:
                 write_json(self.run.folder / VALIDATION, self.prepared.bound.review(logits))
             self.run.note(best={"step": step, "held_out": metrics})
+        self.run.note(epochs={**self.run.record.get("epochs", {}), str(step // self.epochs.steps): metrics})
         if self.epochs.printed:
-            shown = [f"{name} {value:.4f}" for name, value in metrics.items() if not name.endswith("collapsed")]
+            shown = [f"{name} {value:.4f}" for name, value in _without_collapsed(metrics).items()]
             say(" · ".join([f"epoch {step // self.epochs.steps}/{self.epochs.count}", *shown]))
         return metrics
 
     def result(self, seed: int) -> dict[str, Any]:
-        """Return the result of the seed: the best epoch, its metrics and its model."""
+        """Return the result of the seed: the best epoch, its metrics and its model, and the metrics of each epoch."""
         best = self.run.record["best"]
         metrics: dict[str, float] = best["held_out"]
-        scores = {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
+        scores = _without_collapsed(metrics)
         collapsed = any(metrics[name] for name in metrics.keys() - scores.keys())
         epoch = best["step"] // self.epochs.steps
-        return {"seed": seed, "epoch": epoch, "scores": scores, "collapsed": collapsed, "model": str(self.run.model)}
+        by_epoch = self.run.record.get("epochs", {})
+        return {
+            "seed": seed,
+            "epoch": epoch,
+            "scores": scores,
+            "epochs": [_without_collapsed(by_epoch[number]) for number in sorted(by_epoch, key=int)],
+            "collapsed": collapsed,
+            "model": str(self.run.model),
+        }
 
     def _save(self, metrics: Mapping[str, float]) -> None:
         saved = self.prepared.saved
@@ -290,3 +299,7 @@ class _Best:
             labels=trained.labels,
             extra=trained.extra,
         )
+
+
+def _without_collapsed(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if not name.endswith("collapsed")}

@@ -80,7 +80,9 @@ def test_what_is_not_trained_is_not_waited_for() -> None:
     arm, other = (Arm(name=name, title=name, is_trained=trained) for name, trained in (("a", False), ("b", True)))
     model: Any = SimpleNamespace(is_trained=False, is_finished=True)
     later: Any = SimpleNamespace(is_trained=True, is_finished=False)
-    plan: Any = SimpleNamespace(arms=(arm, other), columns=(PERPLEXITY,), models={"a": ((model,),), "b": ((later,),)})
+    plan: Any = SimpleNamespace(
+        arms=(arm, other), columns=(PERPLEXITY,), models={"a": ((model,),), "b": ((later,),)}, all_jobs=[]
+    )
     cells = table_cells(plan)
     assert (cells["a", "perplexity"].wanted, cells["b", "perplexity"].wanted) == (0, 1)
 

@@ -351,6 +351,7 @@ def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_to
     measured[:] = [0.625, 0.6875, 0.5]
     result = finetune.finetune(settings, task, **where, resume=True)
     assert (result["scores"], result["seeds"][0]["epoch"]) == ([0.75], 2)
+    assert [epoch["accuracy"] for epoch in result["seeds"][0]["epochs"]] == [0.625, 0.6875, 0.5]  # as trained last
     assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == second
 
 

@@ -15,6 +15,8 @@ LEFT: Final = Arm(
 GPT1: Final = Arm(name="gpt", title="GPT-1", pretraining={"system": "gpt"}, finetuning={"learning_rate": None})
 """GPT-1 with its own default learning rate, also where a scale sets BERT's for a task."""
 UNTRAINED: Final = Arm(name="untrained", title="BERT, not pre-trained", is_trained=False)
+MAJORITY: Final = Arm(name="majority", title="the commonest answer", baseline="majority")
+"""Floor of every table: the same answer to every row."""
 BAG_OF_WORDS: Final = Arm(name="bag-of-words", title="bag of words, linear", baseline="bag-of-words")
 
 

@@ -6,8 +6,8 @@ from bertwright.experiments.spec import Claim, Column, Experiment, Published
 from bertwright.experiments.tables import arms, columns
 
 
-def _common_claims(f1: Column, *, paper: str) -> tuple[Claim, Claim]:
-    """Return the claims of both tables; paper: numbers of the larger BERT and of the smaller one."""
+def _common_claims(f1: Column, *, paper: str, difference: float | None) -> tuple[Claim, Claim]:
+    """Return the claims of both tables; paper, difference: numbers of the larger BERT and of the smaller one."""
     return (
         Claim(
             statement="The larger BERT answers better.",
@@ -15,6 +15,7 @@ def _common_claims(f1: Column, *, paper: str) -> tuple[Claim, Claim]:
             arm="larger",
             against="bert",
             columns=(f1.name,),
+            paper_difference=difference,
         ),
         Claim(
             statement="BERT answers worse without pre-training.",
@@ -33,13 +34,14 @@ TABLE_2: Final = Experiment(
     arms=arms.compared_models,
     columns=(columns.SQUAD1_EM, columns.SQUAD1_F1),
     claims=(
-        *_common_claims(columns.SQUAD1_F1, paper="90.9 against 88.5 F1"),
+        *_common_claims(columns.SQUAD1_F1, paper="90.9 against 88.5 F1", difference=2.4),
         Claim(
             statement="BERT answers better than GPT-1, which cannot attend to the tokens after a word.",
             paper="not in the table; table 5 has 87.9 F1 against 77.8 for left-to-right",
             arm="bert",
             against="gpt",
             columns=("SQuAD 1.1 F1",),
+            paper_difference=10.1,
         ),
     ),
     published=Published(
@@ -67,7 +69,7 @@ TABLE_3: Final = Experiment(
     question="Does an answer span at [CLS] detect the questions that the passage does not answer?",
     arms=arms.compared_models,
     columns=(columns.SQUAD2_EM, columns.SQUAD2_F1),
-    claims=_common_claims(columns.SQUAD2_F1, paper="not in the table, which has BERT large alone"),
+    claims=_common_claims(columns.SQUAD2_F1, paper="not in the table, which has BERT large alone", difference=None),
     published=Published(
         source="table 3",
         head=("dev EM", "dev F1", "test EM", "test F1"),

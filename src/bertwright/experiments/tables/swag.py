@@ -17,12 +17,14 @@ TABLE_4: Final = Experiment(
             paper="86.3 against 78.0 (BERT large, test)",
             arm="bert",
             against="gpt",
+            paper_difference=8.3,
         ),
         Claim(
             statement="The larger BERT chooses better.",
             paper="86.6 against 81.6 (dev)",
             arm="larger",
             against="bert",
+            paper_difference=5.0,
         ),
         Claim(
             statement="BERT chooses worse without pre-training.",

@@ -1,0 +1,111 @@
+"""plan → the parts of a page that describe the runs: data, cost, settings."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bertwright.corpus.manifest import read_manifest
+from bertwright.experiments.data import SEED
+from bertwright.experiments.jobs import Finetuning, PretrainedModel, unique, unsupported_settings
+from bertwright.experiments.plan import ExperimentPlan, Job
+from bertwright.experiments.scores import numerics_of, seconds_spent
+from bertwright.experiments.spec import Arm, Changes, Scale
+from bertwright.reports.runs import duration
+
+
+def data_lines(plan: ExperimentPlan) -> Iterator[str]:
+    """Yield lines about corpora, files, substitutes, rows, and parts that were left out."""
+    for folder in sorted({model.corpus for model in plan.all_models if model.is_trained}):
+        manifest = read_manifest(folder)
+        size = (
+            f"{manifest.tokens:,} tokens in {manifest.documents:,} documents, a vocabulary of {manifest.vocab_size:,}"
+        )
+        yield f"- Corpus `{folder.name}`: {size}; its fingerprint begins with {manifest.fingerprint[:12]}."
+    for data in plan.data.values():
+        rows = ", ".join(f"{name} {taken:,} of {total:,}" for name, (taken, total) in data.subset.rows.items())
+        note = f"; {data.source.note}" if data.source.note else ""
+        yield f"- {data.task.title}: rows of {rows}{note}."
+    if any(taken < total for data in plan.data.values() for taken, total in data.subset.rows.values()):
+        yield f"- Where fewer rows are taken than there are, it is a fixed choice at random (seed {SEED})."
+    yield from (f"- Left out: {line}." for line in plan.left_out)
+
+
+def cost_lines(plan: ExperimentPlan) -> Iterator[str]:
+    """Yield the table of tokens and hours by arm; a part that arms share counts in each, and once in the sum."""
+    rows = []
+    for arm in plan.arms:
+        models = unique([model for seeds in plan.models.get(arm.name, ()) for model in seeds])
+        jobs = unique([job for (name, _), by_seed in plan.jobs.items() if name == arm.name for job in by_seed.values()])
+        rows.append((arm.title, *_cost(models, jobs)))
+    rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
+    yield from markdown_table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
+    yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
+    if any(arm.fraction < 1 for arm in plan.arms):
+        yield "A model that is looked at before its end is counted with its whole pre-training."
+    numerics = [each for job in (*plan.all_models, *plan.all_jobs) if (each := numerics_of(job.folder))]
+    precisions = " and ".join(sorted({precision for _, precision in numerics}))
+    devices = " and ".join(sorted({"processors" if device == "cpu" else "GPUs" for device, _ in numerics}))
+    if numerics:
+        yield from ("", f"Computed on {devices}, in {precisions}.")
+    if " and " in devices:
+        yield "Each run's `run.json` says which; times and memory of the arms do not compare."
+
+
+def _cost(models: Sequence[PretrainedModel], jobs: Sequence[Job]) -> tuple[str, str, str, str]:
+    trained = [model for model in models if model.is_trained and model.is_finished]
+    tokens = sum(model.tokens for model in trained)
+    spent = [sum(seconds_spent(job.folder) for job in part) for part in (models, jobs)]
+    return str(len(trained)), f"{tokens / 1e6:,.1f} M", duration(spent[0]), duration(spent[1])
+
+
+def setting_lines(plan: ExperimentPlan) -> Iterator[str]:
+    """Yield the scale's settings, the changes of each arm, and the settings of each task."""
+    scale = plan.scale
+    tuned = f"fine-tuning {_json(scale.finetuning)}; with features also {_json(scale.features)}"
+    yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}. Everything else has the default."
+    yield ""
+    for arm in plan.arms:
+        yield f"- `{arm.name}`: {_changes(arm, scale)}"
+    kinds = sorted(
+        {
+            (job.folder.parent.name, _json(_task_settings(job, scale)))
+            for job in plan.all_jobs
+            if isinstance(job, Finetuning)
+        }
+    )
+    yield ""
+    yield from (f"- {name}: `{text}`" for name, text in kinds)
+
+
+def _task_settings(job: Finetuning, scale: Scale) -> Mapping[str, Any]:
+    settings = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
+    return {
+        **settings,
+        "learning_rate": job.settings.learning_rate or "by width",
+        **scale.tasks.get(job.folder.parent.name, {}),
+    }
+
+
+def _changes(arm: Arm, scale: Scale) -> str:
+    if arm.baseline:
+        return f"no network: {arm.baseline}"
+    parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
+    left_out = ", ".join(f"`{'.'.join(path)}`" for path in unsupported_settings(scale, arm.pretraining))
+    parts += [f"without {left_out}, which its system cannot have"] if left_out else []
+    parts += [f"joined with `{_json(arm.joined_with)}`"] if arm.joined_with is not None else []
+    parts += ["not trained"] if not arm.is_trained else []
+    parts += [f"after {arm.fraction:.0%} of the steps"] if arm.fraction < 1 else []
+    parts += ["sentences shuffled"] if arm.text == "sentences" else []
+    parts += [f"fine-tuning `{_json(arm.finetuning)}`"] if arm.finetuning else []
+    return ", ".join(parts) or "as all"
+
+
+def _json(changes: Changes) -> str:
+    return json.dumps(changes, ensure_ascii=False)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table."""
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    yield from (f"| {' | '.join(row)} |" for row in rows)

@@ -1,0 +1,122 @@
+"""metrics of an experiment → evidence on each claim: the comparison of its arms in each column, and its outcome."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bertwright.experiments.plan import ExperimentPlan
+from bertwright.experiments.records import Spread
+from bertwright.experiments.scores import Cell, arm_scores
+from bertwright.experiments.spec import Claim, Column
+from bertwright.experiments.spread import pool, sample_variance
+from bertwright.experiments.statistics import (
+    LEAST_PRETRAININGS,
+    ArmScores,
+    ClaimOutcome,
+    ColumnFacts,
+    Comparison,
+    claim_outcome,
+    compare_column,
+    judge_claim,
+)
+from bertwright.experiments.tables.arms import MAJORITY
+
+Cells = Mapping[tuple[str, str], Cell]
+
+
+@dataclass(frozen=True)
+class ClaimEvidence:
+    """Evidence on a claim.
+
+    number        number of the claim on its page, from 1
+    comparisons   comparison of the arms in each column that both have
+    outcome       None where the claim was withdrawn or cannot be judged from this page
+    reason        the reason for no outcome, or for *undecided* with too few pre-trainings; else empty
+    """
+
+    number: int
+    claim: Claim
+    comparisons: tuple[Comparison, ...]
+    outcome: ClaimOutcome | None
+    reason: str = ""
+
+
+def gather_evidence(plan: ExperimentPlan, cells: Cells, spread: Spread) -> list[ClaimEvidence]:
+    """Return the evidence on each claim of an experiment, in their order."""
+    return [
+        _evidence(plan, cells, spread, number, claim) for number, claim in enumerate(plan.experiment.claims, start=1)
+    ]
+
+
+def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, claim: Claim) -> ClaimEvidence:
+    if not {claim.arm, claim.against} <= {arm.name for arm in plan.arms}:
+        return ClaimEvidence(number, claim, (), None, "an arm of the claim is not on this page")
+    comparisons: list[Comparison] = []
+    few: dict[str, int] = {}
+    for column in plan.columns:
+        if column.name not in plan.experiment.columns_of(claim):
+            continue
+        arms = {name: arm_scores(plan, cells[name, column.name], column) for name in (claim.arm, claim.against)}
+        first, second = arms.values()
+        if not (first.units and second.units):
+            continue
+        facts = column_facts(plan, cells, spread, column, claim)
+        if facts.share_bodies and not set(first.units) & set(second.units):
+            continue
+        comparisons.append(compare_column(column.name, first, second, facts))
+        few.update({name: len(arm.units) for name, arm in arms.items() if not arm.enough})
+    if claim.withdrawn:
+        return ClaimEvidence(number, claim, tuple(comparisons), None, claim.withdrawn)
+    if not comparisons:
+        return ClaimEvidence(number, claim, (), None, "no column has scores of both arms on this page")
+    judged = judge_claim(claim, comparisons, enough=not few)
+    outcome = claim_outcome(judged)
+    fewer = ", ".join(f"`{name}` has {count}" for name, count in few.items())
+    needed = f"a verdict needs {LEAST_PRETRAININGS} pre-trainings of each arm; {fewer}"
+    return ClaimEvidence(number, claim, judged, outcome, needed if few and outcome == "undecided" else "")
+
+
+def column_facts(plan: ExperimentPlan, cells: Cells, spread: Spread, column: Column, claim: Claim) -> ColumnFacts:
+    """Return what is known of a column for the comparison of a claim's arms."""
+    share_bodies = _share_bodies(plan, claim.arm, claim.against)
+    if column.task is None:
+        arms = [arm_scores(plan, cells[arm.name, column.name], column) for arm in plan.arms]
+        samples = [list(arm.units.values()) for arm in arms if len(arm.units) > 1]
+        pooled = pool([sample_variance([values]) for values in samples])
+        return ColumnFacts(pooled=None if share_bodies else pooled, share_bodies=share_bodies)
+    metric = column.metric
+    return ColumnFacts(
+        metric=metric,
+        factor=column.factor,
+        rows=validation_rows(plan, column),
+        floor=floor_of(plan, cells, column),
+        pooled=spread.pooled(column.task, metric, share_bodies=share_bodies, factor=column.factor),
+        share_bodies=share_bodies,
+    )
+
+
+def floor_of(plan: ExperimentPlan, cells: Cells, column: Column) -> ArmScores | None:
+    """Return the scores of the arm that needs no learning; None where the page does not have them."""
+    names: Sequence[str] = (
+        [MAJORITY.name] if column.floor == "majority" else [arm.name for arm in plan.arms if not arm.is_trained]
+    )
+    for name in names:
+        cell = cells.get((name, column.name))
+        scores = arm_scores(plan, cell, column) if cell else None
+        if scores and scores.units:
+            return scores
+    return None
+
+
+def validation_rows(plan: ExperimentPlan, column: Column) -> int | None:
+    """Return the number of validation rows of a column; None for a metric of the pre-training, and where unknown."""
+    if column.task is None:
+        return None
+    rows = plan.data[column.task].subset.rows
+    part = column.metric.rpartition(".")[0] or "dev"
+    return rows[part][0] if part in rows else None
+
+
+def _share_bodies(plan: ExperimentPlan, first: str, second: str) -> bool:
+    """Return whether both arms are measurements of the same pre-trainings."""
+    bodies = [[[model.folder for model in models] for models in plan.models.get(name, ())] for name in (first, second)]
+    return bool(bodies[0]) and bodies[0] == bodies[1]

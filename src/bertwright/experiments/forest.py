@@ -1,0 +1,114 @@
+"""evidence on the claims → forest plot: a row for each claim and task, with its difference and intervals."""
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bertwright.console import say
+from bertwright.errors import MissingExtra
+from bertwright.experiments.evidence import ClaimEvidence
+from bertwright.experiments.plan import ExperimentPlan
+from bertwright.experiments.statistics import ClaimOutcome, Comparison
+from bertwright.files import atomic_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS: Final[dict[ClaimOutcome, str]] = {
+    "supported": "#1f4e8c",
+    "reversed": "#c2571a",
+    "no difference": "#3d7d3d",
+    "undecided": "#777777",
+    "cannot be tested": "#bbbbbb",
+}
+_NAMES: Final[dict[ClaimOutcome, str]] = {
+    "supported": "supported",
+    "reversed": "reversed",
+    "no difference": "no difference",
+    "undecided": "undecided",
+    "cannot be tested": "cannot be tested here",
+}
+_BAND: Final = "#e4ece4"
+_LINEAR: Final = 5.0
+"""Points up to which the axis is linear; beyond, it is logarithmic, because the tasks differ by a factor of thirty."""
+_TICKS: Final = (-100, -50, -20, -10, -5, 0, 5, 10, 20, 50, 100)
+_WIDTH: Final = 90
+"""Characters of a line of a claim."""
+
+
+def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: Path) -> bool:
+    """Draw the differences of all claims into `path`; return False where there are none, or without matplotlib."""
+    drawn = [each for each in evidence if each.comparisons and not each.claim.withdrawn]
+    if not drawn:
+        return False
+    try:
+        from matplotlib.figure import Figure  # belongs to an extra
+    except ImportError:
+        say(str(MissingExtra("plots", "a picture of the results")))
+        return False
+    titles = [textwrap.wrap(f"{each.number}. {each.claim.statement}", _WIDTH) for each in drawn]
+    rows = sum(len(title) + len(each.comparisons) for title, each in zip(titles, drawn, strict=True))
+    figure = Figure(figsize=(7.6, 0.27 * rows + 1.3), layout="constrained")
+    panel = figure.subplots()
+    labels: dict[int, str] = {}
+    row, has_paper = 0, False
+    for title, each in zip(titles, drawn, strict=True):
+        for line in title:
+            panel.text(0.0, row, line, transform=panel.get_yaxis_transform(), fontsize=8, va="center", weight="bold")
+            row += 1
+        paper = plan.experiment.paper_differences(each.claim)
+        for comparison in each.comparisons:
+            labels[row] = comparison.column
+            delta = each.claim.delta
+            panel.plot([-delta, delta], [row, row], "-", color=_BAND, linewidth=8, solid_capstyle="butt", zorder=0)
+            _draw_row(panel, row, comparison)
+            if comparison.column in paper:
+                panel.plot(paper[comparison.column], row, "D", color="#b3132b", markersize=4, zorder=1)
+                has_paper = True
+            row += 1
+    _finish_axes(panel, labels, rows)
+    _legend(figure, drawn, has_paper=has_paper)
+    with atomic_file(path) as stream:
+        figure.savefig(stream, dpi=130, format="png")
+    return True
+
+
+def _draw_row(panel: "Axes", row: int, comparison: Comparison) -> None:
+    """Draw the difference, its interval over pre-trainings (thick) and that over other rows too (thin)."""
+    colour = _COLOURS[comparison.outcome]
+    for with_rows, width in ((True, 1.0), (False, 3.0)):
+        interval = comparison.interval(with_rows=with_rows)
+        if interval is not None:
+            panel.plot(interval, [row, row], "-", color=colour, linewidth=width, solid_capstyle="butt")
+    panel.plot(comparison.difference, row, "o", color=colour, markersize=5.5, markeredgecolor="white", zorder=3)
+
+
+def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int) -> None:
+    panel.axvline(0.0, color="black", linewidth=0.8, zorder=1)
+    panel.set_xscale("symlog", linthresh=_LINEAR, linscale=1.0)
+    low, high = panel.get_xlim()
+    ticks = [tick for tick in _TICKS if low <= tick <= high]
+    panel.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks], fontsize=8)
+    panel.set_xticks([], minor=True)
+    panel.set_yticks(list(labels), list(labels.values()), fontsize=8)
+    panel.tick_params(axis="y", length=0)
+    panel.set_ylim(rows - 0.4, -0.6)
+    panel.grid(alpha=0.25, axis="x")
+    panel.spines[["top", "right", "left"]].set_visible(False)
+    panel.set_xlabel(f"points by which the first arm is better (logarithmic beyond ± {_LINEAR:g})", fontsize=8)
+
+
+def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) -> None:
+    from matplotlib.lines import Line2D
+
+    outcomes = {comparison.outcome for each in evidence for comparison in each.comparisons}
+    handles = [
+        Line2D([], [], color=colour, marker="o", markersize=5, linewidth=2.5, label=_NAMES[outcome])
+        for outcome, colour in _COLOURS.items()
+        if outcome in outcomes
+    ]
+    handles.append(Line2D([], [], color=_BAND, linewidth=8, label="no difference: within δ"))
+    if has_paper:
+        handles.append(Line2D([], [], color="#b3132b", marker="D", linestyle="", markersize=4, label="the paper"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), frameon=False, fontsize=8)

@@ -1,0 +1,102 @@
+"""folder of experiments → variances between pre-trainings of each task, over the arms of all experiments in it."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bertwright.experiments.jobs import run_record
+from bertwright.experiments.spread import Variance, interaction_variance, pool, sample_variance
+
+_SEED: Final = re.compile(r"-seed(\d+)\.\d+-")
+"""Pre-training seed in the name of a fine-tuning's folder."""
+_STEP: Final = re.compile(r"step-\d+$")
+"""Name of a model that was taken before the end of its pre-training."""
+ArmKey = tuple[str, str]
+"""Pre-training and fine-tuning of an arm, without seeds, as text."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Pooled variances between pre-trainings, in units² of the metric.
+
+    apart      (task, metric) → variance of an arm over its pre-trainings
+    together   (task, metric) → variance of the difference of two arms that share their pre-trainings
+    """
+
+    apart: Mapping[tuple[str, str], Variance | None]
+    together: Mapping[tuple[str, str], Variance | None]
+
+    def pooled(self, task: str, metric: str, *, share_bodies: bool, factor: float) -> Variance | None:
+        """Return the variance of a task's metric in points²; None where no arm of the task has two pre-trainings."""
+        variance = (self.together if share_bodies else self.apart).get((task, metric))
+        return None if variance is None else Variance(variance.value * factor**2, variance.degrees)
+
+
+def read_spread(out: Path, *, last_epoch: bool) -> Spread:
+    """Return the variances over all finished fine-tunings below OUT/tuned.
+
+    last_epoch: True for the scores of the last epoch, False for those of the best.
+    """
+    scores: dict[tuple[str, str], dict[ArmKey, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(dict))
+    for path in sorted((out / "tuned").glob("*/*/run.json")):
+        record = run_record(path.parent)
+        key = _arm_key(record, out)
+        seed = _SEED.search(path.parent.name)
+        if not (record.get("finished") and key and seed):
+            continue
+        result = record["result"]["seeds"][0]
+        for metric, value in (result["epochs"][-1] if last_epoch else result["scores"]).items():
+            by_seed = scores[path.parent.parent.name, metric][key]
+            by_seed.setdefault(int(seed[1]), []).append(value)
+    means = {
+        kind: {
+            key: {seed: sum(values) / len(values) for seed, values in by_seed.items()} for key, by_seed in arms.items()
+        }
+        for kind, arms in scores.items()
+    }
+    return Spread(
+        {kind: pool(_apart(arms)) for kind, arms in means.items()},
+        {kind: pool(_together(arms)) for kind, arms in means.items()},
+    )
+
+
+def _apart(arms: Mapping[ArmKey, Mapping[int, float]]) -> list[Variance]:
+    """Return the variance of each arm over its pre-trainings; arms before the end of a pre-training are left out."""
+    return [sample_variance([list(units.values())]) for (body, _), units in arms.items() if not _STEP.search(body)]
+
+
+def _together(arms: Mapping[ArmKey, Mapping[int, float]]) -> list[Variance]:
+    """Return the variance of differences within each group of arms that share their pre-trainings."""
+    groups: dict[str, list[Mapping[int, float]]] = defaultdict(list)
+    for (body, _), units in arms.items():
+        groups[_STEP.sub("model", body)].append(units)
+    variances = []
+    for group in groups.values():
+        most = max(len(units) for units in group)
+        whole = [units for units in group if len(units) == most]
+        seeds = sorted(set.intersection(*(set(units) for units in whole)))
+        if len(whole) > 1 and len(seeds) > 1:
+            variances.append(interaction_variance([[units[seed] for seed in seeds] for units in whole]))
+    return variances
+
+
+def _arm_key(record: Mapping[str, Any], out: Path) -> ArmKey | None:
+    """Return the key of the arm of a fine-tuning; None where the record of a pre-training is not there."""
+    parts = Path(str(record.get("data", {}).get("model", ""))).parts
+    if "pretrained" in parts:
+        folders = parts[parts.index("pretrained") + 1]
+        name = parts[-1]
+    else:  # two models that were joined, in a folder that is named after both
+        folders, name = parts[-1] if parts else "", "model"
+    bodies = []
+    for folder in folders.split("+"):
+        settings = run_record(out / "pretrained" / folder).get("settings")
+        if settings is None:
+            return None
+        bodies.append({key: value for key, value in settings.items() if key != "seed"})
+    tuned = {key: value for key, value in record["settings"].items() if key != "first_seed"}
+    return f"{json.dumps(bodies, sort_keys=True)} {name}", json.dumps(tuned, sort_keys=True)

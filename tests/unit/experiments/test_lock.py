@@ -1,0 +1,120 @@
+"""The lock of claims, seeds and δ: written once before the first run, and every deviation from it is named."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertwright.experiments.lock import claims_lock_path, lock_lines, write_lock
+from bertwright.experiments.spec import Arm, Claim, Column, Experiment
+from bertwright.version import __version__
+
+CLAIM = Claim(statement="Larger is better.", paper="", arm="a", against="b", paper_difference=3.0)
+
+
+def plan(
+    out: Path,
+    *claims: Claim,
+    pretraining_seeds: int = 2,
+    finished: Sequence[bool] = (True, True),
+    version: str = __version__,
+) -> Any:
+    """Return a plan of one arm with two pre-trainings, whose records are in `out`."""
+    models = []
+    for seed, is_finished in enumerate(finished):
+        folder = out / f"model-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps({"versions": {"bertwright": version}}))
+        models.append(SimpleNamespace(folder=folder, is_finished=is_finished))
+    experiment = Experiment(
+        name="table0",
+        title="",
+        question="",
+        arms=lambda _: (),
+        columns=(Column(name="x", task="rte", metric="accuracy"),),
+        claims=claims or (CLAIM,),
+    )
+    return SimpleNamespace(
+        experiment=experiment,
+        scale=SimpleNamespace(name="tiny"),
+        out=out,
+        seeds=3,
+        pretraining_seeds=pretraining_seeds,
+        arms=(Arm(name="a", title="a"), Arm(name="majority", title="", baseline="majority")),
+        models={"a": tuple((model,) for model in models)},
+        all_models=models,
+        all_jobs=[],
+    )
+
+
+def nothing_computed(out: Path, **options: Any) -> Any:
+    return plan(out, finished=(False, False), **options)
+
+
+def test_a_lock_that_was_written_before_the_runs_and_kept(tmp_path: Path) -> None:
+    write_lock(nothing_computed(tmp_path))
+    lock = json.loads(claims_lock_path(plan(tmp_path)).read_text())
+    assert (lock["seeds"], lock["pretraining_seeds"], lock["program"]) == (3, 2, __version__)
+    assert [(claim["columns"], claim["delta"]) for claim in lock["claims"]] == [(["x"], 1.5)]
+    (line,) = lock_lines(plan(tmp_path))
+    assert line.startswith("Claims, seeds and δ were locked before the runs (digest of the claims: ")
+
+
+def test_a_lock_is_never_written_again(tmp_path: Path) -> None:
+    write_lock(nothing_computed(tmp_path))
+    before = claims_lock_path(plan(tmp_path)).read_bytes()
+    write_lock(plan(tmp_path, pretraining_seeds=6))
+    assert claims_lock_path(plan(tmp_path)).read_bytes() == before
+
+
+def test_a_lock_that_came_after_the_first_runs_says_so(tmp_path: Path) -> None:
+    write_lock(plan(tmp_path))
+    line = lock_lines(plan(tmp_path))[0]
+    assert line.startswith("**The lock is late:** 2 parts were computed before it was written (digest of the claims: ")
+
+
+def test_without_a_lock_the_page_says_so(tmp_path: Path) -> None:
+    assert lock_lines(plan(tmp_path))[0].startswith("**No lock.**")
+
+
+@pytest.mark.parametrize(
+    ("claims", "words"),
+    [
+        (
+            (Claim(statement="Larger is better.", paper="", arm="a", against="b", paper_difference=9.0),),
+            "delta was 1.5, is 4.5",
+        ),
+        (
+            (Claim(statement="Larger is better.", paper="", arm="a", against="c", paper_difference=3.0),),
+            "against was 'b', is 'c'",
+        ),
+        (
+            (Claim(statement="Smaller is better.", paper="", arm="b", against="a"),),
+            "“Larger is better.” was locked and is gone",
+        ),
+        (
+            (CLAIM, Claim(statement="More is better.", paper="", arm="a", against="b")),
+            "“More is better.” was not locked",
+        ),
+    ],
+)
+def test_claims_that_differ_from_the_lock_are_named(tmp_path: Path, claims: tuple[Claim, ...], words: str) -> None:
+    write_lock(nothing_computed(tmp_path))
+    lines = lock_lines(plan(tmp_path, *claims))
+    assert any(line.startswith("**Not as locked:**") and words in line for line in lines)
+
+
+def test_other_numbers_of_seeds_and_an_arm_with_fewer_are_named(tmp_path: Path) -> None:
+    write_lock(nothing_computed(tmp_path))
+    lines = lock_lines(plan(tmp_path, pretraining_seeds=1, finished=(True, False)))
+    assert "**Not as locked:** pre-training seeds: locked 2, here 1." in lines
+    assert "**Fewer seeds than locked:** `a` has 1 of 2 pre-trainings." in lines
+
+
+def test_records_of_another_version_are_named(tmp_path: Path) -> None:
+    write_lock(nothing_computed(tmp_path))
+    lines = lock_lines(plan(tmp_path, version="0.0.9"))
+    assert any(line.startswith("**Records of another version of the program:** 0.0.9;") for line in lines)

@@ -1,0 +1,72 @@
+"""Variances between pre-trainings, read from the records of runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.experiments.records import read_spread
+
+
+def write_run(
+    out: Path,
+    system: str,
+    seeds: tuple[int, int],
+    score: float,
+    *,
+    snapshot: str = "model",
+    finished: bool = True,
+    **tuned: Any,
+) -> None:
+    pretraining, seed = seeds
+    body = out / "pretrained" / f"{system}-seed{pretraining}-0123"
+    body.mkdir(parents=True, exist_ok=True)
+    (body / "run.json").write_text(json.dumps({"settings": {"system": system, "seed": pretraining}}))
+    folder = out / "tuned" / "rte" / f"{system}-seed{pretraining}.{seed}-{abs(hash((snapshot, *tuned.items())))}"
+    folder.mkdir(parents=True)
+    record = {
+        "finished": finished,
+        "settings": {"epochs": 2, "first_seed": seed, **tuned},
+        "data": {"model": f"/elsewhere/pretrained/{body.name}/{snapshot}"},
+        "result": {"seeds": [{"scores": {"accuracy": score}, "epochs": [{"accuracy": 0.0}, {"accuracy": score / 2}]}]},
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+
+
+def test_the_unit_is_the_mean_of_a_pre_training(tmp_path: Path) -> None:
+    for seeds, score in (((0, 0), 0.5), ((0, 1), 0.6), ((1, 0), 0.7), ((1, 1), 0.8)):
+        write_run(tmp_path, "bert", seeds, score)
+    write_run(tmp_path, "gpt", (0, 0), 0.9)  # one pre-training tells nothing
+    write_run(tmp_path, "gpt", (1, 0), 0.1, finished=False)
+    variance = read_spread(tmp_path, last_epoch=False).pooled("rte", "accuracy", share_bodies=False, factor=100.0)
+    assert variance is not None
+    assert (variance.value, variance.degrees) == (pytest.approx((75 - 55) ** 2 / 2), 1)
+
+
+def test_the_last_epoch_is_read_where_it_is_asked_for(tmp_path: Path) -> None:
+    write_run(tmp_path, "bert", (0, 0), 0.4)
+    write_run(tmp_path, "bert", (1, 0), 0.8)
+    variance = read_spread(tmp_path, last_epoch=True).pooled("rte", "accuracy", share_bodies=False, factor=100.0)
+    assert variance is not None
+    assert variance.value == pytest.approx((40 - 20) ** 2 / 2)
+
+
+def test_models_before_the_end_do_not_count_as_further_arms(tmp_path: Path) -> None:
+    for seed, score in ((0, 0.5), (1, 0.7)):
+        write_run(tmp_path, "bert", (seed, 0), score)
+        write_run(tmp_path, "bert", (seed, 0), 0.1 * seed, snapshot="snapshots/step-000000480")
+    spread = read_spread(tmp_path, last_epoch=False)
+    apart = spread.pooled("rte", "accuracy", share_bodies=False, factor=100.0)
+    together = spread.pooled("rte", "accuracy", share_bodies=True, factor=100.0)
+    assert apart is not None
+    assert together is not None
+    assert (apart.value, apart.degrees) == (pytest.approx(200.0), 1)
+    assert (together.value, together.degrees) == (pytest.approx((50 - 60) ** 2 / 2), 1)  # of 50 - 0 and 70 - 10
+
+
+def test_a_task_without_two_pre_trainings_has_no_variance(tmp_path: Path) -> None:
+    write_run(tmp_path, "bert", (0, 0), 0.5)
+    spread = read_spread(tmp_path, last_epoch=False)
+    assert spread.pooled("rte", "accuracy", share_bodies=False, factor=1.0) is None
+    assert spread.pooled("sst2", "accuracy", share_bodies=True, factor=1.0) is None

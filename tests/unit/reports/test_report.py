@@ -85,7 +85,7 @@ def test_a_page_is_whole_escaped_and_says_the_figures(tmp_path: Path) -> None:
     assert "500 tokens/s" in shown
     assert "200 GFLOP/s" in shown
     assert "the paper: 0" in shown  # the seed, and no other setting but the steps, differs
-    assert shown.count("default:") == 2
+    assert shown.count("the paper:") == 2
     assert "one point lies above the picture, the highest at 10.2" in shown
     assert (run.folder / "metrics.jsonl").read_bytes() == before
 

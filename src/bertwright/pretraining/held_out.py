@@ -9,7 +9,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import held_out_split
 
-FRACTIONS: Final = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
+LARGER_FRACTIONS: Final = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
 """Fractions that are tried where the wanted one keeps too few documents."""
 FEWEST: Final = 2
 """Number of documents that validation and training need: a random second sentence comes from another document."""
@@ -21,7 +21,7 @@ def held_out_fraction(folders: Iterable[Path], wanted: float) -> float:
     Says so where it is not the wanted one. Raises InputError for a corpus with too few documents.
     """
     first = [Corpus.open(folder).document_first() for folder in folders]
-    for fraction in (wanted, *(larger for larger in FRACTIONS if larger > wanted)):
+    for fraction in (wanted, *(larger for larger in LARGER_FRACTIONS if larger > wanted)):
         parts = [
             held_out_split(documents, part=part, held_out_share=fraction).size
             for documents in first

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, Signature
 from itertools import pairwise
-from typing import Annotated, Any, TypedDict, cast, get_args
+from types import UnionType
+from typing import Annotated, Any, TypedDict, Union, cast, get_args, get_origin
 
 from tyro.conf import arg
 
@@ -42,7 +43,9 @@ class CommandOption:
 
     def argument(self) -> Any:
         """Return the annotation from which tyro makes the option."""
-        types, defaults = zip(*self.fields.values(), strict=True)
+        types, defaults = zip(
+            *((_without_limits(kind), default) for kind, default in self.fields.values()), strict=True
+        )
         shown = "chosen" if self.is_chosen else " ".join(map(_shown, defaults))
         hint = f"(default: {shown})" if shown else ""
         kind = str if self.option.read else types[0] if len(types) == 1 else tuple.__class_getitem__(types)
@@ -103,6 +106,15 @@ class SettingsOptions:
         collect.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         cast(Any, collect).__signature__ = Signature(parameters)
         return Annotated[Mapping[str, Any], arg(constructor=collect, prefix_name=False)]
+
+
+def _without_limits(kind: Any) -> Any:
+    """Return a type without pydantic's limits, which tyro would print; the settings class checks them."""
+    if get_origin(kind) is Annotated:
+        return _without_limits(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return Union[tuple(map(_without_limits, get_args(kind)))]  # noqa: UP007
+    return kind
 
 
 def entries(

@@ -1,6 +1,7 @@
 """The commands of the groups tokenizer and corpus: text → tokenizer → shards."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +15,7 @@ from bertwright.errors import InputError
 if TYPE_CHECKING:
     from bertwright.corpus.manifest import Manifest
     from bertwright.text.base_tokenizer import BaseTokenizer
+    from bertwright.text.document import TextSettings
 
 
 def tokenizer_train_command(
@@ -155,6 +157,8 @@ def corpus_build_command(
         keep_duplicates=keep_duplicates,
         part=_parse_part(shard),
     )
+    if lines == "text":
+        _warn_of_wrapped_lines(inputs, settings)
     return _built(out, manifest)
 
 
@@ -225,6 +229,20 @@ def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents
     if cased or strip_accents:
         option = "--cased" if cased else "--strip-accents"
         raise InputError(f"{option}: needs WordPiece; --kind bpe lower-cases text and strips accents, as GPT-1 does")
+
+
+def _warn_of_wrapped_lines(inputs: tuple[str, ...], settings: "TextSettings") -> None:
+    """Say so where the lines of the text, each of which became a paragraph, look wrapped. Nothing is downloaded."""
+    from bertwright.text.documents import find_inputs, read_paragraphs
+    from bertwright.text.wrapped_lines import looks_wrapped
+
+    files = [text for text in inputs if not text.startswith("hub:")]
+    with suppress(InputError):  # text that cannot be read was reported while it was read whole
+        if files and looks_wrapped(read_paragraphs(find_inputs(files), settings)):
+            say(
+                f"{files[0]}: most lines are about as long as the longest and end within a sentence; if they are parts "
+                "of paragraphs, --lines wrapped joins them"
+            )
 
 
 def _paragraphs(inputs: tuple[str, ...], documents: DocumentBreaks, field: str) -> Iterator[str]:

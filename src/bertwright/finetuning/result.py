@@ -73,9 +73,13 @@ def finished_result(run: RunFolder) -> dict[str, Any]:
 
 
 def _text(result: Mapping[str, Any]) -> str:
-    scores = ", ".join(f"{value:.4f}" for value in result["scores"])
+    value = f"{result['mean']:.4f}"
+    if len(result["scores"]) > 1:
+        value += f" ± {result['sd']:.4f} ({', '.join(f'{score:.4f}' for score in result['scores'])})"
+    else:
+        value += " (one seed; --seeds 3 shows how much it varies)"
     lines = [
-        f"{result['task']} dev {result['metric']}: {result['mean']:.4f} ± {result['sd']:.4f} ({scores})",
+        f"{result['task']} dev {result['metric']}: {value}",
         *baseline_lines(result),
         f"best seed's model: {result['model']}",
     ]

@@ -21,7 +21,7 @@ def test_only_several_seeds_have_a_deviation(scores: list[float], line: str, tmp
         "task": "rte",
         "metric": "accuracy",
         "mean": sum(scores) / len(scores),
-        "sd": 0.35355 if len(scores) > 1 else 0.0,
+        "sd": 0.3536 if len(scores) > 1 else 0.0,
         "scores": scores,
         "seeds": [],
     }

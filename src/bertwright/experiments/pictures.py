@@ -57,9 +57,7 @@ def draw_picture(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], pa
 
 def _lines(panel: "Axes", plan: ExperimentPlan, column: Column, cells: Mapping[tuple[str, str], Cell]) -> None:
     """Draw the arms over x, a line for each series."""
-    by_series: dict[str, list[Arm]] = {}
-    for arm in plan.arms:
-        by_series.setdefault(arm.series, []).append(arm)
+    by_series = {name: [arm for arm in plan.arms if arm.series == name] for name in _series(plan)}
     for number, arms in enumerate(by_series.values()):
         points = [(arm.x, list(cells[arm.name, column.name].values.values())) for arm in arms]
         measured = [(x, values) for x, values in points if values and x is not None]
@@ -107,9 +105,14 @@ def _dots(panel: "Axes", plan: ExperimentPlan, column: Column, cells: Mapping[tu
     panel.set_ylim(len(plan.arms) - 0.5, -0.5)
 
 
+def _series(plan: ExperimentPlan) -> list[str]:
+    """Return the names of the lines. An arm without a place on the axis is on none."""
+    return list(dict.fromkeys(arm.series for arm in plan.arms if arm.x is not None))
+
+
 def _legend(figure: Any, plan: ExperimentPlan) -> None:
     """Draw the legend of the lines, where there are several."""
-    series = list(dict.fromkeys(arm.series for arm in plan.arms))
+    series = _series(plan)
     if plan.experiment.axis is None or len(series) < 2:
         return
     from matplotlib.lines import Line2D

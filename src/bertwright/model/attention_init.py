@@ -18,7 +18,7 @@ from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer
 
 _LAYERS = {"random": 0, "local": 1, "matching": 2}
 """Number of layers that the initialisation covers."""
-_NARROWEST = 4
+NARROWEST_HEAD = 4
 """Smallest width of a head that has dimensions for a wave and for word embeddings alone."""
 _NEIGHBOUR = math.sqrt(2.0)
 """Scale of the query and key maps; with it about four fifths of the attention go to the neighbour."""
@@ -38,9 +38,9 @@ def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator
     if encoder.config.layers < needed:
         raise InputError(f"start {start} needs at least {needed} layers, and this model has {encoder.config.layers}")
     hidden, width = encoder.config.hidden, encoder.config.hidden // encoder.config.heads  # D, K
-    if start != "random" and (width < _NARROWEST or hidden % 2):
+    if start != "random" and (width < NARROWEST_HEAD or hidden % 2):
         raise InputError(
-            f"start {start} needs heads of width {_NARROWEST} or more and an even hidden size; "
+            f"start {start} needs heads of width {NARROWEST_HEAD} or more and an even hidden size; "
             f"this model has heads of width {width} and hidden size {hidden}"
         )
     if start == "local":

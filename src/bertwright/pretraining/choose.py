@@ -13,9 +13,11 @@ from typing import Any, Final
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.files import read_json
-from bertwright.model.config import BackboneConfig, Start
+from bertwright.model.attention_init import NARROWEST_HEAD
+from bertwright.model.config import BackboneConfig, EncoderConfig, Start
 from bertwright.model.folder import open_model
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
+from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.settings import (
     PLAIN,
     RECIPES,
@@ -51,7 +53,7 @@ class Budget:
     """Text and computation of a run."""
 
     text_tokens: int
-    """Number of tokens of the corpora."""
+    """Number of tokens that are read once when the corpus that is read most often is read once."""
     vocab_size: int
     flops: float
     """FLOP/s of the machine at the expected utilisation."""
@@ -92,8 +94,10 @@ def plain_settings(
     unadapted = resolve_settings(None, typed, from_model=init_from is not None)
     numerics = resolve_numerics(unadapted.precision, threads=unadapted.threads, device=unadapted.device)
     corpora = [Corpus.open(folder) for folder in corpus]
+    total = sum(corpus.values())
+    most_read = min(opened.num_tokens * total / weight for opened, weight in zip(corpora, corpus.values(), strict=True))
     budget = Budget(
-        text_tokens=sum(opened.num_tokens for opened in corpora),
+        text_tokens=max(1, round(most_read * (1.0 - unadapted.held_out_share))),
         vocab_size=corpora[0].tokenizer.vocab_size,
         flops=UTILISATION * numerics.peak_flops * ranks.world_size,
     )
@@ -146,7 +150,8 @@ def _for_shape(
     evaluations = round(passes * budget.text_tokens / EVALUATION_TOKENS)
     chosen["evaluations"] = min(PretrainSettings.model_fields["evaluations"].default, max(1, evaluations))
     settings = settings_with(chosen)
-    return settings, _line(settings, budget, passes * budget.text_tokens, weights)
+    name = size_name(config) if from_model else settings.size
+    return settings, _line(settings, budget, passes * budget.text_tokens, weights, name)
 
 
 def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -> dict[str, Any]:
@@ -171,7 +176,12 @@ def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -
 
 
 def _start(config: BackboneConfig, system: str) -> Start:
-    """Return the attention initialisation that covers most layers. Only BERT's first layer can be one of them."""
+    """Return the attention initialisation that covers most layers; random for heads that are too narrow for one.
+
+    Only BERT's first layer can be initialised.
+    """
+    if config.hidden % 2 or (isinstance(config, EncoderConfig) and config.hidden < NARROWEST_HEAD * config.heads):
+        return "random"
     layers = config.layers - (0 if system.startswith("bert") else 1)
     return "matching" if layers >= 2 else "local" if layers == 1 else "random"
 
@@ -181,17 +191,17 @@ def _layer_weights(config: BackboneConfig) -> int:
     return 12 * config.layers * config.hidden**2
 
 
-def _line(settings: PretrainSettings, budget: Budget, tokens: float, weights: int) -> str:
+def _line(settings: PretrainSettings, budget: Budget, tokens: float, weights: int, name: str) -> str:
     """Return the chosen settings and their reason as one line."""
     lengths = " then ".join(str(phase.length) for phase in settings.phases)
     masked = f"{settings.examples.masking.share:.0%} masked, " if settings.system in MASKED_LM_SYSTEMS else ""
     time = f"{settings.steps:,} steps" if settings.steps else f"{settings.minutes:g} minutes"
     return (
-        f"settings: {settings.size}, rows of {lengths} tokens, {settings.batch_size} rows a step, "
+        f"settings: {name}, rows of {lengths} tokens, {settings.batch_size} rows a step, "
         f"{settings.optimizer.method} with learning rate {settings.optimizer.learning_rate:g}, "
         f"dropout {settings.dropout:g}, {masked}start {settings.start}; "
         f"about {tokens / 1e6:.3g} M tokens in {time} at {budget.flops / 1e9:.3g} GFLOP/s, "
-        f"{tokens / weights:.0f} for each weight, the text read {tokens / budget.text_tokens:.3g} times"
+        f"{tokens / weights:.0f} for each weight, the text read about {tokens / budget.text_tokens:.3g} times"
     )
 
 

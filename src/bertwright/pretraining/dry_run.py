@@ -78,7 +78,7 @@ def plan_pretraining(
     }
     plan = {
         "system": settings.system,
-        "size": settings.size,
+        "size": pretraining.settings.size,
         "parameters": pretraining.num_parameters,
         "precision": numerics.precision,
         "threads": numerics.threads,

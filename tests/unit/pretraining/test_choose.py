@@ -109,6 +109,17 @@ def test_the_initialisation_needs_its_layers(system: str, layers: int, start: st
     assert chosen({"system": system, "size": f"{layers}x128", "minutes": 5.0}).start == start
 
 
+@pytest.mark.parametrize("size", ["2x64x32", "2x7x1"])
+def test_heads_that_are_too_narrow_for_it_start_at_random(size: str) -> None:
+    assert chosen({"size": size, "minutes": 5.0}).start == "random"
+
+
+def test_the_line_of_a_continued_run_names_the_model_that_it_continues() -> None:
+    budget = Budget(text_tokens=WIKI, vocab_size=8000, flops=TWO_CORES)
+    _, line = choose_for_budget({"minutes": 5.0}, budget, initial=system_config("bert", "4x128", 8000))
+    assert line.startswith("settings: 4x128, ")
+
+
 def test_the_command_says_what_it_chose_and_resumes_with_it(
     own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

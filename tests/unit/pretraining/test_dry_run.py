@@ -166,6 +166,7 @@ def test_the_run_does_the_planned_steps(
         monkeypatch.setattr(module, "measure_timings", lambda *_, **__: TIMINGS)
     for name, options in (("steps", ["--steps", "3"]), ("minutes", ["--minutes", "0.1"])):
         start = ["pretrain", "--corpus", str(own_corpus), "--out", str(tmp_path / name), *options, *OPTIONS, "--json"]
+        start += ["--evaluations", "20"]
         with monkeypatch.context() as several:
             several.setenv("WORLD_SIZE", "2")
             assert main([*start, "--plan"]) == 2
@@ -173,7 +174,7 @@ def test_the_run_does_the_planned_steps(
         assert main([*start, "--plan"]) == 0
         planned = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert not (tmp_path / name).exists()
-        assert main([*start, "--evaluations", "20", "--sharding", "fsdp2"]) == 0
+        assert main([*start, "--sharding", "fsdp2"]) == 0
         said = capsys.readouterr().err
         assert "--evaluations 20: there is no validation data" in said
         assert "--sharding fsdp2: has no effect with one process" in said

@@ -125,7 +125,10 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
                     values = transformers_curve(saved.source, bound, seed)
                 else:
                     chosen = settings.model_copy(update=before if way == "before" else {})
-                    values = curve(scheduled(chosen, saved.config, len(bound.lengths)), bound, saved, seed)
+                    schedule = scheduled(chosen, saved.config, len(bound.lengths))
+                    values = curve(schedule, bound, saved, seed)
+                    if len(values) < schedule.epochs:  # a signal stopped it
+                        return
                 yield {**cell, "curve": values}
         if not any({**same, "way": "baselines"}.items() <= line.items() for line in known):
             yield {**same, "way": "baselines", "metrics": bag_of_words(bound)}

@@ -281,7 +281,7 @@ def test_errors_and_baselines_stand_beside_the_accuracy(tmp_path: Path, endings_
         "commonest answer": {"accuracy": pytest.approx(3 / 11)},
         "bag of words": {"accuracy": 1.0},
     }
-    assert "The model is not better than the baseline 'bag of words'. Try more epochs" in result["text"]
+    assert "The model is not better than the baseline 'bag of words'. Try more rows" in result["text"]
     assert "- accuracy: 1.0000, of the baseline bag of words\n" in (run / "model/README.md").read_text()
     (review,) = json.loads((run / "seed-0/validation.json").read_text()).values()
     assert [row[0] for row in review["worst"]["rows"]] == [row["line"] for row in rows]

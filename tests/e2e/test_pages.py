@@ -43,6 +43,7 @@ DATA = {"sst2": "SST-2", "swag": "data/swag", "squad1": "data/squad", "ner": "na
 INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r" +#.*", ""),
     (r"\b(TEXT|INPUT)\.\.\.", r"\1"),
+    (r"tokenizer train (?!.*--(?:vocab-size|kind)).*", r"\g<0> --vocab-size 500"),
     (r"\bTASK\b", "sst2"),
     (r"((?:finetune|evaluate) (\w+) .*--data) DIR", lambda match: f"{match[1]} {DATA[match[2]]}"),
     (r"--corpus mine=", "--corpus mixed="),  # that page's other `mine` are labelled tables

@@ -25,15 +25,12 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from benchmarks.studies.schedule import curve, numbers, sample
+from benchmarks.studies.schedule import curve, numbers, prepared, sample
 from bertwright.finetuning.baselines import text_baselines, word_baseline
 from bertwright.finetuning.schedule import scheduled
-from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import initial_weights, open_initial_model
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.classification.spec import ClassificationTask
-from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import get_spec
 from bertwright.tasks.tagging.spec import TaggingTask
 
@@ -110,10 +107,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
     task, known = get_spec(options.task), stored(options.store)
     for rows in options.rows or [0]:
         data = sample(options.data, rows, folder) if rows else options.data
-        settings = FinetuneSettings(max_length=task.max_length, threads=options.threads)
-        saved, tokenizer = open_initial_model(options.model, None)
-        bound = kind_of(task).prepare(task, data, tokenizer, saved.config, task.max_length)
-        saved = initial_weights(settings, bound, saved)
+        settings, bound, saved = prepared(task, options.model, data, threads=options.threads)
         before = {"epochs": 3, "batch_size": 32, "learning_rate": 3e-5 if saved.config.hidden >= WIDE else 3e-4}
         same = {"task": options.task, "model": options.model, "rows": len(bound.lengths)}
         for way in options.ways:

@@ -26,7 +26,7 @@ from bertwright.finetuning.setup import initial_model, initial_weights, open_ini
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.kinds import kind_of
-from bertwright.tasks.spec import get_spec
+from bertwright.tasks.spec import TaskSpec, get_spec
 from bertwright.training.hardware import apply_numerics, resolve_numerics
 from bertwright.training.loop import autocast, train
 
@@ -67,16 +67,21 @@ def curve(settings: ScheduledSettings, bound: BoundTask, saved: SavedModel, seed
     return values
 
 
+def prepared(task: TaskSpec, model: str, data: Path, *, threads: int) -> tuple[FinetuneSettings, BoundTask, SavedModel]:
+    """Return settings without a schedule, the data bound to the model, and the model."""
+    settings = FinetuneSettings(max_length=task.max_length, threads=threads)
+    saved, tokenizer = open_initial_model(model, None)
+    bound = kind_of(task).prepare(task, data, tokenizer, saved.config, task.max_length)
+    return settings, bound, initial_weights(settings, bound, saved)
+
+
 def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """Return a row for each number of rows, combination of settings, and seed."""
     task = get_spec(options.task)
     table = []
     for rows in options.rows or [0]:
         data = sample(options.data, rows, folder) if rows else options.data
-        base = FinetuneSettings(max_length=task.max_length, threads=options.threads)
-        saved, tokenizer = open_initial_model(options.model, None)
-        bound = kind_of(task).prepare(task, data, tokenizer, saved.config, task.max_length)
-        saved = initial_weights(base, bound, saved)
+        base, bound, saved = prepared(task, options.model, data, threads=options.threads)
         for epochs, batch_size, rate in product(options.epochs, options.batch_size, options.learning_rate):
             changed = base.model_copy(update={"epochs": epochs, "batch_size": batch_size, "learning_rate": rate})
             settings = scheduled(changed, saved.config, len(bound.lengths))

@@ -429,7 +429,13 @@ def test_baselines_untrained_models_and_two_sizes(
     result, _ = paper(capsys, study, out, "table1", *arms)
     assert result["left"] == {"pretrainings": 0, "measurements": 0}
     page = page_of(out, "table1")
-    assert re.search(r"\| bag of words, linear \(`bag-of-words`\) \| \d+\.\d \| \d+\.\d \| 100\.0 \| 100\.0 \|", page)
+    row = re.search(r"\| bag of words, linear \(`bag-of-words`\) \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|", page)
+    assert row
+    matched, mismatched, sentiment, above_floor = map(float, row.groups())
+    assert sentiment == 100
+    assert "| the commonest answer (`majority`) | 33.3 | 33.3 | 66.7 | 0.0 |" in page
+    mean = ((matched - 100 / 3) / (200 / 3) + (mismatched - 100 / 3) / (200 / 3) + 1) / 3
+    assert above_floor == pytest.approx(100 * mean, abs=0.1)
     assert re.search(r"than a linear model .* A verdict needs 2 pre-trainings of each arm; `bert` has 1\.", page)
     untrained = [path for path in (out / "pretrained").iterdir() if not (path / "run.json").exists()]
     assert len(untrained) == 1

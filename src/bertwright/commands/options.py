@@ -6,8 +6,10 @@ The type, limits, default and help of an option are written in the settings clas
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from inspect import Parameter, Signature
 from itertools import pairwise
+from operator import or_
 from types import UnionType
 from typing import Annotated, Any, TypedDict, Union, cast, get_args, get_origin
 
@@ -43,12 +45,11 @@ class CommandOption:
 
     def argument(self) -> Any:
         """Return the annotation from which tyro makes the option."""
-        types, defaults = zip(
-            *((_without_limits(kind), default) for kind, default in self.fields.values()), strict=True
-        )
+        types = [_without_limits(kind) for kind, _ in self.fields.values()]
+        defaults = [default for _, default in self.fields.values()]
         shown = "chosen" if self.is_chosen else " ".join(map(_shown, defaults))
         hint = f"(default: {shown})" if shown else ""
-        kind = str if self.option.read else types[0] if len(types) == 1 else tuple.__class_getitem__(types)
+        kind = str if self.option.read else types[0] if len(types) == 1 else tuple.__class_getitem__(tuple(types))
         return Annotated[kind, arg(name=self.name, prefix_name=False, help=self.help, help_behavior_hint=hint)]
 
     def store(self, settings: dict[str, Any], value: Any) -> None:
@@ -113,7 +114,7 @@ def _without_limits(kind: Any) -> Any:
     if get_origin(kind) is Annotated:
         return _without_limits(get_args(kind)[0])
     if get_origin(kind) in (Union, UnionType):
-        return Union[tuple(map(_without_limits, get_args(kind)))]  # noqa: UP007
+        return reduce(or_, map(_without_limits, get_args(kind)))
     return kind
 
 

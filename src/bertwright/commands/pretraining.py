@@ -73,8 +73,8 @@ def pretrain_command(
     folder = Path(held_out) if held_out and fraction is None else None
     if settings.get("evaluations") and not (folder or unadapted.held_out_share):
         say(f"--evaluations {unadapted.evaluations}: there is no validation data; add --held-out FOLDER or FRACTION")
-    data: Any = {"corpus": corpora, "out": out, "held_out": folder, "init_from": init_from}
     source: Any = {"corpus": corpora, "out": out, "init_from": init_from}
+    data = {**source, "held_out": folder}
     from bertwright.pretraining.choose import plain_settings
 
     if plan:

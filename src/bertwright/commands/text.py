@@ -147,6 +147,8 @@ def corpus_build_command(
     from bertwright.text.document import TextSettings
 
     settings = TextSettings(documents=documents, lines=lines, field=field, language=language)
+    if lines == "text":
+        _warn_of_wrapped_lines(inputs, settings)
     manifest = build_corpus(
         inputs,
         tokenizer=tokenizer,
@@ -157,8 +159,6 @@ def corpus_build_command(
         keep_duplicates=keep_duplicates,
         part=_parse_part(shard),
     )
-    if lines == "text":
-        _warn_of_wrapped_lines(inputs, settings)
     return _built(out, manifest)
 
 
@@ -237,7 +237,7 @@ def _warn_of_wrapped_lines(inputs: tuple[str, ...], settings: "TextSettings") ->
     from bertwright.text.wrapped_lines import looks_wrapped
 
     files = [text for text in inputs if not text.startswith("hub:")]
-    with suppress(InputError):  # text that cannot be read was reported while it was read whole
+    with suppress(InputError):  # text that cannot be read is reported by the build
         if files and looks_wrapped(read_paragraphs(find_inputs(files), settings)):
             say(
                 f"{files[0]}: most lines are about as long as the longest and end within a sentence; if they are parts "

@@ -11,6 +11,7 @@ from bertwright.model.card import finetuning_card
 from bertwright.model.folder import CARD, model_folder
 from bertwright.model.hf_config import read_description
 from bertwright.tasks.binding import BoundTask
+from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.training.run_folder import RunFolder
 
 
@@ -51,6 +52,7 @@ def finish_run(
             described.config,
             chosen={**chosen, **of_task},
             task=bound.task.name,
+            predicts_number=isinstance(bound.task, ClassificationTask) and bound.task.kind == "regression",
             architecture=described.architecture or "",
             labels=described.labels,
             digests=bound.digests,

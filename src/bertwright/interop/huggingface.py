@@ -282,9 +282,8 @@ def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool) -> Token
             )
         pieces, rules = read_vocabulary(vocabulary), Rules(cased=cased, strip_accents=not cased)
     else:
-        pieces, rules, base = read_folder(
-            folder, as_wordpiece=True
-        )  # what it would refuse is refused here, with this advice
+        # The checks of other tokenizers are made here, with the advice of this command.
+        pieces, rules, base = read_folder(folder, as_wordpiece=True)
     if cased not in (None, rules.cased):
         casing = "cased" if rules.cased else "uncased"
         raise InputError(f"{folder}: its tokenizer's files say {casing}; leave --casing out")

@@ -98,6 +98,7 @@ def finetuning_card(
     *,
     chosen: Mapping[str, Any],
     task: str,
+    predicts_number: bool,
     architecture: str,
     labels: Sequence[str],
     digests: Mapping[str, Any],
@@ -131,10 +132,8 @@ def finetuning_card(
         "It is made for inputs like those of its training data; it answers other inputs too, without a warning.",
     ]
     if labels and architecture == "BertForSequenceClassification":
-        is_number = len(labels) == 1
-        limits.append(
-            "It predicts a number." if is_number else f"Its labels are {', '.join(labels)}; it predicts no others."
-        )
+        answers = f"Its labels are {', '.join(labels)}; it predicts no others."
+        limits.append("It predicts a number." if predicts_number else answers)
     if result["collapsed"]:
         limits.append(f"Seeds {', '.join(map(str, result['collapsed']))} collapsed: they give every input one answer.")
     return _card(

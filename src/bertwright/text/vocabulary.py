@@ -289,8 +289,9 @@ def _own_entries(config: dict[str, Any]) -> dict[str, Any]:
 
 def _base_of(config: dict[str, Any], path: Path) -> Base | None:
     try:
-        entries = config.get(OWN_KEY, {AS_WORDPIECE: False})
-        base = None if AS_WORDPIECE in entries and "extended_from" not in entries else entries["extended_from"]
+        if OWN_KEY not in config or set(config[OWN_KEY]) == {AS_WORDPIECE}:
+            return None
+        base = config[OWN_KEY]["extended_from"]
         return None if base is None else Base.model_validate(base)
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(f"{path}: expected hash and size in {OWN_KEY}.extended_from ({error!r})") from None

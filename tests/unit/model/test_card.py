@@ -55,6 +55,7 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
         config,
         chosen={"batch_size": 32, "warmup": 0.1},
         task="sst2",
+        predicts_number=False,
         architecture=architecture,
         labels=("no", "yes"),
         digests={"train": "0" * 64},
@@ -74,3 +75,28 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     assert ("is read by bertwright alone" in card) == (not is_theirs)
     assert card.startswith(f"---\nlibrary_name: {'transformers' if is_theirs else 'bertwright'}\n")
     assert ("pipeline_tag: text-classification" in card) == ("\n- bert\n" in card) == is_theirs
+
+
+@pytest.mark.parametrize(
+    ("labels", "predicts_number", "limit"),
+    [
+        (("score",), True, "It predicts a number."),
+        (("toxic",), False, "Its labels are toxic; it predicts no others."),
+    ],
+)
+def test_one_label_of_several_per_text_is_no_number(labels: tuple[str, ...], predicts_number: bool, limit: str) -> None:
+    card = finetuning_card(
+        FinetuneSettings(),
+        BERT,
+        chosen={},
+        task="own",
+        predicts_number=predicts_number,
+        architecture="BertForSequenceClassification",
+        labels=labels,
+        digests={"train": "0" * 64},
+        rows=8,
+        max_length=16,
+        result=RESULT,
+        began=origin("somewhere/run/model", None),
+    )
+    assert f"\n- {limit}\n" in card

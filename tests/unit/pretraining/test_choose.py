@@ -57,7 +57,7 @@ def test_a_wide_model_has_the_papers_lengths_and_batch_and_a_lower_rate() -> Non
 
 
 def test_what_is_typed_stays() -> None:
-    typed = {
+    typed: dict[str, Any] = {
         "steps": 7,
         "size": "4x256",
         "batch_size": 8,
@@ -72,7 +72,7 @@ def test_what_is_typed_stays() -> None:
         name: value for name, value in typed.items() if name != "optimizer"
     }
     assert stored["minutes"] is None
-    assert stored["optimizer"] == {**stored["optimizer"], **typed["optimizer"]}  # type: ignore[dict-item]
+    assert stored["optimizer"] == {**stored["optimizer"], **typed["optimizer"]}
     assert stored["optimizer"]["warmup"] == PLAIN.optimizer.warmup
 
 

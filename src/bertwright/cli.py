@@ -71,13 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = _run(name, rest)
         if isinstance(sys.stdout, io.TextIOWrapper):  # characters that the terminal lacks are shown by their numbers
             sys.stdout.reconfigure(errors="backslashreplace")
-        if os.environ.get("RANK", "0") == "0":  # one process prints, of several that torchrun started
-            _print(result, as_json=as_json)
+        _print(result, as_json=as_json)
         return int(result.get("exit_code", 0))
     except Stopped as error:
-        _print_error(error)
-        if as_json:
-            print(json.dumps({"stopped": True}), flush=True)
+        from bertwright.console import is_main_process
+
+        if is_main_process():  # all of several processes stop, and one says so
+            _print_error(error)
+            if as_json:
+                print(json.dumps({"stopped": True}), flush=True)
         return 0
     except (InputError, RunFailed) as error:
         _print_error(error)
@@ -218,9 +220,14 @@ def _print_error(error: object) -> None:
 
 
 def _print(result: CommandResult, *, as_json: bool) -> None:
-    """Print a result. A terminal that was closed meanwhile is no error, since the work is done."""
-    from bertwright.console import silence
+    """Print a result, in the main one of several processes.
 
+    A terminal that was closed meanwhile is no error, since the work is done.
+    """
+    from bertwright.console import is_main_process, silence
+
+    if not is_main_process():
+        return
     try:
         _print_result(result, as_json=as_json)
     except OSError as error:

@@ -22,13 +22,20 @@ _said: ContextVar[set[str] | None] = ContextVar("said", default=None)
 _listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 
 
+def is_main_process() -> bool:
+    """Return whether this process prints: it is the only one, or rank zero of those that torchrun started."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "0") == "0"
+
+
 def say(text: str) -> None:
-    """Print one line of plain text.
+    """Print one line of plain text; of several processes that torchrun started, only the main one prints.
 
     Inside `redirect_messages` the text goes to its listener instead, and inside `say_once` a repeated text is skipped.
     """
     if listener := _listener.get():
         listener(text)
+        return
+    if not is_main_process():
         return
     said = _said.get()
     if said is not None:
@@ -106,8 +113,8 @@ def clock(seconds: float) -> str:
 class Status:
     """Progress line: updated in place on a terminal, elsewhere printed at most once in `seconds`.
 
-    A Status inside another one uses its line for a while. ends: print the last text at the end, where it came too soon
-    to be printed.
+    Only the main process shows it. A Status inside another one uses its line for a while. ends: print the last text at
+    the end, where it came too soon to be printed.
     """
 
     _active: ClassVar["Status | None"] = None
@@ -115,7 +122,7 @@ class Status:
     def __init__(self, *, seconds: float = 10.0, ends: bool = True) -> None:
         self._outer = Status._active
         self._live: Line | None = None
-        self._silent = _listener.get() is not None
+        self._silent = _listener.get() is not None or not is_main_process()
         if console.is_terminal and not self._silent:
             self._live = self._outer._live if self._outer else console.status("")
         self._seconds, self._ends = seconds, ends

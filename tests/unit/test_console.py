@@ -136,3 +136,26 @@ def test_a_closed_terminal_ends_no_work(tmp_path: Path) -> None:
     running.communicate(b"\n", timeout=60)
     assert running.returncode == 0
     assert (tmp_path / "mark").read_text() == "done"
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "prints"), [("0", "2", True), ("1", "2", False), ("1", "1", True), (None, None, True)]
+)
+def test_one_of_several_processes_prints(
+    rank: str | None,
+    world_size: str | None,
+    prints: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before the processes have met too: the rank is known from the start."""
+    monkeypatch.setattr(console, "console", Console(stderr=True, force_terminal=False))
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world_size)):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    console.say("a message")
+    with Status() as status:
+        status.update("progress")
+    assert capsys.readouterr().err == ("a message\nprogress\n" if prints else "")

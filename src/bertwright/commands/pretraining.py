@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional
 
@@ -12,6 +12,9 @@ from bertwright.commands.options import SettingsOptions
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.pretraining.settings import ADAPTED, PLAIN, RECIPES, PretrainSettings, merged, resolve_settings
+
+if TYPE_CHECKING:
+    from bertwright.training.hardware import Numerics
 
 
 def quickstart_command(
@@ -77,21 +80,27 @@ def pretrain_command(
     data = {**source, "held_out": folder}
     from bertwright.pretraining.choose import plain_settings
 
+    def chosen(**more: Any) -> tuple[PretrainSettings, "Numerics | None"]:
+        return (unadapted, None) if recipe else plain_settings(settings, **source, **more)
+
     if plan:
         from bertwright.pretraining.dry_run import plan_pretraining
         from bertwright.training.distributed import refuse_several
 
         refuse_several("--plan")
-        return plan_pretraining(unadapted if recipe else plain_settings(settings, **source, resume=resume), **data)
+        run_settings, numerics = chosen(resume=resume)
+        return plan_pretraining(run_settings, **data, numerics=numerics)
     from bertwright.pretraining.run import pretrain
     from bertwright.reports.report import with_pages
     from bertwright.training.distributed import init_distributed, is_restart
+    from bertwright.training.run_folder import refuse_used
 
     with init_distributed(unadapted.device, sharding=sharding) as ranks:
         resume = resume or is_restart()
-        chosen = unadapted if recipe else plain_settings(settings, **source, resume=resume, ranks=ranks)
-        start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics}
-        result = pretrain(chosen, **data, **start, ranks=ranks, sharding=sharding)
+        refuse_used(out, resume=resume, ranks=ranks)
+        run_settings, numerics = chosen(resume=resume, ranks=ranks)
+        start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "numerics": numerics}
+        result = pretrain(run_settings, **data, **start, ranks=ranks, sharding=sharding)
     return with_pages(result, out)
 
 

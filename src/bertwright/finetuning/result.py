@@ -21,12 +21,11 @@ def finish_run(
     bound: BoundTask,
     seeds: Sequence[Mapping[str, Any]],
     *,
-    chosen: Mapping[str, Any],
     began: str,
 ) -> dict[str, Any]:
     """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds.
 
-    chosen: settings of the schedule that nobody set. began: line of the card about the initial model.
+    began: line of the card about the initial model.
     """
     metric = next(iter(seeds[0]["scores"]))
     values = [result["scores"][metric] for result in seeds]
@@ -43,14 +42,13 @@ def finish_run(
         "model": str(run.model),
         "out": str(run.folder),
     }
-    of_task = {"max_length": settings.max_length} if settings.max_length == bound.task.max_length else {}
     with model_folder(run.model) as folder:
         shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
         described = read_description(folder / "config.json")
         card = finetuning_card(
             settings,
             described.config,
-            chosen={**chosen, **of_task},
+            chosen=run.record["chosen"],
             task=bound.task.name,
             predicts_number=isinstance(bound.task, ClassificationTask) and bound.task.kind == "regression",
             architecture=described.architecture or "",

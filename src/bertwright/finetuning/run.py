@@ -31,7 +31,7 @@ from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, ful
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_device, resolve_numerics
 from bertwright.training.loop import autocast, train
 from bertwright.training.missing_lines import say_missing_lines
-from bertwright.training.run_folder import RunFolder, start_run
+from bertwright.training.run_folder import RunFolder, refuse_used, start_run
 from bertwright.training.run_lock import say_finished, session
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
@@ -90,6 +90,7 @@ def tune(
     """
     if settings.features and ranks.world_size > 1:
         raise InputError("--features needs one process; start it without torchrun")
+    refuse_used(out, resume=resume, ranks=ranks)
     resolve_device(settings.device)  # refuse before a run folder is created
     with say_once(printed):
         prepared = prepare(settings, task, model, data, tokenizer, cache=out / "features")
@@ -109,6 +110,8 @@ def tune(
         return (finished_result(run) if ranks.is_main else {}), False
     with session(run):
         run.note(places={"model": model, "data": str(data.absolute())})
+        if "chosen" not in run.record:  # the first start decides, so that a resumed run writes the same card
+            run.note(chosen=chosen_values(request, settings, max_length=prepared.bound.task.max_length))
         if run.writes:
             prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / "tokenizer"))
         numerics, processes = _resolved(settings, run, Processes(ranks, sharding), allow_other=allow_other_numerics)
@@ -128,8 +131,7 @@ def tune(
         if not ranks.is_main:
             return {}, signalled
         began = origin(prepared.saved.source, prepared.digests["weights"])
-        chosen = chosen_values(request, settings)
-        result = finish_run(run, settings, prepared.bound, seeds, chosen=chosen, began=began)
+        result = finish_run(run, settings, prepared.bound, seeds, began=began)
         for name in ("features", "tokenizer"):
             shutil.rmtree(out / name, ignore_errors=True)
     return result, signalled

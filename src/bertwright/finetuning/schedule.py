@@ -64,9 +64,13 @@ def scheduled(settings: FinetuneSettings, config: BackboneConfig, rows: int) -> 
     return ScheduledSettings.model_validate({**dict(settings), **schedule})
 
 
-def chosen_values(request: FinetuneSettings, settings: ScheduledSettings) -> dict[str, Any]:
-    """Return the values of `settings` that are None in the request: the program chose them."""
-    return {name: getattr(settings, name) for name in CHOSEN if getattr(request, name) is None}
+def chosen_values(request: FinetuneSettings, settings: ScheduledSettings, *, max_length: int) -> dict[str, Any]:
+    """Return the values of `settings` that the program chose: the schedule's that are None in the request.
+
+    max_length: the default of the task; settings with that value count as chosen for the task.
+    """
+    chosen = {name: getattr(settings, name) for name in CHOSEN if getattr(request, name) is None}
+    return chosen | ({"max_length": max_length} if settings.max_length == max_length else {})
 
 
 def rate_for(backbone: BackboneConfig) -> float:

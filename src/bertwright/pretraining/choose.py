@@ -27,7 +27,7 @@ from bertwright.pretraining.settings import (
     resolve_settings,
 )
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
-from bertwright.training.hardware import resolve_numerics
+from bertwright.training.hardware import Numerics, resolve_numerics
 
 CANDIDATES: Final = ("tiny", "4x128", "mini", "medium", "base", "large")
 """Sizes to choose from, the smallest first."""
@@ -77,11 +77,11 @@ def plain_settings(
     init_from: str | None = None,
     resume: bool = False,
     ranks: Ranks = SINGLE_PROCESS,
-) -> PretrainSettings:
-    """Return the settings of a run without a recipe, and say which were chosen and why.
+) -> tuple[PretrainSettings, Numerics | None]:
+    """Return the settings of a run without a recipe, and the numerics by which they were chosen; say which and why.
 
     typed: settings that a person set, which stay. A run that is resumed keeps the settings of its run.json, but for
-    those that may change.
+    those that may change; nothing is measured then, and the numerics are None.
     Raises InputError for a corpus or a model that cannot be opened.
     """
     noted = _noted_settings(out) if resume else None
@@ -90,7 +90,7 @@ def plain_settings(
         if {"steps", "minutes"} & set(typed):
             left_out |= {"steps", "minutes"}
         kept = {name: value for name, value in noted.items() if name not in left_out}
-        return PretrainSettings.model_validate(merged(kept, typed))
+        return PretrainSettings.model_validate(merged(kept, typed)), None
     unadapted = resolve_settings(None, typed, from_model=init_from is not None)
     numerics = resolve_numerics(unadapted.precision, threads=unadapted.threads, device=unadapted.device)
     corpora = [Corpus.open(folder) for folder in corpus]
@@ -105,7 +105,7 @@ def plain_settings(
     settings, reason = ranks.broadcast([settings.model_dump(mode="json", exclude_unset=True), reason])
     if ranks.is_main:
         say(reason)
-    return PretrainSettings.model_validate(settings)
+    return PretrainSettings.model_validate(settings), numerics
 
 
 def choose_for_budget(

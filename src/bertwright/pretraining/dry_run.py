@@ -57,13 +57,13 @@ def plan_pretraining(
     out: Path,
     held_out: Path | None = None,
     init_from: str | None = None,
+    numerics: Numerics | None = None,
 ) -> dict[str, Any]:
     """Return the plan of `pretrain` with the same arguments, without a file. InputError where the run cannot fit."""
-    pretraining, numerics = prepare_pretraining(
-        settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, write_plans=False
-    )
-    apply_numerics(numerics)
-    memory, timings = advise_micro_tokens(pretraining, numerics, lambda: _measure(pretraining, numerics, out))
+    paths: Any = {"corpus": corpus, "out": out, "held_out": held_out, "init_from": init_from}
+    pretraining, measured = prepare_pretraining(settings, **paths, write_plans=False, numerics=numerics)
+    apply_numerics(measured)
+    memory, timings = advise_micro_tokens(pretraining, measured, lambda: _measure(pretraining, measured, out))
     steps = settings.steps or affordable_steps(pretraining, timings)
     phases = plan_phases(pretraining, timings, steps)
     evaluations = len(pretraining.plan(steps).evaluate_at)
@@ -80,8 +80,8 @@ def plan_pretraining(
         "system": settings.system,
         "size": pretraining.settings.size,
         "parameters": pretraining.num_parameters,
-        "precision": numerics.precision,
-        "threads": numerics.threads,
+        "precision": measured.precision,
+        "threads": measured.threads,
         "steps": steps,
         "rows": sum(phase.rows for phase in phases),
         "tokens": sum(phase.tokens for phase in phases),
@@ -92,7 +92,7 @@ def plan_pretraining(
         "evaluations": evaluations,
         "saves": saves,
         "disk": {**asdict(disk), "peak": disk.peak, "free": free_bytes(out)},
-        "memory": {**memory, "usable": usable_bytes(numerics.device)},
+        "memory": {**memory, "usable": usable_bytes(measured.device)},
         "warnings": list(plan_warnings(settings, pretraining, steps, phases)),
         "settings": settings.model_dump(mode="json"),
     }

@@ -34,19 +34,21 @@ def pretrain(
     init_from: str | None = None,
     resume: bool = False,
     allow_other_numerics: bool = False,
+    numerics: Numerics | None = None,
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
 ) -> Mapping[str, Any]:
     """Start or resume a pre-training run; return {"out", "steps", "stopped", "held_out", "model", …}.
 
     corpus: a corpus folder, or several with weights, in proportion to which the rows of a step are drawn.
+    numerics: those of this machine, where they were measured for the same settings; None measures them.
     ranks, sharding: the processes that train together, and how they divide the model. A run may resume with another
         number of processes.
     Raises InputError for bad settings, corpora of several tokenizers, and a run folder of another configuration.
     """
     # Everything that can refuse the input comes before the run folder, so that a refusal leaves nothing behind.
     pretraining, measured = prepare_pretraining(
-        settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, ranks=ranks
+        settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, numerics=numerics, ranks=ranks
     )
     _refuse_changed_corpora(pretraining)
     if not (out / "run.json").exists():
@@ -72,10 +74,10 @@ def pretrain(
                 "init_from": init_from,
             }
         )
-        numerics, steps = advise_micro_tokens(
+        resolved, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )
-        outcome = _train(pretraining, run, numerics, steps, sharding)
+        outcome = _train(pretraining, run, resolved, steps, sharding)
         return _finish(pretraining, run, outcome)
 
 

@@ -49,10 +49,12 @@ def prepare_pretraining(
     held_out: Path | None,
     init_from: str | None,
     write_plans: bool = True,
+    numerics: Numerics | None = None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> tuple["Pretraining", Numerics]:
     """Return the rows and the initialised model of a run, and the numerics of this machine.
 
+    numerics: those of this machine, where they were measured for the same settings; None measures them.
     write_plans: False where no file may be written; the plans of the epochs are then not kept beside the corpus.
     Raises InputError for bad input and for a model that does not fit, before the model is made.
     """
@@ -71,7 +73,8 @@ def prepare_pretraining(
     if saved and settings.start != "random":
         say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.source}")
     config = encoder_config(settings, data.tokenizer.vocab_size, saved, pad_id=data.tokenizer.pad_id)
-    numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
+    if numerics is None:
+        numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     tokenizer = data.folder / "tokenizer"
     refuse_unfit(settings, config, numerics=numerics, out=out, tokenizer=tokenizer, processes=ranks.world_size)
     model = build_model(settings, config, saved, data)

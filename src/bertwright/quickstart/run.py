@@ -36,6 +36,7 @@ from bertwright.tasks.fill_mask import fill_masks
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_paragraphs
 from bertwright.text.wordpiece import VOCABULARY, Tokenizer, train_wordpiece
+from bertwright.training.hardware import Numerics
 
 SEEDS = 5
 TRAIN_SENTENCES = 50
@@ -73,8 +74,8 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     _build(out)
     pretraining_minutes = minutes * PRETRAINING_FRACTION
     say(f"[3/5] pre-training a small BERT for {pretraining_minutes:.1f} minutes: masked LM and next sentence")
-    settings = _pretraining(pretraining_minutes, out)
-    pretrained = pretrain(settings, corpus=out / "corpus", out=out / "pretraining")
+    settings, numerics = _pretraining(pretraining_minutes, out)
+    pretrained = pretrain(settings, corpus=out / "corpus", out=out / "pretraining", numerics=numerics)
     pretrained = with_pages(pretrained, out / "pretraining")
     if pretrained["stopped"]:
         raise Stopped(f"stopped during pre-training; {_starts_again(out)}")
@@ -144,8 +145,8 @@ def _build(out: Path) -> None:
     build_corpus([out / "text.txt"], tokenizer=out / "tokenizer", out=out / "corpus", settings=settings)
 
 
-def _pretraining(minutes: float, out: Path) -> PretrainSettings:
-    """Return the settings that `bertwright pretrain --minutes M --held-out F` chooses for the corpus in `out`."""
+def _pretraining(minutes: float, out: Path) -> tuple[PretrainSettings, Numerics | None]:
+    """Return what `bertwright pretrain --minutes M --held-out F` chooses for the corpus in `out`; see `plain_settings`."""
     corpus = out / "corpus"
     typed = {
         "minutes": minutes,

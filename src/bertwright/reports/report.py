@@ -293,13 +293,19 @@ def _series(
 
 
 def _settings(run: Run) -> PageTable:
-    """Return all settings; those that differ from the defaults, or from the paper's, come first and are marked."""
+    """Return all settings; those that differ from the defaults, or from the paper's, come first and are marked.
+
+    Settings of a fine-tuning that the program chose come next, and are not marked.
+    """
     values, defaults = _flat(run.record["settings"]), _flat(_defaults(run.kind))
-    chosen = CHOSEN if run.kind == "finetune" else ()
+    if run.kind == "finetune":
+        defaults |= dict.fromkeys(CHOSEN, "chosen by the program")
+    chosen = [name for name in values if name in run.record.get("chosen", ())]
     differing = [name for name in values if name in defaults and values[name] != defaults[name] and name not in chosen]
-    rest = [name for name in values if name not in differing]
+    rest = [name for name in values if name not in differing and name not in chosen]
     origin = "the paper" if run.kind == "pretrain" else "the default"
     rows = [[_spaced(name), values[name], f"{origin}: {defaults[name]}"] for name in differing]
+    rows += [[_spaced(name), values[name], "chosen for the task, the rows and the model"] for name in chosen]
     rows += [
         [_spaced(name), values[name], "" if name in defaults else "not a setting of this version"] for name in rest
     ]

@@ -288,7 +288,10 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:
-    """Return a row for each run at or below `root`, by name; seeds belong to their run. A broken run has a row too."""
+    """Return a row for each run at or below `root`, by name; seeds belong to their run.
+
+    A broken run has a row too. A file run.json of another program makes no run.
+    """
     if not root.is_dir():
         raise InputError(f"{root}: expected a folder, found none")
     return [_row(root, folder) for folder in _run_folders(root)]
@@ -309,10 +312,22 @@ def _run_folders(root: Path) -> list[Path]:
     run_folders = []
     for path, folders, files in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if "run.json" in files:
+        if "run.json" in files and not _is_foreign(Path(path) / "run.json"):
             run_folders.append(Path(path))
             folders.clear()
     return sorted(run_folders)
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether another program wrote a file run.json: an object without any part of a run's configuration.
+
+    A file that cannot be read, or that is no object, is a broken run.
+    """
+    try:
+        record = read_json(path)
+    except (InputError, OSError, ValueError, RecursionError):
+        return False
+    return isinstance(record, Mapping) and not {"kind", "settings", "data"} & record.keys()
 
 
 def duration(seconds: float | None) -> str:

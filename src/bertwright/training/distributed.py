@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from bertwright.console import console, say
+from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.training.hardware import CPU, move_to_device, resolve_device, synchronize
 from bertwright.training.settings import Device
@@ -121,7 +121,6 @@ def init_distributed(device: Device = "cpu", *, sharding: str = "ddp") -> Iterat
             say(f"--sharding {sharding}: has no effect with one process; torchrun starts several")
         yield SINGLE_PROCESS
         return
-    console.quiet = rank > 0
     timeout = timedelta(seconds=_environment_number(TIMEOUT, 600))
     store, _, _ = next(rendezvous("env://", timeout=timeout))
     # torchrun keeps one store over its restarts; the prefix hides what the processes before the restart wrote.

@@ -118,13 +118,10 @@ def start_run(
     """
     if not ranks.is_main:
         return RunFolder(folder, ranks.broadcast(None), writes=False)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; --out names a folder")
+    refuse_used(folder, resume=resume)
     values = settings.model_dump(mode="json") if isinstance(settings, Settings) else dict(settings)
     configuration = {"kind": kind, "settings": values, "data": dict(data)}
     if (folder / "run.json").exists():
-        if not resume:
-            raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
         settings_class = type(settings) if isinstance(settings, Settings) else Settings
         run = _open_run(folder, configuration, settings_class, allow_other_numerics=allow_other_numerics)
     else:
@@ -133,9 +130,23 @@ def start_run(
     return run
 
 
-def _create_run(folder: Path, configuration: Mapping[str, Any]) -> RunFolder:
-    if folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
+def refuse_used(folder: Path, *, resume: bool, ranks: Ranks = SINGLE_PROCESS) -> None:
+    """Raise InputError where no run can start in `folder`, or with `resume` continue: to call before long work.
+
+    Rank zero checks for all ranks, since it makes the folder while others may still look.
+    """
+    if not ranks.is_main:
+        return
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file; --out names a folder")
+    if (folder / "run.json").exists():
+        if not resume:
+            raise InputError(f"{folder}: already holds a run; continue it with --resume or choose another --out")
+    elif folder.exists() and any(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
         raise InputError(f"{folder}: is not empty and holds no run; choose another --out")
+
+
+def _create_run(folder: Path, configuration: Mapping[str, Any]) -> RunFolder:
     folder.mkdir(parents=True, exist_ok=True)
     run = RunFolder(folder, configuration)
     run.note(versions=_versions())

@@ -8,8 +8,11 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.model.system import system_config
+from bertwright.pretraining import dry_run
 from bertwright.pretraining.choose import Budget, choose_for_budget
+from bertwright.pretraining.measure import Timings
 from bertwright.pretraining.settings import PLAIN, RECIPES, TUNED_DROPOUT, PretrainSettings
+from bertwright.training import hardware
 from tests.support.commands import run_json
 
 WIKI = 100_000_000
@@ -136,3 +139,29 @@ def test_the_command_says_what_it_chose_and_resumes_with_it(
     assert "settings: " not in said
     assert main([*start, *shape, "--resume", "--learning-rate", "0.5"]) == 2
     assert "learning_rate" in capsys.readouterr().err
+
+
+def test_the_machine_is_measured_once_and_not_for_a_folder_that_is_used(
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[Any] = []
+
+    def counted(*arguments: Any) -> dict[Any, float]:
+        measured.append(arguments)
+        return {"fp32": 1e11}
+
+    monkeypatch.setattr(hardware, "square_rates", counted)
+    monkeypatch.setattr(dry_run, "measure_timings", lambda *_, **__: Timings((0.5,), 0.0, 0.25))
+    start = f"pretrain --corpus {own_corpus} --out {tmp_path / 'run'} --steps 1 --precision fp32".split()
+    start += "--lengths 32 --batch-size 4 --threads 1".split()
+    for more in (["--plan"], [], ["--resume"]):
+        measured.clear()
+        assert main([*start, *more]) == 0
+        assert len(measured) == 1
+    capsys.readouterr()
+    measured.clear()
+    assert main(start) == 2
+    said = capsys.readouterr().err
+    assert "already holds a run; continue it with --resume or choose another --out" in said
+    assert "settings: " not in said
+    assert not measured

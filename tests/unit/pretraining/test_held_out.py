@@ -28,6 +28,18 @@ def test_few_documents_get_the_next_larger_fraction(own_corpus: Path, capsys: py
     assert held_out_fraction([own_corpus], fraction) == fraction
 
 
+def test_one_of_several_processes_names_the_larger_fraction(
+    own_corpus: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    fractions = []
+    for rank, printed in (("0", True), ("1", False)):
+        monkeypatch.setenv("RANK", rank)
+        fractions.append(held_out_fraction([own_corpus], 0.001))
+        assert ("--held-out 0.001 keeps fewer" in capsys.readouterr().err) == printed
+    assert fractions[0] == fractions[1]
+
+
 def test_one_document_is_refused_with_what_separates_documents(own_corpus: Path, tmp_path: Path) -> None:
     corpus = corpus_of(["One text. It has two sentences."], tmp_path, own_corpus / "tokenizer")
     with pytest.raises(InputError, match="has 1; blank lines separate the documents"):

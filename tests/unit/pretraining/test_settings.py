@@ -17,8 +17,8 @@ from tests.support.commands import CaughtSettings
 def settings_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Options → the settings with which the command would run; without a recipe, before they are adapted."""
 
-    def not_adapted(typed: dict[str, Any], init_from: str | None, **_: object) -> PretrainSettings:
-        return resolve_settings(None, typed, from_model=init_from is not None)
+    def not_adapted(typed: dict[str, Any], init_from: str | None, **_: object) -> tuple[PretrainSettings, None]:
+        return resolve_settings(None, typed, from_model=init_from is not None), None
 
     def catch(settings: PretrainSettings, **_: object) -> None:
         raise CaughtSettings(settings)

@@ -135,6 +135,27 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
         write_report(run.folder, pre.folder, corpus=None)
 
 
+def marked_settings(page: Path) -> dict[str, bool]:
+    """Settings of a page, and whether each is marked."""
+    table = page.read_text("utf-8").partition("Settings")[2]
+    rows = re.findall(r'<tr( class="marked")?>\s*<t[hd][^>]*>([^<]+)<', table)
+    return {name: bool(mark) for mark, name in rows}
+
+
+def test_settings_that_the_program_chose_are_not_marked(tmp_path: Path) -> None:
+    settings = FinetuneSettings(epochs=7, batch_size=8, learning_rate=5e-4, warmup=0.1, max_length=384)
+    data = {"task": {"name": "squad1"}, "train": "d1"}
+    run = start_run(tmp_path / "t", kind="finetune", settings=settings, data=data, resume=False)
+    run.note(chosen={"batch_size": 8, "learning_rate": 5e-4, "warmup": 0.1, "max_length": 384})
+    page = write_report(run.folder, corpus=None)
+    marks = marked_settings(page)
+    assert [name for name, is_marked in marks.items() if is_marked] == ["epochs"]
+    assert list(marks)[:5] == ["epochs", "batch size", "learning rate", "warmup", "max length"]
+    shown = page_text(page)
+    assert "epochs 7 the default: chosen by the program" in shown
+    assert shown.count("chosen for the task, the rows and the model") == 4
+
+
 def test_what_cannot_be_written_is_reported_and_ends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

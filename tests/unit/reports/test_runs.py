@@ -18,6 +18,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.runs import list_runs, read_run, runs_table
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import LOCK, is_locked, say_finished, session
+from tests.golden.renew import GOLDEN
 
 SETTINGS = {"size": "tiny", "phases": [{"length": 32, "share": 0.5}, {"length": 128, "share": 0.5}]}
 
@@ -178,6 +179,16 @@ def test_broken_runs_are_listed_beside_the_others(tmp_path: Path, write: Callabl
     table = runs_table(rows)
     assert "10 / 100" in table
     assert "mlm_loss 4.500" in table
+
+
+def test_the_run_json_of_another_program_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["runs", str(GOLDEN.parent)]) == 0
+    assert "no run lies here" in capsys.readouterr().out
+    started_run(tmp_path / "a" / "below").note(finished=True, result={})
+    (tmp_path / "a" / "run.json").write_text('{"scripts": ["build"]}')
+    assert [(row["name"], row["state"]) for row in list_runs(tmp_path)] == [("a/below", "finished")]
+    (tmp_path / "a" / "run.json").write_text('{"settings": {}, "data": {}}')  # a record that lost its kind
+    assert [(row["name"], row["state"]) for row in list_runs(tmp_path)] == [("a", "broken")]
 
 
 def test_a_broken_run_is_a_failure_of_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
@@ -101,6 +101,21 @@ def _flat(result: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{key}.{name}", inner) for name, inner in _flat(value))
         else:
             yield key, value
+
+
+def table_lines(rows: Sequence[Sequence[str]], *, left: int = 0) -> list[str]:
+    """Return rows of cells as lines. Each column is as wide as its widest cell, with three blanks between two columns.
+
+    left: number of first columns whose cells stand at the left; those of the others stand at the right.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "   ".join(
+            cell.ljust(width) if number < left else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def clock(seconds: float) -> str:

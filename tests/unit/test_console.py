@@ -159,3 +159,7 @@ def test_one_of_several_processes_prints(
     with Status() as status:
         status.update("progress")
     assert capsys.readouterr().err == ("a message\nprogress\n" if prints else "")
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert console.table_lines([("a", "12,345", ""), ("bcd", "6", "x")], left=1) == ["a     12,345", "bcd        6   x"]

@@ -8,6 +8,7 @@ from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import DeviceOption, Repeatable
+from bertwright.console import table_lines
 from bertwright.errors import InputError
 
 
@@ -54,7 +55,8 @@ def paper_command(
     experiments = find("bertwright.experiments.tables", Experiment)
     if name is None:
         rows = [{"name": each.name, "title": each.title, "question": each.question} for each in experiments.values()]
-        return {"experiments": rows, "text": "\n".join(f"  {row['name']:16}{row['question']}" for row in rows)}
+        lines = table_lines([(row["name"], row["question"]) for row in rows], left=2)
+        return {"experiments": rows, "text": "\n".join(f"  {line}" for line in lines)}
     if name not in experiments:
         raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
     for option, count in (("--seeds", seeds), ("--pretraining-seeds", pretraining_seeds)):

@@ -79,9 +79,12 @@ def pretrain_command(
     source: Any = {"corpus": corpora, "out": out, "init_from": init_from}
     data = {**source, "held_out": folder}
     from bertwright.pretraining.choose import plain_settings
+    from bertwright.pretraining.init_from import refuse_other_model
 
-    def chosen(**more: Any) -> tuple[PretrainSettings, "Numerics | None"]:
-        return (unadapted, None) if recipe else plain_settings(settings, **source, **more)
+    def chosen(*, resume: bool, **more: Any) -> tuple[PretrainSettings, "Numerics | None"]:
+        if resume:
+            refuse_other_model(out, init_from)
+        return (unadapted, None) if recipe else plain_settings(settings, **source, resume=resume, **more)
 
     if plan:
         from bertwright.pretraining.dry_run import plan_pretraining

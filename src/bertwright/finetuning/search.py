@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bertwright.console import say
+from bertwright.console import say, table_lines
 from bertwright.errors import InputError, Stopped
 from bertwright.files import read_json, write_json
 from bertwright.finetuning.run import tune
@@ -124,12 +124,12 @@ def _rows(
 def grid_table(result: Mapping[str, Any]) -> str:
     """Return the metrics as lines, best first, with a note on the bias of the best one."""
     names = list(result["rows"][0]["settings"])
-    head = "".join(f"{name.replace('_', ' '):>16}" for name in names)
-    lines = [f"{head}   {result['metric']} on dev"]
+    table = [[*(name.replace("_", " ") for name in names), f"{result['metric']} on dev", ""]]
     for row in result["rows"]:
-        values = "".join(f"{_written(row['settings'][name]):>16}" for name in names)
-        note = f"   {len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
-        lines.append(f"{values}   {row['mean']:.4f} ± {row['sd']:.4f}{note}")
+        note = f"{len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
+        values = [_written(row["settings"][name]) for name in names]
+        table.append([*values, f"{row['mean']:.4f} ± {row['sd']:.4f}", note])
+    lines = table_lines(table)
     lines.append("The first was chosen on dev, so its metric there is better than on other data.")
     lines += baseline_lines(result["rows"][0])
     return "\n".join([*lines, f"its model: {result['model']}"])

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bertwright.console import table_lines
 from bertwright.corpus.checks import TOKENS_PER_PIECE
 from bertwright.model.system import NAMES
 from bertwright.pretraining.measure import (
@@ -219,17 +220,7 @@ def _plan_text(plan: Mapping[str, Any]) -> str:
         f"{NAMES[plan['system']]} {plan['size']}: {plan['parameters']:,} parameters, {plan['precision']}, "
         f"threads: {plan['threads']}",
         "",
-        "   length       steps          rows            tokens    corpus rows    each seen       a step           time",
-    ]
-    for phase in plan["phases"]:
-        lines.append(
-            f"  {phase['length']:7}{phase['steps']:12,}{phase['rows']:14,}{phase['tokens']:18,}"
-            f"{phase['corpus_rows']:15,}{phase['epochs']:8,.2f} times{phase['step_seconds']:11,.2f} s"
-            f"{_time_text(phase['steps'] * phase['step_seconds']):>15}"
-        )
-    lines += [
-        f"  total  {plan['steps']:12,}{plan['rows']:14,}{plan['tokens']:18,}{'':15}{plan['epochs']:8,.2f} times"
-        f"{'':13}{_time_text(seconds['training']):>15}",
+        *(f"  {line}" for line in table_lines(list(_phase_rows(plan)), left=1)),
         "",
         f"  time     {_time_text(3600 * plan['hours'])}, with {_time_text(seconds['evaluations'])} for "
         f"{plan['evaluations']} evaluations and {_time_text(seconds['checkpoints'])} for {plan['saves']:,} checkpoints",
@@ -244,6 +235,22 @@ def _plan_text(plan: Mapping[str, Any]) -> str:
         *(f"  warning: {warning}" for warning in plan["warnings"]),
     ]
     return "\n".join(lines).rstrip()
+
+
+def _phase_rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the table of phases: its head, a row for each phase, and the totals."""
+    yield "length", "steps", "rows", "tokens", "corpus rows", "each seen", "a step", "time"
+    totals = {**plan, "length": "total", "seconds": plan["seconds"]["training"]}
+    phases = [{**phase, "seconds": phase["steps"] * phase["step_seconds"]} for phase in plan["phases"]]
+    for part in (*phases, totals):
+        yield (
+            str(part["length"]),
+            *(f"{part[name]:,}" for name in ("steps", "rows", "tokens")),
+            f"{part['corpus_rows']:,}" if "corpus_rows" in part else "",
+            f"{part['epochs']:,.2f} times",
+            f"{part['step_seconds']:,.2f} s" if "step_seconds" in part else "",
+            _time_text(part["seconds"]),
+        )
 
 
 def _available_text(usable: int | None) -> str:

@@ -6,6 +6,7 @@ output bias of a new piece are then the mean of those of its old pieces.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,9 +14,10 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.files import read_json
 from bertwright.model.config import SIZES, BackboneConfig, EncoderConfig, SingleBackboneConfig, written_size
 from bertwright.model.families.elmo import LSTMConfig
-from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.folder import SavedModel, load_weights, open_model, weights_digest
 from bertwright.model.system import NAMES, system_config, system_of
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import SystemModel
@@ -39,6 +41,34 @@ def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> Pretrai
     is_set = settings.model_fields_set
     update = {name: value for name, value in adopted.items() if value is not None and name not in is_set}
     return settings.model_copy(update=update)
+
+
+def refuse_other_model(run: Path, source: str | None) -> None:
+    """Raise InputError where the pre-training in the folder `run` did not start from the model `source`.
+
+    source: value of --init-from; None for random weights. A resumed run keeps the settings of its run.json, also those
+    of the shape of its model, so this comes before they are compared with another model's.
+    """
+    path = run / "run.json"
+    record = read_json(path) if path.exists() else None
+    data = record.get("data") if isinstance(record, dict) else None
+    if not isinstance(data, dict) or "init_from" not in data:
+        return
+    recorded, places = data["init_from"], record.get("places")
+    model = places.get("init_from") if isinstance(places, dict) else None
+    if source is None:
+        if recorded is not None:
+            raise InputError(f"{run}: was started with --init-from {model or 'MODEL'}; give it with --resume, too")
+    elif recorded is None:
+        raise InputError(
+            f"--init-from {source}: {run} was started without a model; leave --init-from out to continue it, or choose "
+            "another --out"
+        )
+    elif recorded != f"sha256:{weights_digest(open_model(source))}":
+        raise InputError(
+            f"--init-from {source}: {run} was started from other weights, of {model or 'another model'}; name that model "
+            "to continue it, or choose another --out"
+        )
 
 
 def size_name(config: BackboneConfig) -> str:

@@ -14,7 +14,7 @@ from bertwright import locks
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning import search as module
 from bertwright.finetuning.run import _Best, finetune, tune
-from bertwright.finetuning.search import parse_grid, search
+from bertwright.finetuning.search import grid_table, parse_grid, search
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
@@ -255,3 +255,11 @@ class ExactWeights(dict[str, torch.Tensor]):
         return isinstance(other, dict) and set(self) == set(other) and all(torch.equal(self[k], other[k]) for k in self)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def test_columns_of_long_names_stand_apart() -> None:
+    settings = {"activation_checkpointing": True, "head_learning_rate": 0.00123456}
+    row = {"settings": settings, "metric": "f1", "mean": 0.5, "sd": 0.25, "scores": [0.25, 0.75], "collapsed": [1]}
+    head, line, *_ = grid_table({"rows": [row], "metric": "f1", "model": "m"}).splitlines()
+    assert re.split(" {2,}", head.strip()) == ["activation checkpointing", "head learning rate", "f1 on dev"]
+    assert re.split(" {2,}", line.strip()) == ["1", "0.00123456", "0.5000 ± 0.2500", "1 of 2 seeds collapsed"]

@@ -1,6 +1,7 @@
 """The plan of a run against numbers computed by hand, real files, and the run itself."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,6 +158,22 @@ def test_epochs_count_the_rows_of_the_walk(own_corpus: Path, tmp_path: Path) -> 
         assert phase["corpus_rows"] == len(walked)
         assert phase["epochs"] == pytest.approx(rows / len(walked))
     assert "\n  total " in report["text"]
+
+
+def test_columns_of_a_long_plan_stand_apart(
+    own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run, "measure_timings", lambda *_, **__: TIMINGS)
+    monkeypatch.setattr(dry_run, "refuse_disk", lambda *_: None)
+    report = plan_pretraining(short_settings(steps=None, minutes=1e6), corpus=own_corpus, out=tmp_path / "run")
+    lines = report["text"].splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  length "))
+    table = [re.split(" {2,}", line.strip()) for line in lines[first : first + 4]]
+    assert [len(cells) for cells in table] == [8, 8, 8, 6]  # the totals have no row length and no time of a step
+    for cells, phase in zip(table[1:], report["phases"], strict=False):
+        assert cells[1:5] == [f"{phase[name]:,}" for name in ("steps", "rows", "tokens", "corpus_rows")]
+        assert cells[5] == f"{phase['epochs']:,.2f} times"
+    assert len({len(line) for line in lines[first : first + 4]}) == 1
 
 
 def test_the_run_does_the_planned_steps(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bertwright.cli import main
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
@@ -260,6 +262,35 @@ def test_the_initial_model_is_identified_by_its_weights(begun: Callable[..., dic
     begun("run", init_from=str(tmp_path / "moved"), resume=True)
     with pytest.raises(InputError, match=r"another configuration: data.init_from is 'sha256:"):
         begun("run", init_from=str(tmp_path / "from2"), resume=True)
+
+
+def test_a_resumed_run_names_only_the_option_that_was_typed(
+    opened_corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The settings of the run, which are of another shape than the model, were not typed."""
+
+    def refusal(name: str, *more: str) -> str:
+        start = f"pretrain --corpus {opened_corpus.folder} --out {tmp_path / name} --steps 1 --threads 1 --precision fp32"
+        shape = [] if "--resume" in more else "--lengths 16 --batch-size 2".split()
+        capsys.readouterr()
+        status = main([*start.split(), *shape, *more])
+        said = capsys.readouterr().err
+        assert status == (2 if "--resume" in more else 0), said
+        return said
+
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    refusal("first", "--size", "2x64")
+    refusal("second", "--size", "1x64")
+    for more in ([], ["--recipe", "paper-base"], ["--plan"]):
+        said = refusal("second", "--resume", "--init-from", first, *more)
+        assert f"--init-from {first}: {second} was started without a model; leave --init-from out" in said
+        assert not re.search("--(size|start|activation|lengths)", said)
+    refusal("third", "--init-from", first)
+    said = refusal("third", "--resume", "--init-from", second)
+    assert f"--init-from {second}: {tmp_path / 'third'} was started from other weights, of {first};" in said
+    assert "--size" not in said
+    said = refusal("third", "--resume")
+    assert f"{tmp_path / 'third'}: was started with --init-from {first}; give it with --resume, too" in said
 
 
 def test_a_refused_process_leaves_the_record_of_the_other(begun: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

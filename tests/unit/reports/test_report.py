@@ -137,7 +137,7 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
 
 def marked_settings(page: Path) -> dict[str, bool]:
     """Settings of a page, and whether each is marked."""
-    table = page.read_text("utf-8").partition("Settings")[2]
+    table = page.read_text("utf-8").partition("<h2>Settings</h2>")[2]
     rows = re.findall(r'<tr( class="marked")?>\s*<t[hd][^>]*>([^<]+)<', table)
     return {name: bool(mark) for mark, name in rows}
 

@@ -7,6 +7,7 @@ Tokens are read once, a record batch at a time. Memory holds a few bytes per sen
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -133,6 +134,15 @@ class Trouble:
     advice: str
 
 
+ONE_DOCUMENT: Final = Trouble(
+    "documents",
+    "expected at least two documents, because the random second sentence of next-sentence prediction comes from "
+    "another document; found one",
+    "put blank lines between documents, use one file for each, or train with --second-sentence none",
+)
+"""Problem of a corpus with one document besides duplicates, which `pretrain` refuses for next-sentence prediction."""
+
+
 def inspect_corpus(folder: str | Path) -> CorpusReport:
     """Read a corpus once and return a report. Raises InputError where it cannot be opened."""
     corpus = Corpus.open(folder)
@@ -169,12 +179,7 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
 def find_troubles(report: CorpusReport) -> Iterator[Trouble]:
     """Yield the problems for pre-training that the statistics of a report show."""
     if report.documents - report.duplicates == 1:
-        yield Trouble(
-            "documents",
-            "the corpus is one document: without document boundaries, the random second sentence of next-sentence "
-            "prediction comes from the same text",
-            "put blank lines between documents, or use one file for each",
-        )
+        yield ONE_DOCUMENT
     if report.single_sentence_share > SINGLE_SENTENCE_LIMIT:
         yield Trouble(
             "single sentences",

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from bertwright.console import say
+from bertwright.corpus.checks import ONE_DOCUMENT
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.objectives.batches import AnyBatch, ShuffledRows, TokenBatch, refuse_outside
@@ -219,10 +220,8 @@ def _check_size(corpus: Corpus, num_documents: int, settings: ExampleSettings, p
         text = "two sentences" if settings.second_sentence == "order" else "text"
         raise InputError(f"{where}: expected at least one document with {text}, found none{hint}")
     if num_documents == 1 and settings.second_sentence == "next":
-        raise InputError(
-            f"{where}: expected at least two documents, because a random B comes from another document; found one. "
-            f"Use --second-sentence none to train on it; validation rows are always pairs{hint}"
-        )
+        pairs = "; validation rows always have next sentences"
+        raise InputError(f"{where}: {ONE_DOCUMENT.text}; {ONE_DOCUMENT.advice}{pairs}{hint}")
 
 
 def _where(corpus: Corpus, part: Part) -> str:

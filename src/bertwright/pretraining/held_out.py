@@ -7,7 +7,7 @@ from typing import Final
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.objectives.dataset import held_out_split
+from bertwright.objectives.dataset import used_documents
 
 LARGER_FRACTIONS: Final = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5)
 """Fractions that are tried where the wanted one keeps too few documents."""
@@ -18,20 +18,24 @@ FEWEST: Final = 2
 def held_out_fraction(folders: Iterable[Path], wanted: float) -> float:
     """Return the wanted fraction, or the first larger one that keeps two documents of each corpus on either side.
 
+    Documents that equal an earlier one do not count, since they are not used.
+
     Says so where it is not the wanted one. Raises InputError for a corpus with too few documents.
     """
-    first = [Corpus.open(folder).document_first() for folder in folders]
+    corpora = [Corpus.open(folder) for folder in folders]
     for fraction in (wanted, *(larger for larger in LARGER_FRACTIONS if larger > wanted)):
         parts = [
-            held_out_split(documents, part=part, held_out_share=fraction).size
-            for documents in first
+            used_documents(corpus, part=part, held_out_share=fraction).size
+            for corpus in corpora
             for part in ("held_out", "train")
         ]
         if min(parts) >= FEWEST:
             if fraction != wanted:
                 say(f"--held-out {wanted:g} keeps fewer than {FEWEST} documents; {fraction:g} is used")
             return fraction
-    sizes = ", ".join(f"{folder} has {documents.size - 1}" for folder, documents in zip(folders, first, strict=True))
+    sizes = ", ".join(
+        f"{corpus.folder} has {used_documents(corpus, part='all', held_out_share=0.0).size}" for corpus in corpora
+    )
     raise InputError(
         f"--held-out {wanted:g}: validation and training need {FEWEST} documents each, and {sizes}; blank lines "
         "separate the documents of a text, or name a corpus of other text with --held-out FOLDER"

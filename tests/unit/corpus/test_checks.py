@@ -21,7 +21,7 @@ Document = list[list[int]]
 TOKENIZER = Tokenizer([*SPECIAL, *"abcdefghij"], Rules(cased=False, strip_accents=False))
 UNKNOWN = TOKENIZER.unk_id
 WARNINGS = {
-    "one document": "the corpus is one document",
+    "one document": "expected at least two documents",
     "one sentence": "are one sentence",
     "unknown": r"tokens are [UNK]",
     "repeated": "copies of earlier ones",

@@ -46,6 +46,27 @@ def test_one_document_is_refused_with_what_separates_documents(own_corpus: Path,
         held_out_fraction([corpus], 0.01)
 
 
+def test_documents_that_equal_an_earlier_one_do_not_count(own_corpus: Path, tmp_path: Path) -> None:
+    corpus = corpus_of(["One text. It has two sentences."] * 20, tmp_path, own_corpus / "tokenizer")
+    with pytest.raises(InputError, match="--held-out 0.1: .* need 2 documents each, and .* has 1;"):
+        held_out_fraction([corpus], 0.1)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_inspect_and_pretrain_say_the_same_about_one_document(
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], copies: int
+) -> None:
+    corpus = corpus_of(["One text. It has two sentences."] * copies, tmp_path, own_corpus / "tokenizer")
+    assert main(["corpus", "inspect", str(corpus)]) == 0
+    (warning,) = (line for line in capsys.readouterr().out.splitlines() if "two documents" in line)
+    start = f"pretrain --corpus {corpus} --out {tmp_path / 'run'} --steps 1 --lengths 16 --batch-size 2".split()
+    start += ["--threads", "1"]
+    for more in ([], ["--plan"]):
+        assert main([*start, *more]) == 2
+        assert f"{corpus}: {warning.removeprefix('  warning: ')}" in capsys.readouterr().err
+    assert main([*start, "--second-sentence", "none"]) == 0
+
+
 def test_the_command_trains_with_a_fraction_that_fits(own_corpus: Path, tmp_path: Path) -> None:
     start = f"pretrain --corpus {own_corpus} --out {tmp_path / 'run'} --steps 1 --lengths 32 --batch-size 4"
     assert main([*start.split(), "--held-out", "0.001", "--threads", "1"]) == 0

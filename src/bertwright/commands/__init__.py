@@ -63,15 +63,12 @@ def load_command(name: str, arguments: Sequence[str] = ()) -> Callable[..., Comm
 
 
 def _with_tasks(text: str) -> str:
-    """Return a help text with the names of the registered tasks in place of {tasks} and {table tasks}."""
-    if "tasks}" not in text:
+    """Return a help text with the names of the registered tasks in place of {tasks}."""
+    if "{tasks}" not in text:
         return text
-    from bertwright.tasks.classification.spec import ClassificationTask
-    from bertwright.tasks.spec import TaskSpec, listed_tasks
+    from bertwright.tasks.spec import listed_tasks
 
-    for mark, kind in (("{tasks}", TaskSpec), ("{table tasks}", ClassificationTask)):
-        text = text.replace(mark, listed_tasks(kind)) if mark in text else text
-    return text
+    return text.replace("{tasks}", listed_tasks())
 
 
 @cache

@@ -96,19 +96,16 @@ def _with_table_options(
     spec: "TaskSpec", *, text: tuple[str, ...], label: str | None, class_weights: Any, long: Any
 ) -> "TaskSpec":
     """Return the task with the columns of its table and its options; InputError where the task has none of them."""
-    from bertwright.tasks.classification.spec import ClassificationTask, with_columns, with_options
-    from bertwright.tasks.tagging.spec import TaggingTask, with_tag_columns
+    from bertwright.tasks.classification.spec import ClassificationTask, with_options
+    from bertwright.tasks.kinds import with_named_columns
 
+    spec = with_named_columns(spec, text=text, label=label)
     if isinstance(spec, ClassificationTask):
-        return with_options(with_columns(spec, text=text, label=label), class_weights=class_weights, long=long)
+        return with_options(spec, class_weights=class_weights, long=long)
     if (class_weights, long) != ("none", "truncate"):
         raise InputError(
             f"--class-weights and --long: expected a task of sentences or pairs, got {spec.name}; leave them out"
         )
-    if isinstance(spec, TaggingTask):
-        return with_tag_columns(spec, text=text, label=label)
-    if text or label:
-        raise InputError(f"--text-column and --label-column: expected a task with a table, got {spec.name}")
     return spec
 
 

@@ -66,8 +66,9 @@ def doctor_command(
     Args:
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer or --corpus).
         corpus: Corpus folder.
-        data: Labelled table, or folder with train and dev files.
-        task: Task of --data: {table tasks} (default: the task of the model, else classify).
+        data: Labelled table, or folder with train and dev files. Of tasks with other files the doctor reads them and
+            computes the baselines.
+        task: Task of --data: {tasks} (default: the task of the model, else classify).
         max_length: Tokens per example (default: the model's own, or 128).
         quick: Skip the checks that compute: speed of matrix products, compiling, predictions of the model, baselines,
             training on one batch, and all but the first tokens of the corpus.

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from bertwright.doctor.corpus import capitals_finding, unknown_finding
 from bertwright.doctor.findings import Finding, Level, name_list, refused
 from bertwright.errors import InputError
-from bertwright.finetuning.baselines import text_baselines
+from bertwright.finetuning.run_baselines import task_baselines
 from bertwright.model.folder import SavedModel
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.examples import TextExamples, dev_files, read_examples, read_training, train_file
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.split import split_dev, text_key
-from bertwright.tasks.spec import alike_labels
+from bertwright.tasks.spec import TaskSpec, alike_labels
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 _MAJORITY: Final = 0.8
@@ -34,6 +34,8 @@ _MANY_LEAKS: Final = 0.05
 _MANY_CUT: Final = 0.1
 _SAMPLE: Final = 20_000
 """Number of first rows that are tokenised to measure lengths and unknown pieces."""
+TENTH: Final = "a tenth of train"
+"""Name of the validation rows where there is no dev file."""
 _finding = partial(Finding, "data")
 
 
@@ -75,8 +77,8 @@ def check_data(task: ClassificationTask, path: Path) -> tuple[Data | None, list[
     return data, [*findings, *left_out, *label_findings(data), *text_findings(data)]
 
 
-def bad_rows(part: TextExamples) -> Finding:
-    """Return the numbers of the rows of a table that `--on-error skip` left out."""
+def bad_rows(part: Any) -> Finding:
+    """Return the numbers of the rows of a file that `--on-error skip` left out."""
     by_reason = ", ".join(f"{count:,} {reason}" for reason, count in part.left_out.items())
     advice = "correct these rows, or give finetune and evaluate --on-error skip too"
     return _finding("bad rows", "warning", dict(part.left_out), f"{part.source}: left out: {by_reason}", advice)
@@ -238,18 +240,24 @@ def leak(train: TextExamples, rows: Mapping[str, Sequence[int]], *, name: str, d
     return Finding("data", f"{name}, leak", level, len(leaked), text, advice)
 
 
-def baseline_finding(data: Data) -> Finding:
-    """Return the metrics of the commonest answer and of a bag of words on dev, or on a tenth of train without dev."""
+def table_baselines(data: Data) -> Finding:
+    """Return the metrics of the baselines on the first dev table, or on a tenth of train without dev."""
+    name = next(iter(data.dev), TENTH)
     try:
-        train, measured = (data.train, next(iter(data.dev.values()))) if data.dev else split_dev(data.train)
-        baselines = text_baselines(data.task, train, measured)
+        train, measured = (data.train, data.dev[name]) if data.dev else split_dev(data.train)
+        return baseline_finding(data.task, train, measured, name=name)
     except InputError as error:
         advice = "install the extra, or give more rows; finetune prints the baselines of its own validation rows"
         return _finding("baselines", "note", None, str(error), advice)
-    values = [f"{name} {next(iter(metrics.values())):.4f}" for name, metrics in baselines.metrics.items()]
-    text = f"{data.task.primary_metric} on {next(iter(data.dev), 'a tenth of train')}: {', '.join(values)}"
-    text = "; ".join([text, *baselines.notes])
-    if len(baselines.metrics) > 1:
+
+
+def baseline_finding(task: TaskSpec, train: Any, validation: Any, *, name: str) -> Finding:
+    """Return the metrics of the baselines that `finetune` prints; name: that of the validation rows."""
+    baselines = task_baselines(task, train, validation)
+    first = [next(iter(metrics.items())) for metrics in baselines.metrics.values()]
+    values = [f"{baseline} {value:.4f}" for baseline, (_, value) in zip(baselines.metrics, first, strict=True)]
+    text = "; ".join([f"{first[0][0]} on {name}: {', '.join(values)}", *baselines.notes])
+    if len(baselines.metrics) > 1 or not baselines.notes:
         return _finding("baselines", "ok", baselines.metrics, text)
     return _finding("baselines", "note", baselines.metrics, text, "install the extra to see the bag of words")
 

@@ -9,24 +9,24 @@ from typing import Any, Final
 from bertwright.console import Status
 from bertwright.corpus.shards import Corpus
 from bertwright.doctor.corpus import check_corpus, sample_sentences
-from bertwright.doctor.data import Data, baseline_finding, check_data, fit_findings, labels_of_model
+from bertwright.doctor.data import Data, check_data, fit_findings, labels_of_model, table_baselines
 from bertwright.doctor.findings import Finding, command_result, refused
 from bertwright.doctor.machine import machine_findings, software_findings
 from bertwright.doctor.model import OpenedModel, check_model
+from bertwright.doctor.task_files import check_task_files
 from bertwright.doctor.training import classifier_findings, masked_lm_finding, pretraining_findings
 from bertwright.errors import InputError, RunFailed
 from bertwright.model.config import attends_both_ways, encoder_shape, size_config
 from bertwright.model.folder import SavedModel
 from bertwright.tables.bad_rows import BadRowPolicy
 from bertwright.tables.files import InputFormat
-from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns
-from bertwright.tasks.kinds import task_of
+from bertwright.tasks.classification.spec import ClassificationTask, get_task
+from bertwright.tasks.kinds import task_of, with_named_columns
 from bertwright.tasks.spec import TaskSpec, get_spec, with_reading
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.wordpiece import Tokenizer
 
-_ONLY_TABLES: Final = "the doctor checks tables of sentences and pairs; finetune checks other files as it reads them"
 _ANY: Final = "classify"
 """Task of a table for which neither --task nor the model names one."""
 _SIZE: Final = "tiny"
@@ -73,9 +73,7 @@ def examine(request: Request) -> dict[str, Any]:
 
 
 def _refuse_contradictions(request: Request) -> None:
-    if request.task is not None and not isinstance(get_spec(request.task), ClassificationTask):
-        raise InputError(f"--task {request.task}: {_ONLY_TABLES}; leave --data out, or name the task of a table")
-    with_columns(get_task(request.task or _ANY), text=request.text, label=request.label)
+    with_named_columns(get_spec(request.task or _ANY), text=request.text, label=request.label)
     describes_data = request.text or request.label or request.input_format != "auto" or request.on_error != "stop"
     if request.data is None and (describes_data or request.task is not None):
         raise InputError(
@@ -145,13 +143,12 @@ class Examination:
         return [masked_lm_finding(model, tokenizer, sentences or None)]
 
     def read_data(self) -> list[Finding]:
-        """Read and check the table, and compare it with the model."""
+        """Read and check the table, and compare it with the model; of other files, read them and compute baselines."""
         assert self.request.data
-        if other := self.other_task():
-            text = f"{self.request.data}: not checked, because the model was fine-tuned for {other}: {_ONLY_TABLES}"
-            advice = "nothing; to train it further on a table, name the columns (--text-column) or the --task"
-            return [Finding("data", "reads", "note", other, text, advice)]
-        self.data, findings = check_data(self.task(), self.request.data)
+        task = self.task()
+        if not isinstance(task, ClassificationTask):
+            return check_task_files(task, self.request.data, quick=self.request.quick)
+        self.data, findings = check_data(task, self.request.data)
         saved = self.opened.saved
         try:
             tokenizer = self.tokenizer()
@@ -162,7 +159,7 @@ class Examination:
             findings += labels_of_model(saved, self.data.task)
             findings += self.too_long(saved)
         if self.data and not self.request.quick:
-            findings.append(baseline_finding(self.data))
+            findings.append(table_baselines(self.data))
         if self.data and tokenizer:
             findings += fit_findings(self.data, tokenizer, max_length=self.max_length())
         return findings
@@ -195,7 +192,8 @@ class Examination:
         saved, tokenizer = self.opened.saved, self.opened.tokenizer
         findings: list[Finding] = []
         fits = saved and tokenizer and tokenizer.vocab_size <= saved.config.vocab_size
-        if self.request.model and self.request.data and not (self.data and fits) and not self.other_task():
+        is_table = self.request.data and isinstance(self.task(), ClassificationTask)
+        if self.request.model and is_table and not (self.data and fits):
             text = "not tried: model and data must open, and the tokenizer must fit the model"
             findings.append(Finding("training", "one batch", "note", None, text, "correct the errors above first"))
         try:
@@ -223,11 +221,17 @@ class Examination:
             return [Finding("training", "begins", "note", saved.source, text, "nothing: pretrain trains it")]
         return pretraining_findings(encoder_shape(saved.config, saved.source), corpus)
 
-    def task(self) -> ClassificationTask:
-        """Return the task of the table: the named task and columns, the rest from the model's own task."""
+    def task(self) -> TaskSpec:
+        """Return the task of the data: the named task and columns, the rest from the model's own task.
+
+        A model of another kind of task brings its task, unless columns of a table are named.
+        """
         request, task = self.request, self.model_task()
+        names_task = request.task or request.text or request.label
+        if task and not names_task and not isinstance(task, ClassificationTask):
+            return self.as_requested(task)
         if not isinstance(task, ClassificationTask) or request.task not in (None, task.name):
-            return self.as_requested(get_task(request.task or _ANY))
+            return self.as_requested(get_spec(request.task or _ANY))
         with suppress(InputError):  # the task may be defined in a module that is absent; the data bring the labels then
             named = get_task(task.name)
             task = (
@@ -235,17 +239,11 @@ class Examination:
             )
         return self.as_requested(task)
 
-    def as_requested(self, task: ClassificationTask) -> ClassificationTask:
+    def as_requested(self, task: TaskSpec) -> TaskSpec:
         """Return the task with the columns, the format and the treatment of bad rows that the options name."""
         request = self.request
-        task = with_columns(task, text=request.text, label=request.label)
+        task = with_named_columns(task, text=request.text, label=request.label)
         return with_reading(task, input_format=request.input_format, on_error=request.on_error)
-
-    def other_task(self) -> str | None:
-        """Return the model's task where it is not one of sentences and pairs, and no option describes a table."""
-        request, task = self.request, self.model_task()
-        is_table = request.text or request.label or request.task is not None
-        return None if is_table or not task or isinstance(task, ClassificationTask) else task.name
 
     def model_task(self) -> TaskSpec | None:
         """Return the task that the model was fine-tuned for; None where config.json notes none that can be read."""

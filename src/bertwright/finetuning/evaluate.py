@@ -9,13 +9,12 @@ from bertwright.model.folder import SavedModel, open_model
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
 from bertwright.tasks.binding import TaskKind, open_tokenizer
-from bertwright.tasks.classification.spec import ClassificationTask, with_columns
+from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import Answerable, choose
-from bertwright.tasks.kinds import kind_of, task_of
+from bertwright.tasks.kinds import kind_of, task_of, with_named_columns
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec
-from bertwright.tasks.tagging.spec import TaggingTask, with_tag_columns
 from bertwright.training.hardware import keep_memory
 from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
@@ -48,14 +47,9 @@ def evaluate_task(
         refuse_unwritable(Path(saved.source) / "config.json", "--model", is_folder=False)
     if not isinstance(trained, kind.spec):
         raise InputError(f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task")
-    if isinstance(task, ClassificationTask) and isinstance(trained, ClassificationTask):
-        if task.name == trained.name:
-            task = task.model_copy(update={"text": trained.text, "label": trained.label})
-        task = with_columns(task, text=text, label=label)
-    elif isinstance(task, TaggingTask):
-        task = with_tag_columns(task, text=text, label=label)
-    elif text or label:
-        raise InputError(f"--text-column and --label-column need a task with tables; {task.name} has none")
+    if isinstance(trained, ClassificationTask) and task.name == trained.name:
+        task = task.model_copy(update={"text": trained.text, "label": trained.label})
+    task = with_named_columns(task, text=text, label=label)
     tokenizer = open_tokenizer(saved)
     return advise_on_full_gpu(lambda: kind.evaluate(task, saved, tokenizer, request), lambda: CPU_ADVICE)
 

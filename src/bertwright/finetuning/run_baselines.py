@@ -78,19 +78,23 @@ def _advice(best: str) -> str:
     return f"Try {more}."
 
 
-def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, tokenizer: BaseTokenizer) -> Baselines:
-    task, train = bound.task, bound.train[0]
-    validation = next(iter(bound.validation.values()))[0]
+def task_baselines(task: Any, train: Any, validation: Any) -> Baselines:
+    """Return the baselines of a task that need no model, on validation rows of its kind."""
     if isinstance(task, TaggingTask):
         return word_baseline(task, train, validation)
     if isinstance(task, ChoiceTask):
         return choice_baselines(train, validation)
     if isinstance(task, SpanTask):
         return question_baselines(validation)
-    baselines = text_baselines(task, train, validation)
+    return text_baselines(task, train, validation)
+
+
+def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, tokenizer: BaseTokenizer) -> Baselines:
+    validation = next(iter(bound.validation.values()))[0]
+    baselines = task_baselines(bound.task, bound.train[0], validation)
     if not _has_cosine(settings, bound, saved):
         return baselines
-    metrics, notes = _cosine(settings, task, validation, saved, tokenizer)
+    metrics, notes = _cosine(settings, bound.task, validation, saved, tokenizer)
     measured = {COSINE: metrics} if metrics else {}
     return Baselines({**baselines.metrics, **measured}, (*baselines.notes, *notes))
 

@@ -1,5 +1,6 @@
 """task → kind of task. The list of all kinds, in which training, evaluation and prediction look a task up."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -8,10 +9,12 @@ from bertwright.errors import InputError
 from bertwright.model.bert import ARCHITECTURES
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.binding import TaskKind
+from bertwright.tasks.classification.spec import ClassificationTask, with_columns
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.multiple_choice.task import CHOICE
 from bertwright.tasks.question_answering.task import SPAN
 from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.tagging.spec import TaggingTask, with_tag_columns
 from bertwright.tasks.tagging.task import TAGGING
 
 TASK_KINDS: tuple[TaskKind, ...] = (CLASSIFICATION, CHOICE, SPAN, TAGGING)
@@ -31,6 +34,17 @@ def import_hint(saved: SavedModel) -> str | None:
 def kind_of(task: TaskSpec) -> TaskKind:
     """Return the kind of a task."""
     return next(kind for kind in TASK_KINDS if isinstance(task, kind.spec))
+
+
+def with_named_columns(task: TaskSpec, *, text: Sequence[str], label: str | None) -> TaskSpec:
+    """Return the task with other columns for texts and labels. InputError for a task whose files have none to name."""
+    if isinstance(task, ClassificationTask):
+        return with_columns(task, text=text, label=label)
+    if isinstance(task, TaggingTask):
+        return with_tag_columns(task, text=text, label=label)
+    if text or label:
+        raise InputError(f"--text-column and --label-column: expected a task with a table, got {task.name}")
+    return task
 
 
 def task_of(saved: SavedModel) -> TaskSpec:

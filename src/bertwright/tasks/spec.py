@@ -45,10 +45,10 @@ def get_spec(name: str) -> TaskSpec:
     return get("bertwright.tasks", name, TaskSpec)
 
 
-def listed_tasks(kind: type[TaskSpec] = TaskSpec) -> str:
-    """Return the names of all registered tasks of a kind, those of other distributions included, for a help text."""
+def listed_tasks() -> str:
+    """Return the names of all registered tasks, those of other distributions included, for a help text."""
     groups: dict[type[TaskSpec], list[str]] = {}
-    for name, spec in find("bertwright.tasks", kind).items():
+    for name, spec in find("bertwright.tasks", TaskSpec).items():
         groups.setdefault(type(spec), []).append(name)
     return "; ".join(", ".join(names) for names in groups.values())
 

@@ -388,23 +388,19 @@ def test_what_was_opened_goes_into_training(tmp_path: Path) -> None:
     ("task", "architecture"),
     [(SQUAD2, "BertForQuestionAnswering"), (SWAG, "BertForMultipleChoice"), (NER, "BertForTokenClassification")],
 )
-def test_files_of_other_kinds_of_tasks_are_no_error(tmp_path: Path, task: TaskSpec, architecture: str) -> None:
-    """A note says that they are not checked; a table for the same model, with its columns named, is checked."""
+def test_a_model_of_another_kind_of_task_brings_its_task(tmp_path: Path, task: TaskSpec, architecture: str) -> None:
+    """Files that its task cannot read are an error; a table for the same model, with its columns named, is checked."""
     extra = {"task": task.model_dump(mode="json"), "max_length": 16}
     model = str(write_model(tmp_path / "m", architecture=architecture, extra=extra))
     (tmp_path / "train.json").write_text('{"data": []}')
     examination = Examination(Request(model=model, data=tmp_path / "train.json"))
     examination.model()
-    (finding,) = examination.read_data()
-    assert (finding.name, finding.level, finding.value) == ("reads", "note", task.name)
-    assert f"not checked, because the model was fine-tuned for {task.name}" in finding.text
+    assert levels(examination.read_data()) == {"reads": "error"}
     assert examination.training() == []
     data = write_rows(tmp_path / "train.tsv", healthy_rows())
     named = Examination(Request(model=model, data=data, text=("text",)))
     named.model()
     assert {each.name for each in named.read_data()} >= {"length", "unknown", "case"}
-    with pytest.raises(InputError, match=f"--task {task.name}: the doctor checks tables of sentences and pairs"):
-        examine(Request(model=model, data=data, task=task.name))
 
 
 @pytest.mark.parametrize("kind", ["classify", "multilabel", "regress"])

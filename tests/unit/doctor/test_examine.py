@@ -229,7 +229,8 @@ def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytes
     "arguments",
     [
         ["--task", "nosuch"],
-        ["--task", "squad2", "--data", "x.json"],
+        ["--task", "squad2", "--data", "x.json", "--label-column", "a"],
+        ["--task", "squad2", "--data", "x.json", "--input-format", "csv"],
         ["--text-column", "text"],
         ["--data", "x.tsv", "--max-length", "3"],
         ["--max-length", "0"],

@@ -320,6 +320,28 @@ def test_the_plan_counts_each_model_once(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_plan_counts_the_measurements_whose_data_are_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without any data, the models are planned as with them, and no measurement is left out of the count."""
+    write_data(tmp_path / "data")
+    complete, _ = paper(capsys, tmp_path, tmp_path / "out", "table5", *TWO, "--plan")
+    (tmp_path / "data" / "glue").rename(tmp_path / "data" / "elsewhere")
+    waiting, stderr = paper(capsys, tmp_path, tmp_path / "out", "table5", *TWO, "--plan")
+    for part in ("pretrainings", "measurements"):
+        assert waiting[part] == complete[part]
+    assert [row["count"] for row in waiting["models"]] == [row["count"] for row in complete["models"]] == [2]
+    (message,) = waiting["waiting_for_data"]
+    assert message.startswith(f"RTE: its files are not in {tmp_path / 'data'}; fetch train.tsv and dev.tsv of GLUE's RTE")
+    assert waiting["waiting_for_data"][message] == 5
+    assert complete["waiting_for_data"] == {}
+    assert waiting["hours"]["tasks"] == 0.0
+    assert "left out" not in stderr
+    assert main(["paper", "table5", *TWO, *options(tmp_path, tmp_path / "out"), "--plan"]) == 0
+    shown = capsys.readouterr().out
+    assert "  tasks      5 of 5 measurements to compute\n             5 of them wait for data, and are not" in shown
+
+
 def test_the_time_left_is_estimated_from_measured_times(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, stderr = paper(
         capsys, study, study / "out", "table5", *TWO, "--seeds", "3", "--pretraining-seeds", "2", "--page"

@@ -80,7 +80,7 @@ def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, An
     """Return the models to train, hours and disk of the unfinished parts of a plan. No file is written.
 
     Hours are those of similar parts in the same folder. Where there is none, they are computed from FLOPs: of all
-    matrix products, at a fixed fraction of the FLOP/s that are measured here.
+    matrix products, at a fixed fraction of the FLOP/s that are measured here. Tasks without data have no hours.
     """
     models = [model for model in plan.all_models if not model.is_finished]
     jobs = [job for job in plan.all_jobs if not job.is_finished]
@@ -96,12 +96,14 @@ def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, An
         known if known is not None else costs.finetuning_flops(job) / flops_per_second
         for job, known in zip(finetunings, job_seconds(finetunings, plan), strict=True)
     ]
+    waiting = sum(plan.waiting.values())
     forecast = {
         "experiment": plan.experiment.name,
         "scale": plan.scale.name,
         "models": [_model_row(rows) for rows in _alike(models, pretraining)],
         "pretrainings": {"to_compute": len(models), "all": len(plan.all_models)},
-        "measurements": {"to_compute": len(jobs), "all": len(plan.all_jobs)},
+        "measurements": {"to_compute": len(jobs) + waiting, "all": len(plan.all_jobs) + waiting},
+        "waiting_for_data": dict(plan.waiting),
         "baselines": sum(isinstance(job, BaselineJob) for job in jobs),
         "hours": {"pretraining": sum(pretraining) / 3600, "tasks": sum(finetuning) / 3600},
         "disk": {"bytes": _disk_bytes(costs, plan, models), "free": free_bytes(plan.out)},
@@ -163,6 +165,10 @@ def _text(forecast: Mapping[str, Any]) -> str:
         lines.append(f"             {row['count']:3} x {row['system']} {row['size']}: {tokens}{time} each")
     lines += [
         f"  tasks      {measurements['to_compute']} of {measurements['all']} measurements to compute",
+        *(
+            f"             {count} of them wait for data, and are not in the time below: {message}"
+            for message, count in forecast["waiting_for_data"].items()
+        ),
         f"  time       about {duration(3600 * hours['pretraining'])} for pre-training, at most about "
         f"{duration(3600 * hours['tasks'])} for the tasks",
         f"  disk       about {size_text(disk['bytes'])}; {size_text(disk['free'])} are free",

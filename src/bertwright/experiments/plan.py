@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -57,6 +58,7 @@ class ExperimentPlan:
     models      arm → pre-trainings for each pre-training seed: one, or two that are joined
     jobs        (arm, column) → job for each pair of seeds
     left_out    messages about arms and tasks that cannot be computed, with what is missing
+    waiting     of a plan that is only printed: message about a task without data → number of its measurements
     corpora     the corpora of the models
     """
 
@@ -71,6 +73,7 @@ class ExperimentPlan:
     models: Mapping[str, tuple[tuple[PretrainedModel, ...], ...]]
     jobs: Mapping[tuple[str, str], Mapping[SeedPair, Job]]
     left_out: tuple[str, ...]
+    waiting: Mapping[str, int]
     corpora: Corpora
 
     @property
@@ -81,7 +84,7 @@ class ExperimentPlan:
     @property
     def all_jobs(self) -> list[Job]:
         """All jobs, without repetitions."""
-        return unique([job for jobs in self.jobs.values() for job in jobs.values()])
+        return _unique_jobs(self.jobs)
 
     def jobs_of(self, arm: Arm, seed: int) -> list[Job]:
         """Return the jobs of an arm with a pre-training seed; a baseline has seed 0 only."""
@@ -98,11 +101,12 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     """
     scale = request.scale
     arms = _choose_arms(experiment, scale, request.arms)
-    columns = _choose_columns(experiment, request.tasks)
-    data, without_data = _find_data(columns, request, write=use != "plan")
-    columns = tuple(column for column in columns if column.task is None or column.task in data)
-    _check_not_empty(experiment, columns, without_data)
-    for message in without_data:
+    chosen = _choose_columns(experiment, request.tasks)
+    data, without_data = _find_data(chosen, request, write=use != "plan")
+    columns = tuple(column for column in chosen if column.task is None or column.task in data)
+    waiting = tuple(column for column in chosen if column not in columns) if use == "plan" else ()
+    _check_not_empty(experiment, (*columns, *waiting), list(without_data.values()))
+    for message in () if waiting else without_data.values():
         say(f"left out: {message}")
     kinds = [kind for arm in arms for kind in corpus_kinds(arm)]
     corpora = make_corpora(
@@ -113,14 +117,15 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
         kept = {kind: reason for kind, reason in corpora.missing.items() if kind not in corpora.to_build}
         corpora = replace(corpora, missing=kept)
     without_corpus = _without_corpus(arms, corpora)
-    left_out = [*without_data, *without_corpus]
+    left_out = [*without_data.values(), *without_corpus]
     arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in corpus_kinds(arm)))
     _check_not_empty(experiment, arms, left_out)
-    if any(column.task for column in columns):
+    if any(column.task for column in (*columns, *waiting)):
         arms = (MAJORITY, *arms)  # the floor of every table, which costs nothing
     for message in without_corpus:
         say(f"left out: {message}")
-    subsets = {name: task_data.subset for name, task_data in data.items()}
+    subsets = {name: Subset(request.out / "tasks" / name, "", {}) for name in without_data}
+    subsets |= {name: task_data.subset for name, task_data in data.items()}
     workspace = Workspace(request.out, scale, corpora, subsets)
     seeds = request.seeds or scale.seeds
     pretraining_seeds = request.pretraining_seeds or scale.pretraining_seeds
@@ -129,12 +134,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
         for arm in arms
         if arm.baseline is None
     }
-    jobs = {
-        (arm.name, column.name): _jobs(workspace, arm, column, models.get(arm.name, ()), seeds)
-        for arm in arms
-        for column in columns
-        if column.task is not None
-    }
+    jobs = partial(_jobs_of, workspace, arms, models=models, seeds=seeds)
     return ExperimentPlan(
         experiment=experiment,
         scale=scale,
@@ -145,10 +145,36 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
         columns=columns,
         data=data,
         models=models,
-        jobs=jobs,
+        jobs=jobs(columns),
         left_out=tuple(left_out),
+        waiting={
+            message: len(_unique_jobs(jobs([column for column in waiting if column.task == name])))
+            for name, message in (without_data if waiting else {}).items()
+        },
         corpora=corpora,
     )
+
+
+def _jobs_of(
+    workspace: Workspace,
+    arms: Sequence[Arm],
+    columns: Sequence[Column],
+    *,
+    models: Mapping[str, Sequence[tuple[PretrainedModel, ...]]],
+    seeds: int,
+) -> dict[tuple[str, str], Mapping[SeedPair, Job]]:
+    """Return the jobs of each arm and column with a task; models: those of an arm for each pre-training seed."""
+    return {
+        (arm.name, column.name): _jobs(workspace, arm, column, models.get(arm.name, ()), seeds)
+        for arm in arms
+        for column in columns
+        if column.task is not None
+    }
+
+
+def _unique_jobs(jobs: Mapping[tuple[str, str], Mapping[SeedPair, Job]]) -> list[Job]:
+    """Return all jobs of arms and columns, without repetitions."""
+    return unique([job for by_seeds in jobs.values() for job in by_seeds.values()])
 
 
 def _check_not_empty(experiment: Experiment, axis: Sequence[Arm | Column], left_out: Iterable[str]) -> None:
@@ -200,15 +226,15 @@ def _choose_columns(experiment: Experiment, tasks: tuple[str, ...]) -> tuple[Col
 
 def _find_data(
     columns: Sequence[Column], request: ExperimentRequest, *, write: bool
-) -> tuple[dict[str, TaskData], list[str]]:
-    """Return the data of the tasks whose files are there, and a message for each other task."""
+) -> tuple[dict[str, TaskData], dict[str, str]]:
+    """Return the data of the tasks whose files are there, and a message for each other task, by the name of the task."""
     data: dict[str, TaskData] = {}
-    left_out = []
+    left_out = {}
     for name in dict.fromkeys(column.task for column in columns if column.task):
         task = PAPER_TASKS[name]
         present = find_source(task, request.data)
         if present is None:
-            left_out.append(f"{task.title}: its files are not in {request.data}; fetch {task.fetch}")
+            left_out[name] = f"{task.title}: its files are not in {request.data}; fetch {task.fetch}"
             continue
         source, files = present
         limits = request.scale.rows_of.get(name, request.scale.rows)

@@ -56,7 +56,8 @@ def test_questions_have_their_baselines(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_tags_have_their_baseline_and_a_file_is_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sentences = [f"Ada\tB-PER\nsees\tO\n{city}\tB-LOC\n" for city in ("Oslo", "Rome", "Lima", "Bonn") for _ in range(10)]
+    cities = ("Oslo", "Rome", "Lima", "Bonn") * 10
+    sentences = [f"Ada\tB-PER\nsees\tO\n{city}\tB-LOC\n" for city in cities]
     (tmp_path / "train.tsv").write_text("\n".join(sentences))
     findings = data_findings(capsys, tmp_path / "train.tsv", "--task", "ner")
     assert "for validation (a tenth of train)" in findings["reads"]["text"]

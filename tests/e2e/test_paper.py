@@ -332,7 +332,7 @@ def test_a_plan_counts_the_measurements_whose_data_are_missing(
         assert waiting[part] == complete[part]
     assert [row["count"] for row in waiting["models"]] == [row["count"] for row in complete["models"]] == [2]
     (message,) = waiting["waiting_for_data"]
-    assert message.startswith(f"RTE: its files are not in {tmp_path / 'data'}; fetch train.tsv and dev.tsv of GLUE's RTE")
+    assert message.startswith(f"RTE: its files are not in {tmp_path / 'data'}; fetch train.tsv and dev.tsv of GLUE's ")
     assert waiting["waiting_for_data"][message] == 5
     assert complete["waiting_for_data"] == {}
     assert waiting["hours"]["tasks"] == 0.0

@@ -4,10 +4,12 @@ import doctest
 import re
 import runpy
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
+from bertwright.experiments.statistics import ClaimOutcome
 from bertwright.model.config import EncoderConfig
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import SST2
@@ -62,3 +64,21 @@ def test_pages_whose_models_begin_with_the_matching_head_begin_with_the_box() ->
 def test_korean_pages_use_one_spelling(page: str) -> None:
     text = (DOCS.parent / page).read_text("utf-8")
     assert [word for word in ("사전학습", "미세조정", "마스크드", "원문", "평가용") if word in text] == []
+
+
+def test_contributing_names_what_the_source_has() -> None:
+    text = (DOCS.parent / "CONTRIBUTING.md").read_text("utf-8")
+    source = DOCS.parent / "src" / "bertwright"
+    paths = set(re.findall(r"`((?:[\w.]+/)*[\w.]+\.(?:py|md|toml|txt))`", text))
+    assert len(paths) >= 30
+    for path in paths:
+        assert (DOCS.parent / path).exists() or any(
+            True for folder in (source, DOCS.parent / "tests") for _ in folder.rglob(path)
+        ), path
+    named = re.findall(r"`(\w+)` in\s+`((?:\w+/)+\w+\.py)`", text)
+    assert len(named) >= 8
+    for name, path in named:
+        assert re.search(rf"\b{name}\b", (source / path).read_text("utf-8")), f"{name} in {path}"
+    assert re.findall(r"^\| `([a-z ]+)` \|", text.partition("| outcome |")[2].partition("\n\n")[0], re.MULTILINE) == [
+        *get_args(ClaimOutcome)
+    ]

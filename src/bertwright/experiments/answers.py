@@ -10,16 +10,7 @@ from bertwright.experiments.evidence import ClaimEvidence
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Claim
 from bertwright.experiments.start import condition, rests_on_head
-from bertwright.experiments.statistics import ClaimOutcome, Comparison, p_text
-
-_WORDS: dict[ClaimOutcome, str] = {
-    "supported": "supported",
-    "reversed": "reversed",
-    "no difference": "no difference",
-    "undecided": "undecided",
-    "cannot be tested": "cannot be tested here",
-}
-_ORDER: tuple[ClaimOutcome, ...] = ("supported", "reversed", "no difference", "undecided", "cannot be tested")
+from bertwright.experiments.statistics import OUTCOME_WORDS, ClaimOutcome, Comparison, p_text
 
 
 def answer_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
@@ -45,7 +36,8 @@ def verdict_word(evidence: ClaimEvidence) -> str:
 
 def _word(claim: Claim, outcome: ClaimOutcome) -> str:
     """Return an outcome in words; where the arms do not differ, with the points that count as no difference."""
-    return f"{_WORDS[outcome]} within {claim.delta:g}" if outcome == "no difference" else _WORDS[outcome]
+    words = OUTCOME_WORDS[outcome]
+    return f"{words} within {claim.delta:g}" if outcome == "no difference" else words
 
 
 def evidence_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
@@ -78,7 +70,7 @@ def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
     if evidence.outcome is None:
         return f"{evidence.reason[:1].upper()}{evidence.reason[1:]}."
     parts: list[str] = []
-    for outcome in _ORDER:
+    for outcome in OUTCOME_WORDS:
         comparisons = [each for each in evidence.comparisons if each.outcome == outcome]
         if comparisons:
             word = _word(claim, outcome)
@@ -109,7 +101,7 @@ def _decides_on_head(plan: ExperimentPlan, comparison: Comparison) -> bool:
 
 def _row(claim: Claim, comparison: Comparison) -> tuple[str, ...]:
     visible = comparison.smallest_visible
-    outcome = "withdrawn" if claim.withdrawn else _WORDS[comparison.outcome]
+    outcome = "withdrawn" if claim.withdrawn else OUTCOME_WORDS[comparison.outcome]
     return (
         comparison.column,
         " / ".join(map(str, comparison.units)),

@@ -9,7 +9,7 @@ from bertwright.console import say
 from bertwright.errors import MissingExtra
 from bertwright.experiments.evidence import ClaimEvidence
 from bertwright.experiments.plan import ExperimentPlan
-from bertwright.experiments.statistics import ClaimOutcome, Comparison
+from bertwright.experiments.statistics import OUTCOME_WORDS, ClaimOutcome, Comparison
 from bertwright.files import atomic_file
 
 if TYPE_CHECKING:
@@ -21,13 +21,6 @@ _COLOURS: Final[dict[ClaimOutcome, str]] = {
     "no difference": "#3d7d3d",
     "undecided": "#777777",
     "cannot be tested": "#bbbbbb",
-}
-_NAMES: Final[dict[ClaimOutcome, str]] = {
-    "supported": "supported",
-    "reversed": "reversed",
-    "no difference": "no difference",
-    "undecided": "undecided",
-    "cannot be tested": "cannot be tested here",
 }
 _BAND: Final = "#e4ece4"
 _LINEAR: Final = 5.0
@@ -104,7 +97,7 @@ def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) 
 
     outcomes = {comparison.outcome for each in evidence for comparison in each.comparisons}
     handles = [
-        Line2D([], [], color=colour, marker="o", markersize=5, linewidth=2.5, label=_NAMES[outcome])
+        Line2D([], [], color=colour, marker="o", markersize=5, linewidth=2.5, label=OUTCOME_WORDS[outcome])
         for outcome, colour in _COLOURS.items()
         if outcome in outcomes
     ]

@@ -227,7 +227,7 @@ def _choose_columns(experiment: Experiment, tasks: tuple[str, ...]) -> tuple[Col
 def _find_data(
     columns: Sequence[Column], request: ExperimentRequest, *, write: bool
 ) -> tuple[dict[str, TaskData], dict[str, str]]:
-    """Return the data of the tasks whose files are there, and a message for each other task, by the name of the task."""
+    """Return the data of the tasks whose files are there, and a message for each other task, both by its name."""
     data: dict[str, TaskData] = {}
     left_out = {}
     for name in dict.fromkeys(column.task for column in columns if column.task):

@@ -9,7 +9,7 @@ common unit. Within a claim the p-values of its columns are corrected by Holm's 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from bertwright.errors import MissingExtra
 from bertwright.experiments.sampling import item_variance
@@ -25,6 +25,14 @@ _FLOOR_ERRORS = 2.0
 """Standard errors by which a score must exceed the floor before a column tests anything."""
 
 ClaimOutcome = Literal["supported", "reversed", "no difference", "undecided", "cannot be tested"]
+OUTCOME_WORDS: Final[Mapping[ClaimOutcome, str]] = {
+    "supported": "supported",
+    "reversed": "reversed",
+    "no difference": "no difference",
+    "undecided": "undecided",
+    "cannot be tested": "cannot be tested here",
+}
+"""Outcomes in the words of the pages, in their order there."""
 SeedPair = tuple[int, int]
 """(pre-training seed, fine-tuning seed)."""
 

@@ -1,10 +1,10 @@
-"""model's outputs → the check that every answer passes: finite weights may overflow on the way to an answer."""
+"""model's outputs → probabilities, and the check that every answer passes, since finite weights may overflow."""
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from bertwright.errors import RunFailed
 
@@ -12,6 +12,17 @@ NOT_FINITE: Final = (
     "expected finite numbers from the model, got NaN or infinity; its weights are too large or damaged, so use another "
     "checkpoint or train again with a lower learning rate"
 )
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Return probabilities in float64, with a sum of 1 over the last dimension."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def logistic(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the probability of each logit by itself, in a form that does not overflow."""
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)))
 
 
 class NotFinite(RunFailed):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bertwright.errors import InputError
 from bertwright.tasks.classification.encoding import Predictions
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.finite import logistic, softmax
 
 BINS: Final = 10
 """Number of equally wide bins of probabilities."""
@@ -95,8 +96,5 @@ def _slope(task: ClassificationTask, scores: Logits, targets: NDArray[np.int64],
     """Return the derivative of the negative log-likelihood with respect to the inverse of the temperature."""
     scaled = scores * inverse
     if task.kind == "multilabel":
-        probabilities = 0.5 * (1.0 + np.tanh(0.5 * scaled))
-        return float(np.sum((probabilities - targets) * scores))
-    exponents = np.exp(scaled - scaled.max(axis=1, keepdims=True))
-    probabilities = exponents / exponents.sum(axis=1, keepdims=True)
-    return float(np.sum(probabilities * scores) - np.sum(scores[np.arange(len(scores)), targets]))
+        return float(np.sum((logistic(scaled) - targets) * scores))
+    return float(np.sum(softmax(scaled) * scores) - np.sum(scores[np.arange(len(scores)), targets]))

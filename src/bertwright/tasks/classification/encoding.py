@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bertwright.errors import InputError
 from bertwright.tables.reader import Table, add_columns
 from bertwright.tasks.classification.spec import SEPARATOR, ClassificationTask, Long
-from bertwright.tasks.finite import check_finite
+from bertwright.tasks.finite import check_finite, logistic, softmax
 from bertwright.tasks.metrics import measure
 from bertwright.tasks.tagging.entities import Counts
 from bertwright.text.base_tokenizer import Pieces
@@ -163,15 +163,10 @@ def decode(
         return Predictions(
             values=applies,
             labels=tuple(tuple(task.labels[label] for label in np.flatnonzero(row)) for row in applies),
-            probabilities=0.5 * (1.0 + np.tanh(0.5 * logits)),  # the logistic function in a form that does not overflow
+            probabilities=logistic(logits),
         )
     values = np.argmax(logits, axis=1)
-    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return Predictions(
-        values=values,
-        labels=tuple(task.labels[value] for value in values),
-        probabilities=exponents / exponents.sum(axis=1, keepdims=True),
-    )
+    return Predictions(values, labels=tuple(task.labels[value] for value in values), probabilities=softmax(logits))
 
 
 def score_values(task: ClassificationTask, values: NDArray[Any], targets: NDArray[Any]) -> dict[str, float]:

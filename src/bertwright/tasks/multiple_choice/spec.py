@@ -18,7 +18,7 @@ from bertwright.errors import InputError, shown
 from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
 from bertwright.tables.reader import ABSENT, Table, add_columns, read_table, usable_rows
 from bertwright.tasks.classification.encoding import Encoded, encode
-from bertwright.tasks.finite import check_finite
+from bertwright.tasks.finite import check_finite, softmax
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import Pieces
 
@@ -101,10 +101,9 @@ def decode_choices(
 
     Raises RunFailed unless all scores are finite; `location` describes a row for the message.
     """
-    check_finite((scores[begin:end] for begin, end in pairwise(first)), location)
-    by_row = [scores[begin:end].astype(np.float64) for begin, end in pairwise(first)]
-    powers = [np.exp(row - row.max()) for row in by_row]
-    return np.array([int(row.argmax()) for row in by_row]), [row / row.sum() for row in powers]
+    by_row = [scores[begin:end] for begin, end in pairwise(first)]
+    check_finite(by_row, location)
+    return np.array([int(row.argmax()) for row in by_row]), [softmax(row) for row in by_row]
 
 
 def add_answers(table: Table, best: NDArray[np.int64], probabilities: Sequence[NDArray[Any]]) -> Table:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.tasks.finite import check_finite
+from bertwright.tasks.finite import check_finite, softmax
 from bertwright.tasks.question_answering.data import Questions
 from bertwright.tasks.question_answering.score import Scores, best_threshold, score_answers, with_threshold
 from bertwright.tasks.question_answering.spec import SpanTask
@@ -105,7 +105,7 @@ def decode_spans(
         if task.null or not candidates:
             listed = sorted([*candidates, no_answer], key=lambda span: -span.score)
         chosen = no_answer if is_null else candidates[0]
-        probabilities = _softmax([span.score for span in listed])
+        probabilities = softmax(np.array([span.score for span in listed])).tolist()
         answers.append(
             Answer(
                 id=question.id,
@@ -203,8 +203,3 @@ def _best(values: NDArray[np.float32], count: int) -> NDArray[Any]:
     least = np.partition(values, len(values) - count)[len(values) - count]
     chosen = np.flatnonzero(values >= least)
     return chosen[np.argsort(-values[chosen], kind="stable")][:count]
-
-
-def _softmax(scores: Sequence[float]) -> list[float]:
-    powers = np.exp(np.array(scores) - max(scores))
-    return [float(probability) for probability in powers / powers.sum()]

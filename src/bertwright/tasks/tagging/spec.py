@@ -20,7 +20,7 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.tables.bad_rows import BadRow, bad_rows_of
 from bertwright.tables.files import InputFormat
-from bertwright.tasks.finite import check_finite
+from bertwright.tasks.finite import check_finite, softmax
 from bertwright.tasks.spec import TaskSpec, listed_labels, say_alike_labels
 from bertwright.tasks.tagging.conll import Columns, Sentences, read_tag_lines, sentences_of
 from bertwright.tasks.tagging.entities import (
@@ -250,11 +250,10 @@ def decode_tags(task: TaggingTask, logits: NDArray[Any], sentences: Sentences) -
     words = [(row, word) for row, of_row in enumerate(sentences.words) for word in range(len(of_row))]
     check_finite(logits, lambda index: sentences.location(*words[index]))
     best = logits.argmax(axis=1)
-    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
     names = iter([task.labels[value] for value in best])
     return Tagged(
         tags=tuple(tuple(next(names) for _ in words) for words in sentences.words),
-        probabilities=1.0 / exponents.sum(axis=1),
+        probabilities=softmax(logits).max(axis=1),
     )
 
 

@@ -66,12 +66,8 @@ def pretrain_command(
             --micro-tokens or --activation-checkpointing. Results then differ in their last bits.
     """
     settings = _with_short_forms(settings, no_next_sentence=no_next_sentence, whole_word_mask=whole_word_mask)
-    fraction = _fraction(held_out)
-    corpora = _corpora(corpus)
-    if fraction is not None:
-        from bertwright.pretraining.held_out import held_out_fraction
-
-        settings = {**settings, "held_out_share": held_out_fraction(list(corpora), fraction)}
+    fraction, corpora = _fraction(held_out), _corpora(corpus)
+    settings = _with_fraction(settings, fraction, corpora)
     unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
     if settings.get("evaluations") and not (folder or unadapted.held_out_share):
@@ -180,6 +176,17 @@ def _with_short_forms(
             raise InputError(f"{name} stands for {meaning}, and another value was typed too; leave one of the two out")
         settings = changed
     return settings
+
+
+def _with_fraction(
+    settings: Mapping[str, Any], fraction: float | None, corpora: Mapping[Path, float]
+) -> Mapping[str, Any]:
+    """Return the settings with the fraction of the documents that is kept for validation, if one was typed."""
+    if fraction is None:
+        return settings
+    from bertwright.pretraining.held_out import held_out_fraction
+
+    return {**settings, "held_out_share": held_out_fraction(list(corpora), fraction)}
 
 
 def _corpora(typed: tuple[str, ...]) -> dict[Path, float]:

@@ -106,8 +106,9 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     columns = tuple(column for column in chosen if column.task is None or column.task in data)
     waiting = tuple(column for column in chosen if column not in columns) if use == "plan" else ()
     _check_not_empty(experiment, (*columns, *waiting), list(without_data.values()))
-    for message in () if waiting else without_data.values():
-        say(f"left out: {message}")
+    for message in without_data.values():
+        if not waiting:
+            say(f"left out: {message}")
     kinds = [kind for arm in arms for kind in corpus_kinds(arm)]
     corpora = make_corpora(
         request.corpus, request.out / "corpora", vocab_size=scale.vocabulary, kinds=kinds, build=use == "run"

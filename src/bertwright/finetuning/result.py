@@ -5,12 +5,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.run_baselines import baseline_lines
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.card import finetuning_card
+from bertwright.model.card import finetuning_card, origin
 from bertwright.model.folder import CARD, model_folder
 from bertwright.model.hf_config import read_description
-from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.training.run_folder import RunFolder
 
@@ -18,15 +18,11 @@ from bertwright.training.run_folder import RunFolder
 def finish_run(
     run: RunFolder,
     settings: FinetuneSettings,
-    bound: BoundTask,
+    prepared: Prepared,
     seeds: Sequence[Mapping[str, Any]],
-    *,
-    began: str,
 ) -> dict[str, Any]:
-    """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds.
-
-    began: line of the card about the initial model.
-    """
+    """Copy the best seed's model, with a model card, to the run folder; return the result of all seeds."""
+    bound = prepared.bound
     metric = next(iter(seeds[0]["scores"]))
     values = [result["scores"][metric] for result in seeds]
     best = max(seeds, key=lambda result: result["scores"][metric])
@@ -57,7 +53,7 @@ def finish_run(
             rows=len(bound.lengths),
             max_length=settings.max_length,
             result=result,
-            began=began,
+            began=origin(prepared.saved.source, prepared.digests["weights"]),
         )
         (folder / CARD).write_text(card, "utf-8")
     run.note(finished=True, result=result)

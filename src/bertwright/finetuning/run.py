@@ -23,7 +23,6 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
-from bertwright.model.card import origin
 from bertwright.model.folder import save_model
 from bertwright.tasks.errors import VALIDATION
 from bertwright.tasks.spec import TaskSpec
@@ -130,8 +129,7 @@ def tune(
                 )
         if not ranks.is_main:
             return {}, signalled
-        began = origin(prepared.saved.source, prepared.digests["weights"])
-        result = finish_run(run, settings, prepared.bound, seeds, began=began)
+        result = finish_run(run, settings, prepared, seeds)
         for name in ("features", "tokenizer"):
             shutil.rmtree(out / name, ignore_errors=True)
     return result, signalled

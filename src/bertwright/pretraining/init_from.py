@@ -51,8 +51,7 @@ def refuse_other_model(run: Path, source: str | None) -> None:
     """
     path = run / "run.json"
     record = read_json(path) if path.exists() else None
-    data = record.get("data") if isinstance(record, dict) else None
-    if not isinstance(data, dict) or "init_from" not in data:
+    if not isinstance(record, dict) or not isinstance(data := record.get("data"), dict) or "init_from" not in data:
         return
     recorded, places = data["init_from"], record.get("places")
     model = places.get("init_from") if isinstance(places, dict) else None
@@ -66,8 +65,8 @@ def refuse_other_model(run: Path, source: str | None) -> None:
         )
     elif recorded != f"sha256:{weights_digest(open_model(source))}":
         raise InputError(
-            f"--init-from {source}: {run} was started from other weights, of {model or 'another model'}; name that model "
-            "to continue it, or choose another --out"
+            f"--init-from {source}: {run} was started from other weights, of {model or 'another model'}; name that "
+            "model to continue it, or choose another --out"
         )
 
 

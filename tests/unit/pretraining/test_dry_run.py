@@ -160,9 +160,7 @@ def test_epochs_count_the_rows_of_the_walk(own_corpus: Path, tmp_path: Path) -> 
     assert "\n  total " in report["text"]
 
 
-def test_columns_of_a_long_plan_stand_apart(
-    own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_columns_of_a_long_plan_stand_apart(own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run, "measure_timings", lambda *_, **__: TIMINGS)
     monkeypatch.setattr(dry_run, "refuse_disk", lambda *_: None)
     report = plan_pretraining(short_settings(steps=None, minutes=1e6), corpus=own_corpus, out=tmp_path / "run")

@@ -48,7 +48,7 @@ def test_one_document_is_refused_with_what_separates_documents(own_corpus: Path,
 
 def test_documents_that_equal_an_earlier_one_do_not_count(own_corpus: Path, tmp_path: Path) -> None:
     corpus = corpus_of(["One text. It has two sentences."] * 20, tmp_path, own_corpus / "tokenizer")
-    with pytest.raises(InputError, match="--held-out 0.1: .* need 2 documents each, and .* has 1;"):
+    with pytest.raises(InputError, match=r"--held-out 0\.1: .* need 2 documents each, and .* has 1;"):
         held_out_fraction([corpus], 0.1)
 
 

@@ -270,8 +270,8 @@ def test_a_resumed_run_names_only_the_option_that_was_typed(
     """The settings of the run, which are of another shape than the model, were not typed."""
 
     def refusal(name: str, *more: str) -> str:
-        start = f"pretrain --corpus {opened_corpus.folder} --out {tmp_path / name} --steps 1 --threads 1 --precision fp32"
-        shape = [] if "--resume" in more else "--lengths 16 --batch-size 2".split()
+        start = f"pretrain --corpus {opened_corpus.folder} --out {tmp_path / name} --steps 1 --threads 1"
+        shape = [] if "--resume" in more else "--lengths 16 --batch-size 2 --precision fp32".split()
         capsys.readouterr()
         status = main([*start.split(), *shape, *more])
         said = capsys.readouterr().err

@@ -146,7 +146,7 @@ def _build(out: Path) -> None:
 
 
 def _pretraining(minutes: float, out: Path) -> tuple[PretrainSettings, Numerics | None]:
-    """Return the settings that `pretrain --minutes M --held-out F` chooses for the corpus in `out`, and the numerics."""
+    """Return the settings that `pretrain --minutes M --held-out F` chooses for the corpus in `out`, and numerics."""
     corpus = out / "corpus"
     typed = {
         "minutes": minutes,

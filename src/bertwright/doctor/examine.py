@@ -73,7 +73,8 @@ def examine(request: Request) -> dict[str, Any]:
 
 
 def _refuse_contradictions(request: Request) -> None:
-    with_named_columns(get_spec(request.task or _ANY), text=request.text, label=request.label)
+    task = get_spec(_ANY if request.task is None else request.task)
+    with_named_columns(task, text=request.text, label=request.label)
     describes_data = request.text or request.label or request.input_format != "auto" or request.on_error != "stop"
     if request.data is None and (describes_data or request.task is not None):
         raise InputError(

@@ -165,7 +165,7 @@ def test_columns_of_a_long_plan_stand_apart(own_corpus: Path, tmp_path: Path, mo
     monkeypatch.setattr(dry_run, "refuse_disk", lambda *_: None)
     report = plan_pretraining(short_settings(steps=None, minutes=1e6), corpus=own_corpus, out=tmp_path / "run")
     lines = report["text"].splitlines()
-    first = next(number for number, line in enumerate(lines) if line.startswith("  length "))
+    first = next(number for number, line in enumerate(lines) if line.lstrip().startswith("length "))
     table = [re.split(" {2,}", line.strip()) for line in lines[first : first + 4]]
     assert [len(cells) for cells in table] == [8, 8, 8, 6]  # the totals have no row length and no time of a step
     for cells, phase in zip(table[1:], report["phases"], strict=False):

@@ -33,7 +33,7 @@ _NAMES: Final[dict[ClaimOutcome, str]] = {
 _BAND: Final = "#e4ece4"
 _LINEAR: Final = 5.0
 """Points up to which the axis is linear; beyond, it is logarithmic, because the tasks differ by a factor of thirty."""
-_TICKS: Final = (-100, -50, -20, -10, -5, 0, 5, 10, 20, 50, 100)
+_TICKS: Final = (-100, -50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50, 100)
 _NARROW: Final = 2.0
 """Points to each side that the axis shows at least."""
 _THICK, _THIN = 3.0, 1.0
@@ -52,15 +52,15 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
     except ImportError:
         say(str(MissingExtra("plots", "a picture of the results")))
         return False
-    titles = [textwrap.wrap(f"{each.number}. {each.claim.statement}", _WIDTH) for each in drawn]
+    titles = [_title(each) for each in drawn]
     rows = sum(len(title) + len(each.comparisons) for title, each in zip(titles, drawn, strict=True))
     figure = Figure(figsize=(7.6, 0.27 * rows + 1.3), layout="constrained")
     panel = figure.subplots()
     labels: dict[int, str] = {}
     row, has_paper = 0, False
     for title, each in zip(titles, drawn, strict=True):
-        for line in title:
-            panel.text(0.0, row, line, transform=panel.get_yaxis_transform(), fontsize=8, va="center", weight="bold")
+        for line, weight in title:
+            panel.text(0.0, row, line, transform=panel.get_yaxis_transform(), fontsize=8, va="center", weight=weight)
             row += 1
         paper = plan.experiment.paper_differences(each.claim)
         for comparison in each.comparisons:
@@ -77,6 +77,14 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
     with atomic_file(path) as stream:
         figure.savefig(stream, dpi=130, format="png")
     return True
+
+
+def _title(evidence: ClaimEvidence) -> list[tuple[str, str]]:
+    """Return the lines above the rows of a claim, and their weights: the claim, and what else differs."""
+    claim = evidence.claim
+    lines = [(line, "bold") for line in textwrap.wrap(f"{evidence.number}. {claim.statement}", _WIDTH)]
+    also = textwrap.wrap(f"Also different: {claim.confound}.", _WIDTH) if claim.confound else []
+    return [*lines, *((line, "normal") for line in also)]
 
 
 def _draw_row(panel: "Axes", row: int, comparison: Comparison) -> None:
@@ -146,5 +154,9 @@ def _interval_labels(evidence: Sequence[ClaimEvidence]) -> list[tuple[float, str
         labels.append((_THIN, "thin: the same over other pre-trainings and other dev rows"))
     decided = [each for each in comparisons if each.outcome in ("supported", "reversed")]
     if any(each.holds_for_other_rows is False for each in decided):
-        labels.append((0.0, "“on these rows”: the thick line is clear of 0 and the thin line crosses it"))
+        labels.append((0.0, "“on these rows”: the thin line crosses 0, and the thick line does not"))
+    undecided = [each.interval() for each in comparisons if each.outcome == "undecided"]
+    if any(interval and not interval[0] <= 0 <= interval[1] for interval in undecided):
+        labels.append((0.0, "grey, and the thick line does not cross 0: p is corrected for the number of tasks,"))
+        labels.append((0.0, "or there are too few pre-trainings"))
     return labels

@@ -1,10 +1,12 @@
 """The forest plot: its ticks for narrow and wide differences, and a legend of every line that it draws."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bertwright.experiments.evidence import ClaimEvidence
@@ -56,9 +58,26 @@ def test_the_legend_explains_thick_and_thin_lines_and_on_these_rows(
     legends, ticks = drawn(tmp_path / "a.png", monkeypatch, on_these_rows, undecided)
     lines = [text for text in legends if text.startswith(("thick: ", "thin: ", "“on these rows”: "))]
     assert len(lines) == 3
-    assert ticks == ["-5", "0", "+5", "+10"]
+    assert ticks == ["-5", "-2", "0", "+2", "+5", "+10"]
     legends, _ = drawn(tmp_path / "b.png", monkeypatch, undecided)
-    assert not any(text.startswith("“on these rows”") for text in legends)
+    assert not any(text.startswith(("“on these rows”", "grey")) for text in legends)
+    corrected = comparison(2.5, error=1.0, degrees=8.0, adjusted_p=0.06)
+    legends, _ = drawn(tmp_path / "c.png", monkeypatch, corrected)
+    assert any(text.startswith("grey, and the thick line does not cross 0:") for text in legends)
+
+
+def test_what_else_differs_stands_below_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    really = Axes.text
+
+    def written(panel: Axes, x: float, y: float, text: str, **options: Any) -> Any:
+        texts.append(text)
+        return really(panel, x, y, text, **options)
+
+    monkeypatch.setattr(Axes, "text", written)
+    claim = replace(CLAIM, confound="a learns next sentences")
+    assert draw_forest(PLAN, [ClaimEvidence(1, claim, (comparison(1.0),), "undecided")], tmp_path / "a.png")
+    assert texts == ["1. A is better.", "Also different: a learns next sentences."]
 
 
 def test_nothing_is_drawn_where_nothing_was_compared(tmp_path: Path) -> None:
@@ -71,8 +90,8 @@ def test_nothing_is_drawn_where_nothing_was_compared(tmp_path: Path) -> None:
     [
         (-2.0, 2.0, [-2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2]),
         (-2.0, 4.2, [-2, -1, 0, 1, 2, 3, 4]),
-        (-2.0, 60.0, [0, 5, 10, 20, 50]),
-        (-130.0, 11.0, [-100, -50, -20, -10, -5, 0, 5, 10]),
+        (-2.0, 60.0, [-2, 0, 2, 5, 10, 20, 50]),
+        (-130.0, 11.0, [-100, -50, -20, -10, -5, -2, 0, 2, 5, 10]),
     ],
 )
 def test_ticks_are_fine_where_all_of_the_axis_is_linear(low: float, high: float, ticks: list[float]) -> None:

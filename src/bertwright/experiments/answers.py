@@ -47,14 +47,16 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
         yield "Perplexity, time and memory have their own units."
     if "visible from" in text:
         yield "*Visible from*: these pre-trainings are too few to show a smaller difference."
+    if "annot be tested here" in text:
+        yield "*Cannot be tested here*: both models are at the floor, within two standard errors."
     if "on these rows" in text:
         yield "*On these rows*: with other dev rows the lead may be on the other side."
     yield ""
     yield (
         "An *arm* is a model or a baseline. A *seed* is the number from which a run draws its random numbers. An arm "
-        "has several pre-training seeds, and each pre-trained model several fine-tuning seeds. The *floor* is the "
-        "score that needs no learning. *δ* (delta) is the number of points that count as no difference: half of the "
-        "paper's own difference, or one point. The *start* is the state of attention before the first step."
+        "has one or more pre-training seeds, and each pre-trained model has fine-tuning seeds. The *floor* is the score "
+        "that needs no learning. *δ* (delta) is the number of points that count as no difference: the number in the "
+        "claim, half of the paper's own difference, or one point if the paper has none. The *start* is the state of attention before the first step."
     )
 
 

@@ -40,6 +40,8 @@ _THICK, _THIN = 3.0, 1.0
 """Widths of the intervals over pre-trainings, and over dev rows too."""
 _WIDTH: Final = 90
 """Characters of a line of a claim."""
+_LIGHT_WIDTH: Final = 115
+"""Characters of a line that is not bold."""
 
 
 def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: Path) -> bool:
@@ -72,7 +74,7 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
                 panel.plot(paper[comparison.column], row, "D", color="#b3132b", markersize=4, zorder=1)
                 has_paper = True
             row += 1
-    _finish_axes(panel, labels, rows)
+    _finish_axes(panel, labels, rows, has_units=any(column.task is None for column in plan.columns))
     _legend(figure, drawn, has_paper=has_paper)
     with atomic_file(path) as stream:
         figure.savefig(stream, dpi=130, format="png")
@@ -83,7 +85,7 @@ def _title(evidence: ClaimEvidence) -> list[tuple[str, str]]:
     """Return the lines above the rows of a claim, and their weights: the claim, and what else differs."""
     claim = evidence.claim
     lines = [(line, "bold") for line in textwrap.wrap(f"{evidence.number}. {claim.statement}", _WIDTH)]
-    also = textwrap.wrap(f"Also different: {claim.confound}.", _WIDTH) if claim.confound else []
+    also = textwrap.wrap(f"Also different: {claim.confound}.", _LIGHT_WIDTH) if claim.confound else []
     return [*lines, *((line, "normal") for line in also)]
 
 
@@ -106,7 +108,7 @@ def axis_ticks(low: float, high: float) -> list[float]:
     return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int) -> None:
+def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int, *, has_units: bool) -> None:
     panel.axvline(0.0, color="black", linewidth=0.8, zorder=1)
     panel.set_xscale("symlog", linthresh=_LINEAR, linscale=1.0)
     low, high = panel.get_xlim()
@@ -121,7 +123,8 @@ def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int) -> None:
     panel.grid(alpha=0.25, axis="x")
     panel.spines[["top", "right", "left"]].set_visible(False)
     scale = f" (logarithmic beyond ± {_LINEAR:g})" if max(-low, high) > _LINEAR else ""
-    panel.set_xlabel(f"points by which the first arm of the claim is better{scale}", fontsize=8)
+    units = "\nperplexity, time and memory have their own units" if has_units else ""
+    panel.set_xlabel(f"points by which the first arm of the claim is better{scale}{units}", fontsize=8)
 
 
 def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) -> None:

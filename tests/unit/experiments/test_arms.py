@@ -72,4 +72,4 @@ def test_left_to_right_is_compared_with_masked_lm_alone_after_the_same_steps() -
 def test_where_bert_is_compared_with_gpt_the_verdict_names_next_sentences() -> None:
     claims = [claim for table in (TABLE_1, TABLE_2, TABLE_4) for claim in table.claims if claim.against == "gpt"]
     assert len(claims) == 3
-    assert all("BERT learns next sentences in pre-training and GPT-1 does not" in claim.confound for claim in claims)
+    assert all("BERT learns next sentences in pre-training, and GPT-1 does not" in claim.confound for claim in claims)

@@ -116,6 +116,7 @@ def test_words_and_numbers_are_explained_after_the_answers_where_they_are_used()
     assert [text.count(word) for word in words] == [1] * len(words)
     assert "*On these rows*" not in text
     assert "Perplexity" not in text
+    assert "*Cannot be tested here*" in "\n".join(reading_lines(plan(RTE), ["**Cannot be tested here.** RTE +0.1"]))
     assert "*On these rows*" in "\n".join(reading_lines(plan(RTE), ["RTE +4.0 (on these rows)"]))
 
 

@@ -19,9 +19,7 @@ MAJORITY: Final = Arm(name="majority", title="the commonest answer", baseline="m
 """Floor of every table: the same answer to every row."""
 BAG_OF_WORDS: Final = Arm(name="bag-of-words", title="bag of words, linear", baseline="bag-of-words")
 
-WITH_NEXT_SENTENCES: Final = (
-    "BERT learns next sentences in pre-training and GPT-1 does not, so the lead is not that of both directions alone"
-)
+WITH_NEXT_SENTENCES: Final = "BERT learns next sentences in pre-training, and GPT-1 does not"
 """Second difference between BERT and GPT-1 wherever they are compared."""
 
 

@@ -218,7 +218,7 @@ DOCUMENT_ORDER: Final = Experiment(
             paper="called critical in §3.1, not measured",
             arm="bert",
             against="shuffled",
-            confound="shuffled text has no next sentences to learn, so this is a test of next-sentence prediction too",
+            confound="shuffled text has no next sentences to learn",
         ),
     ),
     note="The shuffled sentences are in documents of the same lengths as before. So both arms have the same rows and "

@@ -39,6 +39,8 @@ FEW_PASSES: Final = 20
 """Number of times that a text is read up to which there is no dropout."""
 EVALUATION_TOKENS: Final = 1_000_000
 """Number of tokens that a run reads between two evaluations, so that these take about a tenth of a short run."""
+SHORT_TOKENS: Final = 6_000_000
+"""Number of tokens below which a new model gets the rows of a short run: 32 of 64 tokens, and no start for pairs."""
 UTILISATION: Final = 0.4
 """MFU that a run is expected to have."""
 _PAPER: Final = RECIPES["paper-base"]
@@ -140,6 +142,9 @@ def _for_shape(
 
     chosen = _values_of_shape(config, settings_with({}).system, from_model=from_model)
     settings = settings_with(chosen)
+    if not from_model and budget.tokens(settings, weights, config.hidden) < SHORT_TOKENS:
+        chosen |= _values_of_short_run(settings, config.max_positions)
+        settings = settings_with(chosen)
     passes = budget.tokens(settings, weights, config.hidden) / budget.text_tokens
     if not {"steps", "minutes"} & set(typed) and passes > MOST_PASSES:
         assert settings.minutes
@@ -172,6 +177,14 @@ def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -
         values["initializer_range"] = float(f"{0.02 * math.sqrt(768 / config.hidden):.1g}")
         if not system.startswith("lstm"):
             values["start"] = _start(config, system)
+    return values
+
+
+def _values_of_short_run(settings: PretrainSettings, positions: int) -> dict[str, Any]:
+    """Return settings with more steps for the same time; so few tokens teach nothing about long rows and pairs."""
+    values: dict[str, Any] = {"phases": [{"length": min(64, positions), "share": 1.0}], "batch_size": 32}
+    if settings.start == "matching":
+        values["start"] = "local"
     return values
 
 

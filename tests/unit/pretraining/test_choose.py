@@ -40,8 +40,20 @@ def test_more_computation_and_text_get_a_larger_model(minutes: float, tokens: in
 
 
 def test_a_small_run_has_the_measured_values() -> None:
-    settings = chosen({"minutes": 5.0})
-    assert settings == PLAIN.model_copy(update={"minutes": 5.0, "size": "tiny", "evaluations": settings.evaluations})
+    settings = chosen({"minutes": 10.0})
+    assert settings == PLAIN.model_copy(update={"minutes": 10.0, "size": "tiny", "evaluations": settings.evaluations})
+
+
+@pytest.mark.parametrize("short", [{"minutes": 2.0}, {"steps": 1000}])
+def test_a_short_run_has_more_steps_and_no_head_for_pairs(short: dict[str, Any]) -> None:
+    settings = chosen({**short, "size": "tiny"})
+    assert ([phase.length for phase in settings.phases], settings.batch_size, settings.start) == ([64], 32, "local")
+    assert chosen({**short, "size": "tiny", "start": "matching", "batch_size": 48}).batch_size == 48
+    assert chosen({**short, "size": "tiny", "start": "matching"}).start == "matching"
+    assert chosen({**short, "size": "1x128", "system": "gpt"}).start == "random"
+    assert chosen({**short, "size": "2x128", "system": "lstm-left"}).start == "random"
+    continued = chosen(short, initial=system_config("bert", "4x128", 8000, max_positions=512))
+    assert (len(continued.phases), continued.batch_size) == (2, 64)
 
 
 @pytest.mark.parametrize(("minutes", "evaluations"), [(0.2, 1), (2, 2), (5, 6), (600, 20)])
@@ -106,7 +118,7 @@ def test_language_models_get_settings_that_they_can_have(system: str) -> None:
     [("bert", 1, "local"), ("bert", 2, "matching"), ("gpt", 1, "random"), ("gpt", 2, "local"), ("gpt", 3, "matching")],
 )
 def test_the_initialisation_needs_its_layers(system: str, layers: int, start: str) -> None:
-    assert chosen({"system": system, "size": f"{layers}x128", "minutes": 5.0}).start == start
+    assert chosen({"system": system, "size": f"{layers}x128", "minutes": 60.0}).start == start
 
 
 @pytest.mark.parametrize("size", ["2x64x32", "2x7x1"])

@@ -54,9 +54,10 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
     yield ""
     yield (
         "An *arm* is a model or a baseline. A *seed* is the number from which a run draws its random numbers. An arm "
-        "has one or more pre-training seeds, and each pre-trained model has fine-tuning seeds. The *floor* is the score "
-        "that needs no learning. *δ* (delta) is the number of points that count as no difference: the number in the "
-        "claim, half of the paper's own difference, or one point if the paper has none. The *start* is the state of attention before the first step."
+        "has one or more pre-training seeds, and each pre-trained model has fine-tuning seeds. The *floor* is the "
+        "score that needs no learning. *δ* (delta) is the number of points that count as no difference: the number in "
+        "the claim, half of the paper's own difference, or one point if the paper has none. The *start* is the state "
+        "of attention before the first step."
     )
 
 

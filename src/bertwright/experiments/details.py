@@ -26,7 +26,7 @@ def data_lines(plan: ExperimentPlan) -> Iterator[str]:
         note = f"; {data.source.note}" if data.source.note else ""
         yield f"- {data.task.title}: rows of {rows}{note}."
     if any(taken < total for data in plan.data.values() for taken, total in data.subset.rows.values()):
-        yield f"- Where fewer rows are taken than there are, it is a fixed choice at random (seed {SEED})."
+        yield f"- If fewer rows are used than there are, they are a fixed random choice (seed {SEED})."
     yield from (f"- Left out: {line}." for line in plan.left_out)
 
 
@@ -39,16 +39,16 @@ def cost_lines(plan: ExperimentPlan) -> Iterator[str]:
         rows.append((arm.title, *_cost(models, jobs)))
     rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
     yield from markdown_table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
-    yield from ("", "Times are of the clock, whatever else the machine did meanwhile.")
+    yield from ("", "Times are clock times. Other programs may have run on the machine too.")
     if any(arm.fraction < 1 for arm in plan.arms):
-        yield "A model that is looked at before its end is counted with its whole pre-training."
+        yield "An arm that is taken before the end of a pre-training counts with the whole of it."
     numerics = [each for job in (*plan.all_models, *plan.all_jobs) if (each := numerics_of(job.folder))]
     precisions = " and ".join(sorted({precision for _, precision in numerics}))
     devices = " and ".join(sorted({"processors" if device == "cpu" else "GPUs" for device, _ in numerics}))
     if numerics:
         yield from ("", f"Computed on {devices}, in {precisions}.")
     if " and " in devices:
-        yield "Each run's `run.json` says which; times and memory of the arms do not compare."
+        yield "`run.json` of each run has its device. Times and memory on different devices cannot be compared."
 
 
 def _cost(models: Sequence[PretrainedModel], jobs: Sequence[Job]) -> tuple[str, str, str, str]:

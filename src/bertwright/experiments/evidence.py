@@ -29,7 +29,7 @@ class ClaimEvidence:
 
     number        number of the claim on its page, from 1
     comparisons   comparison of the arms in each column that both have
-    outcome       None where the claim was withdrawn or cannot be judged from this page
+    outcome       None where an arm of the claim is missing
     reason        the reason for no outcome, or for *undecided* with too few pre-trainings; else empty
     """
 
@@ -48,12 +48,14 @@ def gather_evidence(plan: ExperimentPlan, cells: Cells, spread: Spread) -> list[
 
 
 def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, claim: Claim) -> ClaimEvidence:
-    if not {claim.arm, claim.against} <= {arm.name for arm in plan.arms}:
-        return ClaimEvidence(number, claim, (), None, "an arm of the claim is not on this page")
+    absent = {claim.arm, claim.against} - {arm.name for arm in plan.arms}
+    if absent:
+        return _no_outcome(number, claim, f"{_names(sorted(absent))} not on this page")
+    columns = plan.experiment.columns_of(claim)
     comparisons: list[Comparison] = []
     few: dict[str, int] = {}
     for column in plan.columns:
-        if column.name not in plan.experiment.columns_of(claim):
+        if column.name not in columns:
             continue
         arms = {name: arm_scores(plan, cells[name, column.name], column) for name in (claim.arm, claim.against)}
         first, second = arms.values()
@@ -64,15 +66,34 @@ def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, c
             continue
         comparisons.append(compare_column(column.name, first, second, facts))
         few.update({name: len(arm.units) for name, arm in arms.items() if not arm.enough})
-    if claim.withdrawn:
-        return ClaimEvidence(number, claim, tuple(comparisons), None, claim.withdrawn)
     if not comparisons:
-        return ClaimEvidence(number, claim, (), None, "no column has scores of both arms on this page")
+        return _no_outcome(number, claim, _missing_scores(plan, cells, claim))
     judged = judge_claim(claim, comparisons, enough=not few)
     outcome = claim_outcome(judged)
     fewer = ", ".join(f"`{name}` has {count}" for name, count in few.items())
-    needed = f"a verdict needs {LEAST_PRETRAININGS} pre-trainings of each arm; {fewer}"
+    needed = f"a verdict needs {LEAST_PRETRAININGS} pre-trainings of both models; {fewer}"
     return ClaimEvidence(number, claim, judged, outcome, needed if few and outcome == "undecided" else "")
+
+
+def _missing_scores(plan: ExperimentPlan, cells: Cells, claim: Claim) -> str:
+    """Return the reason why no column compares the arms of a claim, both of which are on the page."""
+    columns = [column.name for column in plan.columns if column.name in plan.experiment.columns_of(claim)]
+    if not columns:
+        return "none of its tasks is on this page"
+    scored = {name for (name, column), cell in cells.items() if cell.values and column in columns}
+    absent = {claim.arm, claim.against} - scored
+    return f"{_names(sorted(absent))} not computed yet" if absent else "no task has all scores of both"
+
+
+def _no_outcome(number: int, claim: Claim, missing: str) -> ClaimEvidence:
+    """Return a claim without an outcome; the reason says too why no other arm can replace a missing one."""
+    reason = f"{missing}, so the claim has no verdict. {claim.withdrawn}" if claim.withdrawn else missing
+    return ClaimEvidence(number, claim, (), None, reason)
+
+
+def _names(arms: Sequence[str]) -> str:
+    """Return names of arms as the subject of a sentence, with its verb."""
+    return f"{' and '.join(f'`{name}`' for name in arms)} {'is' if len(arms) == 1 else 'are'}"
 
 
 def column_facts(plan: ExperimentPlan, cells: Cells, spread: Spread, column: Column, claim: Claim) -> ColumnFacts:

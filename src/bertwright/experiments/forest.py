@@ -1,5 +1,6 @@
 """evidence on the claims → forest plot: a row for each claim and task, with its difference and intervals."""
 
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,14 +26,20 @@ _COLOURS: Final[dict[ClaimOutcome, str]] = {
 _BAND: Final = "#e4ece4"
 _LINEAR: Final = 5.0
 """Points up to which the axis is linear; beyond, it is logarithmic, because the tasks differ by a factor of thirty."""
-_TICKS: Final = (-100, -50, -20, -10, -5, 0, 5, 10, 20, 50, 100)
+_TICKS: Final = (-100, -50, -20, -10, -5, -2, 0, 2, 5, 10, 20, 50, 100)
+_NARROW: Final = 2.0
+"""Points to each side that the axis shows at least."""
+_THICK, _THIN = 3.0, 1.0
+"""Widths of the intervals over pre-trainings, and over dev rows too."""
 _WIDTH: Final = 90
 """Characters of a line of a claim."""
+_LIGHT_WIDTH: Final = 115
+"""Characters of a line that is not bold."""
 
 
 def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: Path) -> bool:
     """Draw the differences of all claims into `path`; return False where there are none, or without matplotlib."""
-    drawn = [each for each in evidence if each.comparisons and not each.claim.withdrawn]
+    drawn = [each for each in evidence if each.comparisons]
     if not drawn:
         return False
     try:
@@ -40,15 +47,15 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
     except ImportError:
         say(str(MissingExtra("plots", "a picture of the results")))
         return False
-    titles = [textwrap.wrap(f"{each.number}. {each.claim.statement}", _WIDTH) for each in drawn]
+    titles = [_title(each) for each in drawn]
     rows = sum(len(title) + len(each.comparisons) for title, each in zip(titles, drawn, strict=True))
     figure = Figure(figsize=(7.6, 0.27 * rows + 1.3), layout="constrained")
     panel = figure.subplots()
     labels: dict[int, str] = {}
     row, has_paper = 0, False
     for title, each in zip(titles, drawn, strict=True):
-        for line in title:
-            panel.text(0.0, row, line, transform=panel.get_yaxis_transform(), fontsize=8, va="center", weight="bold")
+        for line, weight in title:
+            panel.text(0.0, row, line, transform=panel.get_yaxis_transform(), fontsize=8, va="center", weight=weight)
             row += 1
         paper = plan.experiment.paper_differences(each.claim)
         for comparison in each.comparisons:
@@ -60,36 +67,57 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
                 panel.plot(paper[comparison.column], row, "D", color="#b3132b", markersize=4, zorder=1)
                 has_paper = True
             row += 1
-    _finish_axes(panel, labels, rows)
+    _finish_axes(panel, labels, rows, has_units=any(column.task is None for column in plan.columns))
     _legend(figure, drawn, has_paper=has_paper)
     with atomic_file(path) as stream:
         figure.savefig(stream, dpi=130, format="png")
     return True
 
 
+def _title(evidence: ClaimEvidence) -> list[tuple[str, str]]:
+    """Return the lines above the rows of a claim, and their weights: the claim, and what else differs."""
+    claim = evidence.claim
+    lines = [(line, "bold") for line in textwrap.wrap(f"{evidence.number}. {claim.statement}", _WIDTH)]
+    also = textwrap.wrap(f"Also different: {claim.confound}.", _LIGHT_WIDTH) if claim.confound else []
+    return [*lines, *((line, "normal") for line in also)]
+
+
 def _draw_row(panel: "Axes", row: int, comparison: Comparison) -> None:
     """Draw the difference, its interval over pre-trainings (thick) and that over other rows too (thin)."""
     colour = _COLOURS[comparison.outcome]
-    for with_rows, width in ((True, 1.0), (False, 3.0)):
+    for with_rows, width in ((True, _THIN), (False, _THICK)):
         interval = comparison.interval(with_rows=with_rows)
         if interval is not None:
             panel.plot(interval, [row, row], "-", color=colour, linewidth=width, solid_capstyle="butt")
     panel.plot(comparison.difference, row, "o", color=colour, markersize=5.5, markeredgecolor="white", zorder=3)
 
 
-def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int) -> None:
+def axis_ticks(low: float, high: float) -> list[float]:
+    """Return the ticks of an axis between two limits in points: in steps of one or a half where all of it is linear."""
+    reach = max(-low, high)
+    if reach > _LINEAR:
+        return [tick for tick in _TICKS if low <= tick <= high]
+    step = 0.5 if reach <= _NARROW else 1.0
+    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int, *, has_units: bool) -> None:
     panel.axvline(0.0, color="black", linewidth=0.8, zorder=1)
     panel.set_xscale("symlog", linthresh=_LINEAR, linscale=1.0)
     low, high = panel.get_xlim()
-    ticks = [tick for tick in _TICKS if low <= tick <= high]
-    panel.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks], fontsize=8)
+    low, high = min(low, -_NARROW), max(high, _NARROW)
+    panel.set_xlim(low, high)
+    ticks = axis_ticks(low, high)
+    panel.set_xticks(ticks, [f"{tick:+g}" if tick else "0" for tick in ticks], fontsize=8)
     panel.set_xticks([], minor=True)
     panel.set_yticks(list(labels), list(labels.values()), fontsize=8)
     panel.tick_params(axis="y", length=0)
     panel.set_ylim(rows - 0.4, -0.6)
     panel.grid(alpha=0.25, axis="x")
     panel.spines[["top", "right", "left"]].set_visible(False)
-    panel.set_xlabel(f"points by which the first arm is better (logarithmic beyond ± {_LINEAR:g})", fontsize=8)
+    scale = f" (logarithmic beyond ± {_LINEAR:g})" if max(-low, high) > _LINEAR else ""
+    units = "\nperplexity, time and memory have their own units" if has_units else ""
+    panel.set_xlabel(f"points by which the first arm of the claim is better{scale}{units}", fontsize=8)
 
 
 def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) -> None:
@@ -105,3 +133,26 @@ def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) 
     if has_paper:
         handles.append(Line2D([], [], color="#b3132b", marker="D", linestyle="", markersize=4, label="the paper"))
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
+    colour = _COLOURS["undecided"]
+    labels = _interval_labels(evidence)
+    lines = [Line2D([], [], color=colour, linewidth=width, label=label) for width, label in labels]
+    if lines:
+        figure.legend(handles=lines, loc="outside lower center", ncols=1, frameon=False, fontsize=8)
+
+
+def _interval_labels(evidence: Sequence[ClaimEvidence]) -> list[tuple[float, str]]:
+    """Return width and meaning of each kind of line that is drawn; width 0 for what a verdict makes of them."""
+    comparisons = [comparison for each in evidence for comparison in each.comparisons]
+    labels: list[tuple[float, str]] = []
+    if any(each.interval() for each in comparisons):
+        labels.append((_THICK, "thick: 95 % interval of the difference over other pre-trainings"))
+    if any(each.interval(with_rows=True) for each in comparisons):
+        labels.append((_THIN, "thin: the same over other pre-trainings and other dev rows"))
+    decided = [each for each in comparisons if each.outcome in ("supported", "reversed")]
+    if any(each.holds_for_other_rows is False for each in decided):
+        labels.append((0.0, "“on these rows”: the thin line crosses 0, and the thick line does not"))
+    undecided = [each.interval() for each in comparisons if each.outcome == "undecided"]
+    if any(interval and not interval[0] <= 0 <= interval[1] for interval in undecided):
+        labels.append((0.0, "grey, and the thick line does not cross 0: p is corrected for the number of tasks,"))
+        labels.append((0.0, "or there are too few pre-trainings"))
+    return labels

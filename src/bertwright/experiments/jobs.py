@@ -240,6 +240,11 @@ def run_record(folder: Path) -> Mapping[str, Any]:
     return read_object(path) if path.is_file() else {}
 
 
+def record_version(record: Mapping[str, Any]) -> str:
+    """Return the version of the program that wrote a run.json; "unknown" where it has none."""
+    return str(record.get("versions", {}).get("bertwright", "unknown"))
+
+
 def system_and_size(name: str) -> str:
     """Return the system and size with which the name of a part's folder begins: `bert-tiny` of `bert-tiny-seed0-…`."""
     return name.partition("-seed")[0]

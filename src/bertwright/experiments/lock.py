@@ -10,18 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.console import say
-from bertwright.experiments.jobs import run_record
+from bertwright.errors import InputError
+from bertwright.experiments.jobs import record_version, run_record
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Claim
 from bertwright.files import read_object, write_json
 from bertwright.version import __version__
 
 _TITLES = {
+    "experiment": "experiment",
     "program": "version of the program",
     "scale": "scale",
     "seeds": "fine-tuning seeds",
     "pretraining_seeds": "pre-training seeds",
 }
+
+_NOTHING_SHOWN = "So nothing shows that claims, seeds and δ were chosen before the results were known."
 
 
 def claims_lock_path(plan: ExperimentPlan) -> Path:
@@ -46,11 +50,14 @@ def lock_lines(plan: ExperimentPlan) -> list[str]:
     lines = list(_version_lines(plan))
     if not path.is_file():
         return [
-            "**No lock.** These runs are older than lock files, or no command computed them here: nothing shows that "
-            "claims, seeds and δ were chosen before the results were known.",
+            "**No lock.** These runs are older than lock files, or they were computed in another folder. "
+            f"{_NOTHING_SHOWN}",
             *lines,
         ]
-    locked = read_object(path)
+    try:
+        locked = _read_lock(path)
+    except InputError as error:
+        return [f"**The lock cannot be used:** {str(error).replace(str(path), path.name)}. {_NOTHING_SHOWN}", *lines]
     content = _content(plan)
     digest = hashlib.sha256(json.dumps(locked["claims"], sort_keys=True).encode()).hexdigest()[:12]
     before = locked.get("parts_finished_before")
@@ -63,6 +70,18 @@ def lock_lines(plan: ExperimentPlan) -> list[str]:
         *_missing_seeds(plan, locked),
         *lines,
     ]
+
+
+def _read_lock(path: Path) -> dict[str, Any]:
+    """Return the content of a lock. Raises InputError where it cannot be read or has not the parts of a lock."""
+    locked = read_object(path)
+    claims = locked.get("claims")
+    if not isinstance(claims, list) or not all(isinstance(each, dict) and "statement" in each for each in claims):
+        raise InputError(f"{path.name}: expected a list of claims with their statements")
+    for name in ("seeds", "pretraining_seeds"):
+        if not isinstance(locked.get(name), int):
+            raise InputError(f"{path.name}: expected a number as {name}, got {locked.get(name)!r}")
+    return locked
 
 
 def _content(plan: ExperimentPlan) -> dict[str, Any]:
@@ -110,25 +129,37 @@ def _differences(locked: Mapping[str, Any], content: Mapping[str, Any]) -> Itera
 
 
 def _missing_seeds(plan: ExperimentPlan, locked: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each arm with fewer finished pre-trainings than locked."""
+    """Yield a sentence for each arm with fewer finished pre-trainings or fine-tunings than locked."""
     for arm in plan.arms:
         by_seed = plan.models.get(arm.name, ())
         finished = sum(all(model.is_finished for model in models) for models in by_seed)
-        if by_seed and finished < locked["pretraining_seeds"]:
-            wanted = locked["pretraining_seeds"]
+        wanted = locked["pretraining_seeds"]
+        if by_seed and finished < wanted:
             yield f"**Fewer seeds than locked:** `{arm.name}` has {finished} of {wanted} pre-trainings."
+        few = []
+        for column in plan.columns:
+            jobs = plan.jobs.get((arm.name, column.name), {})
+            tuned = sum(job.is_finished for job in jobs.values())
+            if arm.baseline is None and jobs and tuned < wanted * locked["seeds"]:
+                few.append(f"{tuned} of {wanted * locked['seeds']} on {column.name}")
+        if few:
+            yield f"**Fewer seeds than locked:** `{arm.name}` has fine-tunings: {', '.join(few)}."
 
 
 def _version_lines(plan: ExperimentPlan) -> Iterator[str]:
-    """Yield a sentence where records are of several versions of the program, or of another one than this."""
-    parts = [part for part in (*plan.all_models, *plan.all_jobs) if part.is_finished]
-    versions = {
-        str(record["versions"].get("bertwright", "unknown"))
-        for part in parts
-        if "versions" in (record := run_record(part.folder))
-    }
-    if versions - {__version__}:
+    """Yield a sentence where records are of another version of the program than this one, with their arms."""
+    arms: dict[str, dict[str, None]] = {}
+    for arm in plan.arms:
+        models = [model for seeds in plan.models.get(arm.name, ()) for model in seeds]
+        jobs = [job for (name, _), by_seed in plan.jobs.items() if name == arm.name for job in by_seed.values()]
+        for part in (*models, *jobs):
+            record = run_record(part.folder) if part.is_finished else {}
+            if record:  # a baseline and a model that is not trained have none
+                version = record_version(record)
+                arms.setdefault(version, {})[f"`{arm.name}`"] = None
+    others = [f"{version} ({', '.join(names)})" for version, names in sorted(arms.items()) if version != __version__]
+    if others:
         yield (
-            f"**Records of another version of the program:** {', '.join(sorted(versions))}; this page was written by "
-            f"{__version__}."
+            f"**Records of another version of the program:** {', '.join(others)}. This page was written by "
+            f"{__version__}. Do not compare arms of different versions before you know what changed between them."
         )

@@ -3,22 +3,24 @@
 The pages in docs/results were written with the sentences of this file. A change to one means to write all of them anew.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
-from bertwright.experiments.answers import answer_lines, evidence_lines
+from bertwright.experiments.answers import answer_lines, evidence_lines, reading_lines
 from bertwright.experiments.details import cost_lines, data_lines, markdown_table, setting_lines
-from bertwright.experiments.evidence import ClaimEvidence, floor_of, gather_evidence
+from bertwright.experiments.evidence import ClaimEvidence, floor_of, gather_evidence, validation_rows
 from bertwright.experiments.forest import draw_forest
 from bertwright.experiments.lock import lock_lines
 from bertwright.experiments.pictures import draw_picture
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.records import read_spread
+from bertwright.experiments.sampling import item_variance
 from bertwright.experiments.scores import Cell, scores_last_epoch, table_cells
 from bertwright.experiments.spec import Arm, Column
 from bertwright.experiments.start import start_box
 from bertwright.files import atomic_file
 from bertwright.reports.charts import short
+from bertwright.version import __version__
 
 _LEFT_OUT = "STS-B"
 """Column without which the mean is given too: with the matching start it measures one head."""
@@ -28,19 +30,20 @@ _PERFECT = 100.0
 def write_page(plan: ExperimentPlan, *, command: str, failed: Mapping[Path, str]) -> Path:
     """Write results/NAME.md and its pictures into the plan's folder, from the finished parts; return its path."""
     cells = table_cells(plan)
-    evidence = gather_evidence(plan, cells, read_spread(plan.out, last_epoch=scores_last_epoch(plan)))
+    spread = read_spread(plan.out, last_epoch=scores_last_epoch(plan))
+    evidence = gather_evidence(plan, cells, spread)
     folder = plan.out / "results"
     folder.mkdir(parents=True, exist_ok=True)
     name = plan.experiment.name
     pictures = []
     if draw_forest(plan, evidence, folder / f"{name}-claims.png"):
-        text = "differences with their 95 % intervals over pre-trainings (thick) and over other rows too (thin)"
+        text = "the difference of each claim and task, with its intervals"
         pictures.append(f"![{plan.experiment.title}: {text}]({name}-claims.png)")
     if plan.experiment.axis is not None and draw_picture(plan, cells, folder / f"{name}.png"):
-        pictures.append(f"![{plan.experiment.title}: means and deviations over the seeds]({name}.png)")
+        pictures.append(f"![{plan.experiment.title}: means and standard deviations over the seeds]({name}.png)")
     path = folder / f"{name}.md"
     with atomic_file(path) as stream:
-        lines = _page(plan, cells, evidence, command, failed, pictures)
+        lines = _page(plan, cells, evidence, spread.versions, command, failed, pictures)
         stream.write("\n".join(lines).encode() + b"\n")
     return path
 
@@ -49,6 +52,7 @@ def _page(
     plan: ExperimentPlan,
     cells: Mapping[tuple[str, str], Cell],
     evidence: Sequence[ClaimEvidence],
+    versions: Set[str],
     command: str,
     failed: Mapping[Path, str],
     pictures: Sequence[str],
@@ -58,15 +62,22 @@ def _page(
     yield from start_box(plan)
     yield from ("## Question", "", experiment.question, "")
     yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.", "")
+    others = [
+        f"{data.task.title} ({data.source.note})"
+        for data in plan.data.values()
+        if data.source.note and data.source != data.task.sources[0]
+    ]
+    if others:
+        yield from (f"**Other data than the paper's:** {', '.join(others)}.", "")
     if any(len(cell.values) < cell.wanted for cell in cells.values()):
-        yield from ("**Not finished:** what is missing is marked … below.", "")
-    yield from ("## Answer", "", *answer_lines(plan, evidence), "")
+        yield from ("**Not finished:** … marks what has not been computed.", "")
+    answers = list(answer_lines(plan, evidence))
+    yield from ("## Answer", "", *answers, "", *reading_lines(plan, answers), "")
     for picture in pictures:
         yield from (picture, "")
-    yield from ("## Here", "", *_results_table(plan, cells), "", *_legend(plan), "")
-    if experiment.note:
-        yield from (experiment.note, "")
-    yield from ("## How sure", "", *_sureness(plan, cells), "", *evidence_lines(plan, evidence))
+    yield from ("## Here", "", *_results_table(plan, cells), "", *_legend(plan, cells), "")
+    yield from _notes(plan)
+    yield from ("## How sure", "", *_sureness(plan, cells, versions), "", *evidence_lines(plan, evidence))
     yield from ("## What this does not show", "", *_limits(plan, evidence), "")
     if experiment.published:
         published = experiment.published
@@ -80,6 +91,21 @@ def _page(
     yield from ("**The cost**", "", *cost_lines(plan), "")
     yield from ("**The settings**", "", *setting_lines(plan), "")
     yield from ("**The command**", "", f"    {command}", "", "</details>")
+
+
+def _notes(plan: ExperimentPlan) -> Iterator[str]:
+    """Yield the note of the experiment, and the columns that are here or in the paper alone."""
+    experiment = plan.experiment
+    notes = [experiment.note] if experiment.note else []
+    head = experiment.published.head if experiment.published else ()
+    if any(column.name in head for column in experiment.columns):
+        here = [column.name for column in plan.columns if column.name not in head]
+        missing = [name for name in head if name not in {column.name for column in plan.columns}]
+        known = [name for name in missing if name in {column.name for column in experiment.columns}]
+        notes += [f"Not in the paper's table: {', '.join(here)}."] if here else []
+        notes += [f"In the paper's table and not measured here: {', '.join(known)}."] if known else []
+    if notes:
+        yield from (" ".join(notes), "")
 
 
 def _results_table(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
@@ -135,62 +161,80 @@ def _number(value: float, column: Column) -> str:
     return f"{value:.1f}" if column.task is not None else short(round(value, 2))
 
 
-def _legend(plan: ExperimentPlan) -> Iterator[str]:
+def _legend(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
+    """Yield what the numbers of the table are, and what the summaries are where the table has them."""
     scored = [column for column in plan.columns if column.task is not None]
     epoch = "last epoch" if scores_last_epoch(plan) else "best epoch, which was chosen on the same rows"
     yield (
-        f"Means ± standard deviations over {plan.pretraining_seeds} pre-training seed(s) x {plan.seeds} fine-tuning "
-        f"seed(s), on the dev set, of the {epoch}."
+        f"Means ± standard deviations over {_count(plan.pretraining_seeds, 'pre-training seed')} x "
+        f"{_count(plan.seeds, 'fine-tuning seed')}, on the dev set, of the {epoch}."
     )
-    if len(scored) > 1:
+    if _mean_columns(plan, cells, scored):
+        untrained = [column.name for column in scored if column.floor == "untrained"]
+        floor = f" (for {', '.join(untrained)}: the model without pre-training)" if untrained else ""
         yield (
-            "*Above the floor* is the mean over the tasks of (score - floor) / (100 - floor): the floor is the "
-            "commonest answer, or the model without pre-training for SQuAD 1.1. Accuracy, correlations and F1 are "
-            "never averaged raw."
+            "*Above the floor* is the mean over the tasks of (score - floor) / (100 - floor). The floor is the "
+            f"commonest answer{floor}. Accuracy, correlations and F1 are never averaged without this change of scale."
         )
 
 
-def _sureness(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:
-    """Yield the sentences on the test, the epoch, the rows and the lock."""
+def _count(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"
+
+
+def _sureness(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], versions: Set[str]) -> Iterator[str]:
+    """Yield the sentences on the test, the lock, the epoch and the rows; versions: of the program in the folder."""
     yield (
-        "The unit is a pre-training; its score is the mean over its fine-tuning seeds. The variance between "
-        "pre-trainings is pooled over all arms of the task, or that of the two arms, if it is larger. p is corrected "
-        "by Holm's method over the tasks of a claim, and for nothing else. The rules are in the manual, *The paper as "
-        "experiments*, *The verdict*."
+        "Each pre-training counts once: its score is the mean over its fine-tuning seeds. Few pre-trainings say little "
+        "about the variance between pre-trainings. So the test uses the variance over all arms of the task, or that of "
+        "the two arms if it is larger. p is corrected by Holm's method for the number of tasks of a claim, and for "
+        "nothing else. The manual has the rules: *The paper as experiments*, *The verdict*."
     )
     yield ""
     yield from (f"- {line}" for line in lock_lines(plan))
+    if others := sorted(versions - {__version__}):
+        yield f"- The variance over all arms includes records of another version of the program: {', '.join(others)}."
     if any(column.task for column in plan.columns) and not scores_last_epoch(plan):
         yield (
-            "- The records do not hold the scores of the last epoch, so the best of the epochs is used. It was chosen "
-            "on the rows that are reported, which favours arms with more epochs and noisier scores."
+            "- The records do not hold the scores of the last epoch. So the score is that of the best epoch, chosen on "
+            "the rows that are reported. This favours arms with more epochs and with scores that vary more."
         )
     if without := [each.name for each in plan.columns if each.task and floor_of(plan, cells, each) is None]:
-        yield f"- No floor is known for {', '.join(without)}: the page lacks the arm without learning."
-    yield (
-        "- The records hold no predictions of single rows. *Other rows* is a bound from the scores and the number of "
-        "rows, as if two models' answers were independent; the F1 of names has none."
+        yield f"- The floor of {', '.join(without)} is unknown: the model without pre-training is not on this page."
+    bound = (
+        "- The records have no predictions of single rows. So the interval for *other rows* is an upper bound: it is "
+        "computed from the scores and the number of rows, as if the errors of two models had nothing in common."
     )
+    unknown = [each.name for each in plan.columns if each.task and not _has_row_variance(plan, each)]
+    yield f"{bound} There is none for {', '.join(unknown)}." if unknown else bound
+
+
+def _has_row_variance(plan: ExperimentPlan, column: Column) -> bool:
+    """Return whether a score of a column tells its variance over other dev rows."""
+    rows = validation_rows(plan, column)
+    return item_variance(column.metric, _PERFECT / 2, rows, factor=column.factor) is not None
 
 
 def _limits(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
     """Yield what the page does not show: limits of the experiment, of its claims, its data and its scale."""
     yield from (f"- {line}" for line in plan.experiment.limits)
-    yield from (
-        f"- Claim {each.number}: {each.claim.caveat}" for each in evidence if each.claim.caveat and each.comparisons
-    )
+    caveats: dict[str, list[str]] = {}
+    for each in evidence:
+        if each.claim.caveat and each.comparisons:
+            caveats.setdefault(each.claim.caveat, []).append(str(each.number))
+    for caveat, numbers in caveats.items():
+        yield f"- Claim{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}: {caveat}"
     wikipedia = [data.task.title for data in plan.data.values() if data.task.is_wikipedia]
     if wikipedia:
-        verb = "are" if len(wikipedia) > 1 else "is"
         yield (
-            f"- {', '.join(wikipedia)} {verb} text of Wikipedia. Where the corpus is Wikipedia too, a gain may be "
-            "memory of it."
+            f"- The text of {' and '.join(wikipedia)} is from Wikipedia. If the corpus is Wikipedia too, the models "
+            "may have read it before."
         )
     subsets = [data.task.title for data in plan.data.values() if any(a < b for a, b in data.subset.rows.values())]
     if subsets:
-        yield f"- Not all rows were used of {', '.join(subsets)}: more rows may change the order of the arms."
+        yield f"- Only a part of the rows of {', '.join(subsets)} was used. More rows may change the order of the arms."
     yield (
-        f"- Other scales than `{plan.scale.name}`: the paper's models have 5,000 times the tokens."
-        if (plan.scale.name == "tiny")
-        else f"- Other scales than `{plan.scale.name}`."
+        "- The results of large models. The paper's models read 5,000 times the tokens of scale `tiny`."
+        if plan.scale.name == "tiny"
+        else f"- The results at other scales than `{plan.scale.name}`."
     )

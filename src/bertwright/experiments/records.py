@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.experiments.jobs import run_record
+from bertwright.experiments.jobs import record_version, run_record
 from bertwright.experiments.spread import Variance, interaction_variance, pool, sample_variance
 
 _SEED: Final = re.compile(r"-seed(\d+)\.\d+-")
@@ -25,10 +25,12 @@ class Spread:
 
     apart      (task, metric) → variance of an arm over its pre-trainings
     together   (task, metric) → variance of the difference of two arms that share their pre-trainings
+    versions   versions of the program that wrote the records
     """
 
     apart: Mapping[tuple[str, str], Variance | None]
     together: Mapping[tuple[str, str], Variance | None]
+    versions: frozenset[str] = frozenset()
 
     def pooled(self, task: str, metric: str, *, share_bodies: bool, factor: float) -> Variance | None:
         """Return the variance of a task's metric in points²; None where no arm of the task has two pre-trainings."""
@@ -42,6 +44,7 @@ def read_spread(out: Path, *, last_epoch: bool) -> Spread:
     last_epoch: True for the scores of the last epoch, False for those of the best.
     """
     scores: dict[tuple[str, str], dict[ArmKey, dict[int, list[float]]]] = defaultdict(lambda: defaultdict(dict))
+    versions: set[str] = set()
     for path in sorted((out / "tuned").glob("*/*/run.json")):
         record = run_record(path.parent)
         key = _arm_key(record, out)
@@ -49,7 +52,11 @@ def read_spread(out: Path, *, last_epoch: bool) -> Spread:
         if not (record.get("finished") and key and seed):
             continue
         result = record["result"]["seeds"][0]
-        for metric, value in (result["epochs"][-1] if last_epoch else result["scores"]).items():
+        epochs = result.get("epochs", [])
+        if last_epoch and not epochs:  # records of earlier versions have the best epoch only
+            continue
+        versions.add(record_version(record))
+        for metric, value in (epochs[-1] if last_epoch else result["scores"]).items():
             by_seed = scores[path.parent.parent.name, metric][key]
             by_seed.setdefault(int(seed[1]), []).append(value)
     means = {
@@ -61,6 +68,7 @@ def read_spread(out: Path, *, last_epoch: bool) -> Spread:
     return Spread(
         {kind: pool(_apart(arms)) for kind, arms in means.items()},
         {kind: pool(_together(arms)) for kind, arms in means.items()},
+        frozenset(versions),
     )
 
 
@@ -85,7 +93,10 @@ def _together(arms: Mapping[ArmKey, Mapping[int, float]]) -> list[Variance]:
 
 
 def _arm_key(record: Mapping[str, Any], out: Path) -> ArmKey | None:
-    """Return the key of the arm of a fine-tuning; None where the record of a pre-training is not there."""
+    """Return the key of the arm of a fine-tuning; None where the record of a pre-training is not there.
+
+    Records of different corpora and of different versions of the program are different arms.
+    """
     parts = Path(str(record.get("data", {}).get("model", ""))).parts
     if "pretrained" in parts:
         folders = parts[parts.index("pretrained") + 1]
@@ -94,9 +105,10 @@ def _arm_key(record: Mapping[str, Any], out: Path) -> ArmKey | None:
         folders, name = parts[-1] if parts else "", "model"
     bodies = []
     for folder in folders.split("+"):
-        settings = run_record(out / "pretrained" / folder).get("settings")
-        if settings is None:
+        body = run_record(out / "pretrained" / folder)
+        if "settings" not in body:
             return None
-        bodies.append({key: value for key, value in settings.items() if key != "seed"})
+        settings = {key: value for key, value in body["settings"].items() if key != "seed"}
+        bodies.append([settings, body.get("data", {}).get("corpus"), record_version(body)])
     tuned = {key: value for key, value in record["settings"].items() if key != "first_seed"}
-    return f"{json.dumps(bodies, sort_keys=True)} {name}", json.dumps(tuned, sort_keys=True)
+    return f"{json.dumps(bodies, sort_keys=True)} {name}", json.dumps([tuned, record_version(record)], sort_keys=True)

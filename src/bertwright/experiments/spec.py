@@ -124,7 +124,8 @@ class Claim:
     columns           names of the columns, all columns of tasks where empty; those without data are left out
     paper_difference  the paper's own difference in points, None where the paper has no numbers
     published         names of the two arms' rows in the published table, for the paper's difference in each column
-    withdrawn         reason why the comparison does not test the claim; no verdict is given then
+    withdrawn         reason why no other arm can replace one of the two: while one is missing, the claim is withdrawn
+    confound          second difference between the arms, beside that of the claim: it stands beside the verdict
     caveat            what the comparison leaves open even where it is decided
     """
 
@@ -137,6 +138,7 @@ class Claim:
     paper_difference: float | None = None
     published: tuple[str, str] | None = None
     withdrawn: str = ""
+    confound: str = ""
     caveat: str = ""
 
     @property

@@ -8,10 +8,11 @@ from bertwright.experiments.plan import ExperimentPlan
 _HEAD_TASKS = ("stsb", "qnli")
 """Tasks whose scores follow the matching head."""
 _BOX = """\
-> **Read this first.** All Transformers here begin with one hand-made head that looks for the same piece elsewhere in
-> the row (`--start matching`). Over 21 pre-trainings at scale `tiny`, how much of that head is left explains 87 % of
-> the variance of STS-B (docs/log.md has the values). Where a verdict rests on STS-B or QNLI, read it as “… keeps or
-> loses that head”, not as the paper's claim. docs/results/archive.md has the same claims without that start."""
+> **Read this first.** All Transformers here begin with one hand-made attention head (`--start matching`). It looks for
+> the same piece elsewhere in the row. Pre-training keeps this head or loses it. Over 21 pre-trainings at scale `tiny`,
+> the part that is left explains 87 % of the variance of STS-B (docs/results/matching-head.md has the values and the
+> command). So STS-B and QNLI show which model kept the head. Do not read them as a test of the paper's claim.
+> docs/results/archive.md has the same claims without this start."""
 
 
 def start_box(plan: ExperimentPlan) -> Iterator[str]:

@@ -1,14 +1,14 @@
 """Evidence on the claims of an experiment: units, floors, shared pre-trainings, and what gives no verdict."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bertwright.experiments.answers import answer_lines, evidence_lines
+from bertwright.experiments.answers import answer_lines, evidence_lines, reading_lines
 from bertwright.experiments.evidence import ClaimEvidence, gather_evidence
-from bertwright.experiments.forest import draw_forest
 from bertwright.experiments.records import Spread
 from bertwright.experiments.scores import Cell
 from bertwright.experiments.spec import Arm, Claim, Column, Experiment, Published
@@ -81,7 +81,7 @@ def test_a_claim_is_judged_by_the_means_of_its_pre_trainings() -> None:
 
 def test_one_pre_training_of_an_arm_gives_no_verdict_and_the_page_says_so() -> None:
     one = evidence(RTE, (68.0, 70.0), (55.0,))
-    assert (one.outcome, one.reason) == ("undecided", "a verdict needs 2 pre-trainings of each arm; `b` has 1")
+    assert (one.outcome, one.reason) == ("undecided", "a verdict needs 2 pre-trainings of both models; `b` has 1")
 
 
 def test_arms_at_the_floor_cannot_be_tested() -> None:
@@ -91,12 +91,33 @@ def test_arms_at_the_floor_cannot_be_tested() -> None:
     assert evidence(SQUAD, (11.0, 11.2), (10.0, 10.1), floor=None).outcome != "cannot be tested"
 
 
-def test_a_withdrawn_claim_has_its_numbers_and_no_outcome() -> None:
-    claim = Claim(statement="A.", paper="", arm="a", against="b", withdrawn="the arms differ twice")
-    one = evidence(RTE, (68.0, 70.0), (60.0, 62.0), claim=claim)
-    assert (one.outcome, one.reason, len(one.comparisons)) == (None, "the arms differ twice", 1)
+def test_a_claim_is_withdrawn_until_its_arm_is_computed() -> None:
+    claim = Claim(statement="A.", paper="", arm="a", against="b", withdrawn="`c` cannot replace it: two things differ")
+    (one,) = gather_evidence(plan(RTE, claim=claim), cells(RTE, (68.0, 70.0), ()), SPREAD)
     (line,) = answer_lines(plan(RTE, claim=claim), [one])
-    assert line == "1. A. **Withdrawn.** The arms differ twice."
+    reason = "`b` is not computed yet, so the claim has no verdict. `c` cannot replace it: two things differ."
+    assert line == f"1. A. **Withdrawn.** {reason}"
+    assert evidence(RTE, (68.0, 70.0), (60.0, 62.0), claim=claim).outcome == "supported"
+
+
+def test_what_differs_beside_the_claim_stands_beside_the_verdict() -> None:
+    claim = replace(CLAIM, confound="a learns next sentences, b does not")
+    one = evidence(RTE, (68.0, 70.0), (60.0, 62.0), claim=claim)
+    (line,) = answer_lines(plan(RTE, claim=claim), [one])
+    assert line.endswith("(start `matching`). Also different: a learns next sentences, b does not.")
+    lines = evidence_lines(plan(RTE), [one])
+    assert any(line.endswith("Also different: a learns next sentences, b does not.") for line in lines)
+
+
+def test_words_and_numbers_are_explained_after_the_answers_where_they_are_used() -> None:
+    answers = ["1. A is better. **Undecided.** RTE +0.8 (visible from 5.5) (start `matching`)."]
+    text = "\n".join(reading_lines(plan(RTE), answers))
+    words = ("*Visible from*", "An *arm* is", "A *seed* is", "The *floor*", "*δ* (delta)")
+    assert [text.count(word) for word in words] == [1] * len(words)
+    assert "*On these rows*" not in text
+    assert "Perplexity" not in text
+    assert "*Cannot be tested here*" in "\n".join(reading_lines(plan(RTE), ["**Cannot be tested here.** RTE +0.1"]))
+    assert "*On these rows*" in "\n".join(reading_lines(plan(RTE), ["RTE +4.0 (on these rows)"]))
 
 
 def test_arms_of_the_same_pre_trainings_are_compared_in_pairs() -> None:
@@ -108,22 +129,27 @@ def test_arms_of_the_same_pre_trainings_are_compared_in_pairs() -> None:
 
 def test_an_arm_that_is_not_there_gives_no_verdict() -> None:
     claim = Claim(statement="", paper="", arm="a", against="c")
-    assert evidence(RTE, (1.0,), (1.0,), claim=claim).reason == "an arm of the claim is not on this page"
-    missing = gather_evidence(plan(RTE), cells(RTE, (), (1.0,)), SPREAD)
-    assert [each.reason for each in missing] == ["no column has scores of both arms on this page"]
+    assert evidence(RTE, (1.0,), (1.0,), claim=claim).reason == "`c` is not on this page"
+    (missing,) = gather_evidence(plan(RTE), cells(RTE, (), (1.0,)), SPREAD)
+    assert missing.reason == "`a` is not computed yet"
+    other = Claim(statement="", paper="", arm="a", against="b", columns=("STS-B",))
+    assert evidence(RTE, (1.0,), (1.0,), claim=other).reason == "none of its tasks is on this page"
+    partly = cells(RTE, (60.0,), (50.0,)) | {("b", "RTE"): Cell({(0, 0): 50.0}, 4)}
+    (missing,) = gather_evidence(plan(RTE), partly, SPREAD)
+    assert missing.reason == "no task has all scores of both"
 
 
 def test_answers_name_tasks_condition_and_the_difference_that_would_be_seen() -> None:
     supported = evidence(STSB, (80.0, 81.0), (20.0, 21.0), floor=0.0)
     (line,) = answer_lines(plan(STSB), [supported])
-    wanted = "1. A is better. **Supported.** STS-B +60.0 (start `matching`). STS-B: keeps or loses the matching head."
-    assert line == wanted
+    head = "On STS-B this shows which model kept the hand-made head."
+    assert line == f"1. A is better. **Supported.** STS-B +60.0 (start `matching`). {head}"
     (other,) = answer_lines(plan(STSB, start="local"), [supported])
     assert other == "1. A is better. **Supported.** STS-B +60.0 (start `local`)."
     undecided = evidence(RTE, (61.0, 62.0), (60.0, 61.5))
     (line,) = answer_lines(plan(RTE), [undecided])
     visible = undecided.comparisons[0].smallest_visible
-    assert line == f"1. A is better. **Undecided.** RTE +0.8 ({visible:.1f} would be seen) (start `matching`)."
+    assert line == f"1. A is better. **Undecided.** RTE +0.8 (visible from {visible:.1f}) (start `matching`)."
 
 
 def test_a_verdict_that_other_rows_may_turn_round_says_so() -> None:
@@ -136,15 +162,9 @@ def test_a_verdict_that_other_rows_may_turn_round_says_so() -> None:
 def test_the_table_of_a_claim_has_a_row_for_each_task() -> None:
     one = evidence(RTE, (68.0, 70.0), (60.0, 62.0))
     lines = list(evidence_lines(plan(RTE), [one]))
-    assert lines[0] == "**Claim 1.** A is better. In the paper: 88 against 84."
+    assert lines[0] == "The columns of the tables:"
+    assert "**Claim 1.** A is better. In the paper: 88 against 84." in lines
     assert any(line.startswith("| RTE | 2 / 2 | +8.0 | +1.9 to +14.1 |") for line in lines)
-
-
-def test_the_forest_plot_is_drawn_where_something_was_compared(tmp_path: Path) -> None:
-    one = evidence(RTE, (68.0, 70.0), (60.0, 62.0))
-    assert draw_forest(plan(RTE), [one], tmp_path / "forest.png")
-    assert (tmp_path / "forest.png").read_bytes().startswith(b"\x89PNG")
-    assert not draw_forest(plan(RTE), [ClaimEvidence(1, CLAIM, (), None)], tmp_path / "none.png")
 
 
 def test_the_papers_differences_are_those_of_its_table() -> None:

@@ -20,14 +20,19 @@ def plan(
     *claims: Claim,
     pretraining_seeds: int = 2,
     finished: Sequence[bool] = (True, True),
-    version: str = __version__,
+    version: str | None = __version__,
+    tuned: int = 0,
 ) -> Any:
-    """Return a plan of one arm with two pre-trainings, whose records are in `out`."""
+    """Return a plan of one arm with two pre-trainings, whose records are in `out`.
+
+    version: of the program in the records, None for records without it. tuned: number of finished fine-tunings of six.
+    """
     models = []
     for seed, is_finished in enumerate(finished):
         folder = out / f"model-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "run.json").write_text(json.dumps({"versions": {"bertwright": version}}))
+        versions = {"versions": {"bertwright": version}} if version else {"settings": {}}
+        (folder / "run.json").write_text(json.dumps(versions))
         models.append(SimpleNamespace(folder=folder, is_finished=is_finished))
     experiment = Experiment(
         name="table0",
@@ -37,6 +42,11 @@ def plan(
         columns=(Column(name="x", task="rte", metric="accuracy"),),
         claims=claims or (CLAIM,),
     )
+    pairs = [(pretraining, seed) for pretraining in range(pretraining_seeds) for seed in range(3)]
+    jobs = {
+        pair: SimpleNamespace(folder=out / f"tuned-{number}", is_finished=number < tuned)
+        for number, pair in enumerate(pairs)
+    }
     return SimpleNamespace(
         experiment=experiment,
         scale=SimpleNamespace(name="tiny"),
@@ -44,7 +54,9 @@ def plan(
         seeds=3,
         pretraining_seeds=pretraining_seeds,
         arms=(Arm(name="a", title="a"), Arm(name="majority", title="", baseline="majority")),
+        columns=experiment.columns,
         models={"a": tuple((model,) for model in models)},
+        jobs={("a", "x"): jobs},
         all_models=models,
         all_jobs=[],
     )
@@ -59,7 +71,7 @@ def test_a_lock_that_was_written_before_the_runs_and_kept(tmp_path: Path) -> Non
     lock = json.loads(claims_lock_path(plan(tmp_path)).read_text())
     assert (lock["seeds"], lock["pretraining_seeds"], lock["program"]) == (3, 2, __version__)
     assert [(claim["columns"], claim["delta"]) for claim in lock["claims"]] == [(["x"], 1.5)]
-    (line,) = lock_lines(plan(tmp_path))
+    (line,) = lock_lines(plan(tmp_path, tuned=6))
     assert line.startswith("Claims, seeds and δ were locked before the runs (digest of the claims: ")
 
 
@@ -112,9 +124,44 @@ def test_other_numbers_of_seeds_and_an_arm_with_fewer_are_named(tmp_path: Path) 
     lines = lock_lines(plan(tmp_path, pretraining_seeds=1, finished=(True, False)))
     assert "**Not as locked:** pre-training seeds: locked 2, here 1." in lines
     assert "**Fewer seeds than locked:** `a` has 1 of 2 pre-trainings." in lines
+    assert "**Fewer seeds than locked:** `a` has fine-tunings: 0 of 6 on x." in lines
+
+
+def test_an_arm_with_fewer_fine_tunings_than_locked_is_named(tmp_path: Path) -> None:
+    write_lock(nothing_computed(tmp_path))
+    assert "**Fewer seeds than locked:** `a` has fine-tunings: 4 of 6 on x." in lock_lines(plan(tmp_path, tuned=4))
+    assert len(lock_lines(plan(tmp_path, tuned=6))) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[1", "table0-tiny.json:1: not valid JSON"),
+        ("{}", "table0-tiny.json: expected a list of claims with their statements"),
+        ('{"claims": [{"arm": "a"}]}', "table0-tiny.json: expected a list of claims with their statements"),
+        ('{"claims": [], "seeds": "3"}', "table0-tiny.json: expected a number as seeds, got '3'"),
+    ],
+)
+def test_a_lock_that_cannot_be_used_is_named(tmp_path: Path, content: str, words: str) -> None:
+    write_lock(nothing_computed(tmp_path))
+    claims_lock_path(plan(tmp_path)).write_text(content)
+    line = lock_lines(plan(tmp_path))[0]
+    assert line.startswith("**The lock cannot be used:** ")
+    assert words in line
+
+
+def test_the_lock_of_another_experiment_is_named(tmp_path: Path) -> None:
+    write_lock(nothing_computed(tmp_path))
+    path = claims_lock_path(plan(tmp_path))
+    path.write_text(path.read_text().replace("table0", "table1"))
+    assert "**Not as locked:** experiment: locked table1, here table0." in lock_lines(plan(tmp_path))
 
 
 def test_records_of_another_version_are_named(tmp_path: Path) -> None:
     write_lock(nothing_computed(tmp_path))
+    words = "**Records of another version of the program:**"
     lines = lock_lines(plan(tmp_path, version="0.0.9"))
-    assert any(line.startswith("**Records of another version of the program:** 0.0.9;") for line in lines)
+    assert any(line.startswith(f"{words} 0.0.9 (`a`). This page was written by {__version__}.") for line in lines)
+    lines = lock_lines(plan(tmp_path, version=None))
+    assert any(line.startswith(f"{words} unknown (`a`).") for line in lines)
+    assert not any(words in line for line in lock_lines(plan(tmp_path)))

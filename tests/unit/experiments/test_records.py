@@ -17,16 +17,28 @@ def write_run(
     *,
     snapshot: str = "model",
     finished: bool = True,
+    version: str = "1.0",
+    corpus: str = "wiki",
     **tuned: Any,
 ) -> None:
     pretraining, seed = seeds
-    body = out / "pretrained" / f"{system}-seed{pretraining}-0123"
+    body = out / "pretrained" / f"{system}-seed{pretraining}-{abs(hash((version, corpus)))}"
     body.mkdir(parents=True, exist_ok=True)
-    (body / "run.json").write_text(json.dumps({"settings": {"system": system, "seed": pretraining}}))
-    folder = out / "tuned" / "rte" / f"{system}-seed{pretraining}.{seed}-{abs(hash((snapshot, *tuned.items())))}"
+    (body / "run.json").write_text(
+        json.dumps(
+            {
+                "settings": {"system": system, "seed": pretraining},
+                "data": {"corpus": corpus},
+                "versions": {"bertwright": version},
+            }
+        )
+    )
+    digest = abs(hash((snapshot, body.name, *tuned.items())))
+    folder = out / "tuned" / "rte" / f"{system}-seed{pretraining}.{seed}-{digest}"
     folder.mkdir(parents=True)
     record = {
         "finished": finished,
+        "versions": {"bertwright": version},
         "settings": {"epochs": 2, "first_seed": seed, **tuned},
         "data": {"model": f"/elsewhere/pretrained/{body.name}/{snapshot}"},
         "result": {"seeds": [{"scores": {"accuracy": score}, "epochs": [{"accuracy": 0.0}, {"accuracy": score / 2}]}]},
@@ -63,6 +75,30 @@ def test_models_before_the_end_do_not_count_as_further_arms(tmp_path: Path) -> N
     assert together is not None
     assert (apart.value, apart.degrees) == (pytest.approx(200.0), 1)
     assert (together.value, together.degrees) == (pytest.approx((50 - 60) ** 2 / 2), 1)  # of 50 - 0 and 70 - 10
+
+
+def test_other_corpora_and_other_versions_are_arms_of_their_own(tmp_path: Path) -> None:
+    """Two seeds of one recipe on two corpora, or by two versions, tell nothing of the variance between seeds."""
+    for change in ({"corpus": "books"}, {"version": "0.9"}):
+        out = tmp_path / str(change)
+        write_run(out, "bert", (0, 0), 0.5)
+        write_run(out, "bert", (1, 0), 0.9, **change)
+        spread = read_spread(out, last_epoch=False)
+        assert spread.pooled("rte", "accuracy", share_bodies=False, factor=1.0) is None
+    assert spread.versions == {"1.0", "0.9"}
+
+
+def test_records_without_each_epoch_are_left_out_of_last_epochs(tmp_path: Path) -> None:
+    write_run(tmp_path, "bert", (0, 0), 0.4)
+    write_run(tmp_path, "bert", (1, 0), 0.8)
+    write_run(tmp_path, "gpt", (0, 0), 0.9, version="0.9")
+    (path,) = (tmp_path / "tuned/rte").glob("gpt*/run.json")
+    record = json.loads(path.read_text())
+    del record["result"]["seeds"][0]["epochs"]
+    path.write_text(json.dumps(record))
+    spread = read_spread(tmp_path, last_epoch=True)
+    assert spread.versions == {"1.0"}
+    assert spread.pooled("rte", "accuracy", share_bodies=False, factor=1.0) is not None
 
 
 def test_a_task_without_two_pre_trainings_has_no_variance(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ MAJORITY: Final = Arm(name="majority", title="the commonest answer", baseline="m
 """Floor of every table: the same answer to every row."""
 BAG_OF_WORDS: Final = Arm(name="bag-of-words", title="bag of words, linear", baseline="bag-of-words")
 
+WITH_NEXT_SENTENCES: Final = "BERT learns next sentences in pre-training, and GPT-1 does not"
+"""Second difference between BERT and GPT-1 wherever they are compared."""
+
 
 def larger(scale: Scale) -> Arm:
     """Return the larger of the two BERTs of tables 1 to 4, with the same text, steps and rows."""

@@ -7,9 +7,9 @@ from bertwright.experiments.tables import arms, columns
 
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
-    """Return an arm for each size, the smallest first, with x = 1, 2, …
+    """Return an arm for each size, the one with fewest weights first, with x = 1, 2, …
 
-    After the smallest comes an arm of the second size, with fewer and wider heads.
+    After the second size comes an arm with as many weights in fewer and wider heads, and next to it on the axis.
     """
     sizes = tuple(
         Arm(
@@ -22,13 +22,14 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
         for number, size in enumerate(scale.sizes, start=1)
     )
     size = scale.fewer_heads
-    fewer_heads = Arm(name="fewer-heads", title=size, pretraining={"size": size}, series="BERT with wider heads", x=1.5)
-    return (sizes[0], fewer_heads, *sizes[1:])
+    series = "BERT with wider heads"
+    fewer_heads = Arm(name="fewer-heads", title=size, pretraining={"size": size}, series=series, x=2.25)
+    return (*sizes[:2], fewer_heads, *sizes[2:])
 
 
 _LAST_LAYER: Final = (
-    "With the matching start the smallest size has its matching head in the last layer, where no layer can use it. So "
-    "on pairs of texts this compares the place of a head, not sizes."
+    "With the matching start the smallest size has its matching head in the last layer. No later layer can use it. So "
+    "on pairs of texts this compares the layer of that head, not sizes."
 )
 
 
@@ -119,12 +120,14 @@ TABLE_6: Final = Experiment(
             ("24x1024, 16 heads", "3.23", "86.6", "87.8", "93.7"),
         ),
     ),
-    axis="size, the smallest first",
-    note="The perplexity is that of the masked pieces of validation text. It depends on the vocabulary, so only rows "
-    "of one table can be compared. Heads are 64 wide, except where LAYERSxHIDDENxHEADS gives their number.",
+    axis="size, fewest weights first",
+    note="The perplexity is that of the masked pieces of validation text. It depends on the vocabulary. So compare it "
+    "only within one table. A size is LAYERSxWIDTH. Heads are 64 wide, unless the size ends with their number; then "
+    "they are wider, and the number of weights is the same.",
     limits=(
-        "One learning rate served all sizes. The smallest model has the best perplexity, which speaks against that "
-        "rate rather than for small models.",
-        "The claims on sizes are not independent: most of them are the one step from the smallest size to the next.",
+        "All sizes had the same learning rate. The smallest model has the best perplexity. The likely reason is that "
+        "rate, not the size.",
+        "The claims on sizes are not independent: most of them come from one step, from the smallest size to the "
+        "second.",
     ),
 )

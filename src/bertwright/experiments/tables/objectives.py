@@ -27,8 +27,8 @@ def _arms(scale: Scale) -> tuple[Arm, ...]:
 
 TABLE_5: Final = Experiment(
     name="table5",
-    title="Table 5: what pre-training asks",
-    question="Is it next-sentence prediction and looking to both sides that make BERT better?",
+    title="Table 5: the objectives of pre-training",
+    question="Do next-sentence prediction and attention to both sides make BERT better?",
     arms=_arms,
     columns=_COLUMNS,
     claims=(
@@ -42,7 +42,7 @@ TABLE_5: Final = Experiment(
             columns=("QNLI", "MNLI-m", "SQuAD 1.1 F1", "MRPC", "STS-B", "RTE"),
         ),
         Claim(
-            statement="Looking to both sides is better than left to right.",
+            statement="Attention to both sides is better than left to right.",
             paper="better on all five: MNLI 1.8, QNLI 0.6, MRPC 9.0, SST-2 0.5, SQuAD 10.1",
             arm="no-nsp",
             against="left",
@@ -50,7 +50,7 @@ TABLE_5: Final = Experiment(
             published=("no NSP", "left-to-right, no NSP"),
         ),
         Claim(
-            statement="A BiLSTM on top of the left-to-right model helps it with SQuAD.",
+            statement="A BiLSTM on top of the left-to-right model makes it better on SQuAD.",
             paper="84.9 against 77.8 F1",
             arm="left-bilstm",
             against="left",
@@ -59,7 +59,7 @@ TABLE_5: Final = Experiment(
             published=("+ BiLSTM", "left-to-right, no NSP"),
         ),
         Claim(
-            statement="It makes the left-to-right model worse on GLUE.",
+            statement="The BiLSTM makes the left-to-right model worse on GLUE.",
             paper="QNLI 84.3 against 84.1, MRPC 77.5 against 75.7, SST-2 92.1 against 91.6; MNLI the same",
             arm="left",
             against="left-bilstm",
@@ -68,7 +68,7 @@ TABLE_5: Final = Experiment(
             columns=tuple(column.name for column in _COLUMNS if column is not columns.SQUAD1_F1),
         ),
         Claim(
-            statement="With it, left to right is still behind looking to both sides.",
+            statement="Attention to both sides is better than left to right with the BiLSTM.",
             paper="84.9 against 87.9 F1",
             arm="no-nsp",
             against="left-bilstm",
@@ -87,10 +87,9 @@ TABLE_5: Final = Experiment(
             ("+ BiLSTM", "82.1", "84.1", "75.7", "91.6", "84.9"),
         ),
     ),
-    note="CoLA, STS-B and RTE are not in the paper's table; they are measured because they are small.",
     limits=(
-        "Both objectives saw the same tokens, but masked LM learns from 15 % of the pieces and a language model from "
-        "every piece: equal tokens are not equal compute.",
+        "Both objectives read the same tokens. Masked LM learns from 15 % of the pieces, and a language model from "
+        "every piece. So equal tokens are not equal compute.",
     ),
 )
 
@@ -111,7 +110,7 @@ _GPT_COLUMNS: Final = (
 GPT_TABLE_5: Final = Experiment(
     name="gpt-table5",
     title="GPT-1's table 5: pre-training, the auxiliary loss, and an LSTM instead",
-    question="What of GPT-1 makes it good: pre-training, the language-model loss in fine-tuning, the Transformer?",
+    question="Which part makes GPT-1 good: pre-training, the language-model loss in fine-tuning, or the Transformer?",
     arms=lambda _: (
         arms.GPT1,
         Arm(name="gpt-untrained", title="not pre-trained", pretraining=arms.GPT1.pretraining, is_trained=False),
@@ -126,7 +125,7 @@ GPT_TABLE_5: Final = Experiment(
     columns=_GPT_COLUMNS,
     claims=(
         Claim(
-            statement="Pre-training is worth a lot.",
+            statement="GPT-1 is better than the same model without pre-training.",
             paper="74.7 against 59.9 on average",
             arm="gpt",
             against="gpt-untrained",
@@ -143,7 +142,7 @@ GPT_TABLE_5: Final = Experiment(
             columns=("QQP", "MNLI-m", "QNLI"),
         ),
         Claim(
-            statement="It does harm on tasks with few.",
+            statement="The auxiliary loss does harm on tasks with few rows.",
             paper="CoLA 45.4 against 47.9, SST-2 91.3 against 92.0, MRPC 82.3 against 84.9, STS-B 82.0 against 83.2; "
             "but RTE 56.0 against 54.4",
             arm="no-auxiliary",
@@ -159,8 +158,7 @@ GPT_TABLE_5: Final = Experiment(
             against="lstm",
             paper_difference=5.6,
             published=("GPT-1", "LSTM"),
-            caveat="The LSTM starts from random weights and is trained with AdamW, the Transformer with Muon and a "
-            "start of its attention.",
+            caveat="The LSTM has random first weights and AdamW. The Transformer has the hand-made head and Muon.",
         ),
     ),
     published=Published(
@@ -173,7 +171,7 @@ GPT_TABLE_5: Final = Experiment(
             ("LSTM", "30.3", "90.5", "83.2", "71.8", "68.1", "73.7", "81.1", "54.6", "69.1"),
         ),
     ),
-    note="The LSTM here is ELMo's, on the WordPiece vocabulary; GPT-1's paper has one layer of 2,048 on its own. Its "
-    "STS-B is Pearson's correlation, here it is Spearman's.",
-    limits=("No task has many training rows at scale `tiny`, which the claims on the auxiliary loss are about.",),
+    note="The LSTM here is ELMo's, with the WordPiece vocabulary. GPT-1's paper has one layer of 2,048 with its own "
+    "vocabulary. For STS-B it has Pearson's correlation; here it is Spearman's.",
+    limits=("The claims on the auxiliary loss are about many training rows. At scale `tiny` no task has many.",),
 )

@@ -18,7 +18,7 @@ def _common_claims(f1: Column, *, paper: str, difference: float | None) -> tuple
             paper_difference=difference,
         ),
         Claim(
-            statement="BERT answers worse without pre-training.",
+            statement="BERT answers better than the same model without pre-training.",
             paper="not in the table",
             arm="bert",
             against="untrained",
@@ -30,18 +30,19 @@ def _common_claims(f1: Column, *, paper: str, difference: float | None) -> tuple
 TABLE_2: Final = Experiment(
     name="table2",
     title="Table 2: SQuAD 1.1",
-    question="Are a new start vector and a new end vector enough to find the answer in a passage?",
+    question="Are two new vectors, for the start and the end, enough to find the answer in a passage?",
     arms=arms.compared_models,
     columns=(columns.SQUAD1_EM, columns.SQUAD1_F1),
     claims=(
         *_common_claims(columns.SQUAD1_F1, paper="90.9 against 88.5 F1", difference=2.4),
         Claim(
-            statement="BERT answers better than GPT-1, which cannot attend to the tokens after a word.",
+            statement="BERT answers better than GPT-1, which attends to earlier tokens only.",
             paper="not in the table; table 5 has 87.9 F1 against 77.8 for left-to-right",
             arm="bert",
             against="gpt",
             columns=("SQuAD 1.1 F1",),
             paper_difference=10.1,
+            confound=arms.WITH_NEXT_SENTENCES,
         ),
     ),
     published=Published(
@@ -66,7 +67,7 @@ TABLE_2: Final = Experiment(
 TABLE_3: Final = Experiment(
     name="table3",
     title="Table 3: SQuAD 2.0",
-    question="Does an answer span at [CLS] detect the questions that the passage does not answer?",
+    question="Can a model that answers with [CLS] detect the questions that have no answer in the passage?",
     arms=arms.compared_models,
     columns=(columns.SQUAD2_EM, columns.SQUAD2_F1),
     claims=_common_claims(columns.SQUAD2_F1, paper="not in the table, which has BERT large alone", difference=None),
@@ -82,5 +83,5 @@ TABLE_3: Final = Experiment(
             ("BERT large", "78.7", "81.9", "80.0", "83.1"),
         ),
     ),
-    note="A model that never gives an answer is right for half of the dev set. Compare the numbers with that.",
+    note="Half of the questions have no answer. So a model that never answers is right in half of the dev set.",
 )

@@ -11,7 +11,11 @@ from bertwright.experiments.tables import arms, columns
 
 
 def _arms_after_steps(_: Scale) -> tuple[Arm, ...]:
-    """Return both models after fractions of their steps and at the end; x: percent of the steps."""
+    """Return three models after fractions of their steps and at the end; x: percent of the steps.
+
+    Table 5's model without next sentences keeps no snapshots, so figure 5 has a pre-training of its own.
+    """
+    no_nsp = replace(arms.NO_NSP, pretraining={**arms.NO_NSP.pretraining, "snapshots": arms.FRACTIONS})
     return tuple(
         replace(
             arm,
@@ -21,20 +25,20 @@ def _arms_after_steps(_: Scale) -> tuple[Arm, ...]:
             series=title,
             x=100 * fraction,
         )
-        for arm, title in ((arms.BERT, "masked LM"), (arms.LEFT, "left-to-right"))
+        for arm, title in ((arms.BERT, "BERT"), (no_nsp, "masked LM alone"), (arms.LEFT, "left-to-right"))
         for fraction in (*arms.FRACTIONS, 1.0)
     )
 
 
 _UNFAIR: Final = (
-    "`bert` learns next sentences and `left` does not, so this compares two changes at once. The fair arm, `no-nsp` "
-    "after the same steps, is not in these records"
+    "`bert` cannot replace it, because `bert` learns next sentences and `left` does not: that would compare two "
+    "changes at once"
 )
 
 FIGURE_5: Final = Experiment(
     name="figure5",
-    title="Figure 5: how long pre-training pays",
-    question="Do more steps help, and does masked LM, which learns from 15 % of the pieces, learn more slowly?",
+    title="Figure 5: the number of training steps",
+    question="Do more steps help? Does masked LM learn more slowly, because it learns from 15 % of the pieces only?",
     arms=_arms_after_steps,
     columns=(columns.MNLI_MATCHED, *columns.SENTENCE_COLUMNS),
     claims=(
@@ -44,21 +48,21 @@ FIGURE_5: Final = Experiment(
             arm="bert-100",
             against="bert-60",
             paper_difference=1.0,
-            caveat="The learning rate has come down at the end and not after 60 % of the steps: the difference may be "
-            "that.",
+            caveat="At the end the learning rate is zero; after 60 % of the steps it is not. The difference may come "
+            "from that.",
         ),
         Claim(
             statement="Left-to-right is ahead at the beginning.",
-            paper="79.4 against 78.6 after 3 % of the steps (the text says: hardly at all)",
+            paper="79.4 against 78.6 after 3 % of the steps",
             arm="left-3",
-            against="bert-3",
+            against="no-nsp-3",
             paper_difference=0.8,
             withdrawn=_UNFAIR,
         ),
         Claim(
             statement="Masked LM is ahead at the end.",
             paper="84.4 against 82.2",
-            arm="bert-100",
+            arm="no-nsp-100",
             against="left-100",
             paper_difference=2.2,
             withdrawn=_UNFAIR,
@@ -73,11 +77,10 @@ FIGURE_5: Final = Experiment(
         ),
     ),
     axis="share of the steps, in percent",
-    note="All points of a line are one pre-training, stopped to look at it: the rate has not come down there as it "
-    "has at the end.",
+    note="All points of a line come from the same pre-trainings. Before the end of a pre-training its learning rate is "
+    "higher than at the end.",
     limits=(
-        "The two lines differ in next-sentence prediction as well as in direction. So they do not compare masked LM "
-        "with a left-to-right model.",
+        "`bert` and `left` differ in next-sentence prediction and in direction. Compare `left` with `no-nsp` only.",
     ),
 )
 
@@ -120,7 +123,7 @@ def _batch_size_arms(scale: Scale) -> tuple[Arm, ...]:
 BATCH_SIZE: Final = Experiment(
     name="batch-size",
     title="Rows of a step",
-    question="At the same tokens: are many small steps better, or few large ones?",
+    question="With the same number of tokens: are many small steps better, or few large ones?",
     arms=_batch_size_arms,
     columns=(columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
@@ -138,7 +141,8 @@ BATCH_SIZE: Final = Experiment(
         ),
     ),
     axis="rows of a step",
-    note="Each rate is the base's times the root of the change in rows, a rule of thumb; none was searched for.",
+    note="Each learning rate is that of the scale times the square root of the change in rows. No rate was searched "
+    "for.",
 )
 
 
@@ -169,8 +173,8 @@ def _length_cost_arms(scale: Scale) -> tuple[Arm, ...]:
 
 LENGTH_COST: Final = Experiment(
     name="length-cost",
-    title="What longer rows cost",
-    question="At the same tokens: what do longer rows cost in time and memory, and what are they worth?",
+    title="The cost of longer rows",
+    question="With the same number of tokens: what do longer rows cost in time and memory, and are they better?",
     arms=_length_cost_arms,
     columns=(_SECONDS, _MEMORY, columns.PERPLEXITY, *columns.SENTENCE_COLUMNS),
     claims=(
@@ -180,20 +184,20 @@ LENGTH_COST: Final = Experiment(
             arm="short",
             against="long",
             columns=("s per million tokens",),
-            caveat="Other programs ran beside both; take the seconds as a hint.",
+            caveat="Other programs ran on the machine during both runs. So the seconds are not exact.",
         ),
         Claim(
-            statement="What long rows teach is worth the same on short texts, within a point.",
+            statement="Long rows are as good as short ones on tasks with short texts, within a point.",
             paper="not measured; the paper spends a tenth of the steps on them",
             arm="long",
             against="short",
             within=1.0,
-            caveat="Rows of 512 come with fewer rows a step, a quarter of the next-sentence decisions and the same "
-            "rate.",
+            caveat="With rows of 512 a step has fewer rows. So there are a quarter of the next-sentence examples, at "
+            "the same learning rate.",
         ),
     ),
-    note="Seconds are of training steps alone. Held-out rows have 128 tokens at most in both. Memory is the most that "
-    "the process held while it trained; where a run was stopped and gone on with, the most of its parts.",
+    note="Seconds count training steps only. Held-out rows have at most 128 tokens in both arms. Memory is the peak of "
+    "the process during training.",
 )
 
 
@@ -202,7 +206,7 @@ LENGTH_COST: Final = Experiment(
 DOCUMENT_ORDER: Final = Experiment(
     name="document-order",
     title="Documents or shuffled sentences",
-    question="Does it matter that pre-training reads whole documents, and not the same sentences shuffled?",
+    question="Is pre-training on whole documents better than on the same sentences in random order?",
     arms=lambda _: (
         arms.BERT,
         Arm(name="shuffled", title="the same sentences, shuffled", text="sentences"),
@@ -214,10 +218,10 @@ DOCUMENT_ORDER: Final = Experiment(
             paper="called critical in §3.1, not measured",
             arm="bert",
             against="shuffled",
-            caveat="Shuffled text has no next sentences to learn, so this is next-sentence prediction once more.",
+            confound="shuffled text has no next sentences to learn",
         ),
     ),
-    note="Shuffled sentences lie in documents of the same lengths as before, so that both have the same rows and the "
-    "same sentences; next-sentence prediction has nothing to find there.",
+    note="The shuffled sentences are in documents of the same lengths as before. So both arms have the same rows and "
+    "the same sentences.",
     limits=("The two arms have different held-out rows.",),
 )

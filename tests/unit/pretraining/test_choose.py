@@ -47,16 +47,30 @@ def test_a_small_run_has_the_measured_values() -> None:
     assert settings == PLAIN.model_copy(update={"minutes": 10.0, "size": "tiny", "evaluations": settings.evaluations})
 
 
-@pytest.mark.parametrize("short", [{"minutes": 2.0}, {"steps": 1000}])
-def test_a_short_run_has_more_steps_and_no_head_for_pairs(short: dict[str, Any]) -> None:
-    settings = chosen({**short, "size": "tiny"})
+def test_a_short_run_has_more_steps_and_no_head_for_pairs() -> None:
+    short = {"minutes": 2.0, "size": "tiny"}
+    settings = chosen(short)
     assert ([phase.length for phase in settings.phases], settings.batch_size, settings.start) == ([64], 32, "local")
-    assert chosen({**short, "size": "tiny", "start": "matching", "batch_size": 48}).batch_size == 48
-    assert chosen({**short, "size": "tiny", "start": "matching"}).start == "matching"
+    assert chosen({**short, "start": "matching", "batch_size": 48}).batch_size == 48
+    assert chosen({**short, "start": "matching"}).start == "matching"
     assert chosen({**short, "size": "1x128", "system": "gpt"}).start == "random"
     assert chosen({**short, "size": "2x128", "system": "lstm-left"}).start == "random"
-    continued = chosen(short, initial=system_config("bert", "4x128", 8000, max_positions=512))
+    assert chosen({**short, "size": "base"}).batch_size == 32
+    continued = chosen({"minutes": 2.0}, initial=system_config("bert", "4x128", 8000, max_positions=512))
     assert (len(continued.phases), continued.batch_size) == (2, 64)
+
+
+def test_steps_that_are_typed_make_no_short_run() -> None:
+    settings = chosen({"steps": 1000, "size": "tiny"})
+    assert (len(settings.phases), settings.batch_size, settings.start) == (2, 64, "matching")
+
+
+def test_a_small_text_makes_a_short_run() -> None:
+    settings = chosen(tokens=100_000)
+    assert settings.minutes is not None
+    assert settings.minutes < 4.0
+    assert (settings.batch_size, settings.start) == (32, "local")
+    assert chosen({"minutes": settings.minutes}, tokens=100_000).batch_size == 32
 
 
 @pytest.mark.parametrize(("minutes", "evaluations"), [(0.2, 1), (2, 2), (5, 6), (600, 20)])

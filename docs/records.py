@@ -22,17 +22,17 @@ Records = Mapping[str, Mapping[str, Any]]
 """Path of a run.json in the archive → its content."""
 
 HEAD = """\
-# One head explains the tasks of pairs
+# The head that looks for the same piece
 
 ## Question
 
-Does the score on pairs of texts depend on the hand-made attention head with which all Transformers here begin?
+Do scores on pairs of texts go together with the hand-made attention head with which all Transformers here begin?
 
 ## Answer
 
-Yes, on STS-B. The *fraction* of the head is the part of its attention that goes to the same piece in the other text.
-Over {count} pre-trainings it explains {explained:.0f} % of the variance of STS-B (Pearson's r = {stsb:.2f}). For QNLI
-r is {qnli:.2f}, and for SST-2, which has single sentences, {sst2:.2f}. The start is `--start matching` in all of them.
+Yes, on STS-B and QNLI. The *fraction* is the part of the head's attention that goes to the same piece in the other
+text. Over {count} pre-trainings it explains {explained:.0f} % of the variance of STS-B (Pearson's r = {stsb:.2f}). For
+QNLI r is {qnli:.2f}, and for SST-2, which has single sentences, {sst2:.2f}. The start is `--start matching` in all.
 
 ![The fraction of the head's attention that goes to the same piece, and the scores of three tasks](matching-head.png)
 
@@ -55,7 +55,8 @@ a task that was not measured.
   into another model, has not been done.
 - A head that attends to all tokens alike has a fraction of 0.04.
 - **The fractions cannot be computed from the published records**, which have no weights. They were measured on the
-  weights by `python -m benchmarks.studies.same_piece --data data/glue/STS-B/dev.tsv paper/pretrained/*/model`, and
+  weights by `python -m benchmarks.studies.same_piece --data data/glue/STS-B/dev.tsv paper/pretrained/bert-*/model`. It
+  prints each head of each layer; the fraction is that of the head that `--start matching` makes, in the second layer.
   [pretrainings.csv](pretrainings.csv) has them as they were printed, with two decimals. To measure them again, train
   the models again with the commands of [the first page](index.md#the-setting).
 - The scores and all correlations are computed from the records and that file:
@@ -64,8 +65,8 @@ a task that was not measured.
 
 ## What this does not show
 
-- Pre-trainings whose fraction was not measured one by one are not here: 8 layers and one of 6 layers (between 0.44 and
-  0.56), and the models without next sentences, the left-to-right models and GPT-1. Theirs was measured on other
+- Pre-trainings whose fraction was not measured one by one are not here: 8 layers (between 0.44 and 0.56), one of 6
+  layers, and the models without next sentences, the left-to-right models and GPT-1. Theirs was measured on other
   pre-trainings of the same settings. [The log](../log.md#figures-behind-the-pages-of-results) has those values.
 """
 

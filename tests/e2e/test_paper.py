@@ -390,7 +390,7 @@ def test_records_of_another_version_and_a_lock_that_cannot_be_used_are_named(
     paper(capsys, study, out, "table5", *TWO, "--page")
     page = page_of(out)
     assert "- **Records of another version of the program:** 0.0.1 (`bert`, `no-nsp`). This page was written by" in page
-    assert "- The variance over all arms includes records of another version of the program: 0.0.1." in page
+    assert "- The folder has fine-tunings by other versions of the program: 0.0.1. Those on" in page
     assert "- **The lock cannot be used:** " in page
     assert "table5-smoke.json: expected a JSON object, got a list." in page
 
@@ -403,7 +403,7 @@ def test_fewer_fine_tunings_than_locked_are_named(
     shutil.rmtree(sorted((out / "tuned/rte").glob("*-seed0.1-*"))[0])
     paper(capsys, study, out, "table5", *TWO, "--page")
     page = page_of(out)
-    assert re.search(r"- \*\*Fewer seeds than locked:\*\* `(bert|no-nsp)` has fine-tunings: 1 of 2 on RTE\.", page)
+    assert re.search(r"- \*\*Fewer seeds than locked:\*\* `(bert|no-nsp)` has fewer fine-tunings: 1 of 2 on", page)
     assert "**No verdict.** No task has all scores of both." in page
     assert "… (1 of 2)" in page
 

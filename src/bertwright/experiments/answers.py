@@ -35,8 +35,9 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
         "as*: of the first model); a negative lead says that it is behind. The unit is a point: a hundredth of "
         "accuracy, of a correlation or of F1."
     )
-    if any(column.task is None for column in plan.columns):
-        yield "Perplexity, time and memory have their own units."
+    units = [column.name for column in plan.columns if column.task is None and f"{column.name} " in text]
+    if units:
+        yield f"Not in points, but in {'its own unit' if len(units) == 1 else 'their own units'}: {', '.join(units)}."
     if "visible from" in text:
         yield "*Visible from*: these pre-trainings are too few to show a smaller difference."
     if "annot be tested here" in text:
@@ -105,9 +106,10 @@ def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
     sentences = [f"{'. '.join(parts)} ({condition(plan, claim.arm, claim.against)})."]
     if claim.confound:
         sentences.append(f"Also different: {claim.confound}.")
-    head = [each.column for each in evidence.comparisons if _decides_on_head(plan, each)]
+    decided = [each.column for each in evidence.comparisons if each.outcome in ("supported", "reversed")]
+    head = [column for column in decided if rests_on_head(plan, column, claim.arm, claim.against)]
     if head:
-        sentences.append(f"On {' and '.join(head)} this shows which model kept the hand-made head.")
+        sentences.append(f"Scores on {' and '.join(head)} go with the hand-made head.")
     return " ".join([*sentences, reason] if evidence.reason else sentences)
 
 
@@ -120,10 +122,6 @@ def _task(comparison: Comparison) -> str:
     if comparison.outcome in ("supported", "reversed") and comparison.holds_for_other_rows is False:
         return f"{text} (on these rows)"
     return text
-
-
-def _decides_on_head(plan: ExperimentPlan, comparison: Comparison) -> bool:
-    return comparison.outcome in ("supported", "reversed") and rests_on_head(plan, comparison.column)
 
 
 def _row(comparison: Comparison) -> tuple[str, ...]:

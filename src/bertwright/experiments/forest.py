@@ -67,7 +67,8 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
                 panel.plot(paper[comparison.column], row, "D", color="#b3132b", markersize=4, zorder=1)
                 has_paper = True
             row += 1
-    _finish_axes(panel, labels, rows, has_units=any(column.task is None for column in plan.columns))
+    units = {column.name for column in plan.columns if column.task is None}
+    _finish_axes(panel, labels, rows, units=[name for name in dict.fromkeys(labels.values()) if name in units])
     _legend(figure, drawn, has_paper=has_paper)
     with atomic_file(path) as stream:
         figure.savefig(stream, dpi=130, format="png")
@@ -101,7 +102,7 @@ def axis_ticks(low: float, high: float) -> list[float]:
     return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int, *, has_units: bool) -> None:
+def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int, *, units: Sequence[str]) -> None:
     panel.axvline(0.0, color="black", linewidth=0.8, zorder=1)
     panel.set_xscale("symlog", linthresh=_LINEAR, linscale=1.0)
     low, high = panel.get_xlim()
@@ -116,8 +117,8 @@ def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int, *, has_units:
     panel.grid(alpha=0.25, axis="x")
     panel.spines[["top", "right", "left"]].set_visible(False)
     scale = f" (logarithmic beyond ± {_LINEAR:g})" if max(-low, high) > _LINEAR else ""
-    units = "\nperplexity, time and memory have their own units" if has_units else ""
-    panel.set_xlabel(f"points by which the first arm of the claim is better{scale}{units}", fontsize=8)
+    others = f"\nnot in points, but in units of their own: {', '.join(units)}" if units else ""
+    panel.set_xlabel(f"points by which the first arm of the claim is better{scale}{others}", fontsize=8)
 
 
 def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) -> None:
@@ -151,7 +152,12 @@ def _interval_labels(evidence: Sequence[ClaimEvidence]) -> list[tuple[float, str
     decided = [each for each in comparisons if each.outcome in ("supported", "reversed")]
     if any(each.holds_for_other_rows is False for each in decided):
         labels.append((0.0, "“on these rows”: the thin line crosses 0, and the thick line does not"))
-    undecided = [each.interval() for each in comparisons if each.outcome == "undecided"]
+    undecided = [
+        comparison.interval()
+        for each in evidence
+        for comparison in each.comparisons
+        if comparison.outcome == "undecided" and each.claim.within is None
+    ]
     if any(interval and not interval[0] <= 0 <= interval[1] for interval in undecided):
         labels.append((0.0, "grey, and the thick line does not cross 0: p is corrected for the number of tasks,"))
         labels.append((0.0, "or there are too few pre-trainings"))

@@ -143,7 +143,7 @@ def _missing_seeds(plan: ExperimentPlan, locked: Mapping[str, Any]) -> Iterator[
             if arm.baseline is None and jobs and tuned < wanted * locked["seeds"]:
                 few.append(f"{tuned} of {wanted * locked['seeds']} on {column.name}")
         if few:
-            yield f"**Fewer seeds than locked:** `{arm.name}` has fine-tunings: {', '.join(few)}."
+            yield f"**Fewer seeds than locked:** `{arm.name}` has fewer fine-tunings: {', '.join(few)}."
 
 
 def _version_lines(plan: ExperimentPlan) -> Iterator[str]:

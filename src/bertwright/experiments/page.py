@@ -193,7 +193,10 @@ def _sureness(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], versi
     yield ""
     yield from (f"- {line}" for line in lock_lines(plan))
     if others := sorted(versions - {__version__}):
-        yield f"- The variance over all arms includes records of another version of the program: {', '.join(others)}."
+        yield (
+            f"- The folder has fine-tunings by other versions of the program: {', '.join(others)}. Those on the tasks "
+            "of this page enter the variance over all arms."
+        )
     if any(column.task for column in plan.columns) and not scores_last_epoch(plan):
         yield (
             "- The records do not hold the scores of the last epoch. So the score is that of the best epoch, chosen on "

@@ -50,7 +50,7 @@ _SMOKE: Final = Scale(
 )
 _TINY: Final = Scale(
     name="tiny",
-    title="4 layers of 128, 8 million tokens: ten minutes of a core, up to half an hour for a language model",
+    title="4 layers of 128, 8 million tokens: ten minutes of a core, about half an hour for a language model",
     pretraining={
         "size": "4x128",
         "steps": 1_600,

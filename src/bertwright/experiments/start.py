@@ -11,8 +11,8 @@ _BOX = """\
 > **Read this first.** All Transformers here begin with one hand-made attention head (`--start matching`). It looks for
 > the same piece elsewhere in the row. Pre-training keeps this head or loses it. Over 21 pre-trainings at scale `tiny`,
 > the part that is left explains 87 % of the variance of STS-B (docs/results/matching-head.md has the values and the
-> command). So STS-B and QNLI show which model kept the head. Do not read them as a test of the paper's claim.
-> docs/results/archive.md has the same claims without this start."""
+> command). So scores on STS-B and QNLI go with this head. Do not read them as a test of the paper's claim.
+> docs/results/archive.md has six claims on an earlier ground without this start."""
 
 
 def start_box(plan: ExperimentPlan) -> Iterator[str]:
@@ -29,10 +29,7 @@ def start_of(model: PretrainedModel) -> str:
 
 def condition(plan: ExperimentPlan, *arms: str) -> str:
     """Return the start of the models of some arms, as the condition of a verdict; arms without a model are left out."""
-    by_arm = {
-        name: " and ".join(sorted({start_of(model) for models in plan.models.get(name, ()) for model in models}))
-        for name in arms
-    }
+    by_arm = {name: " and ".join(sorted(_starts(plan, name))) for name in arms}
     starts = {name: start for name, start in by_arm.items() if start}
     if not starts:
         return "no start"
@@ -41,7 +38,11 @@ def condition(plan: ExperimentPlan, *arms: str) -> str:
     return "starts " + ", ".join(f"`{start}` (`{name}`)" for name, start in starts.items())
 
 
-def rests_on_head(plan: ExperimentPlan, column: str) -> bool:
-    """Return whether a column's scores follow the matching head, with which the models of the page begin."""
+def rests_on_head(plan: ExperimentPlan, column: str, *arms: str) -> bool:
+    """Return whether a column's scores follow the matching head, with which the models of all these arms begin."""
     tasks = {each.name: each.task for each in plan.columns}
-    return tasks.get(column) in _HEAD_TASKS and any(start_of(model) == "matching" for model in plan.all_models)
+    return tasks.get(column) in _HEAD_TASKS and all("matching" in _starts(plan, arm) for arm in arms)
+
+
+def _starts(plan: ExperimentPlan, arm: str) -> set[str]:
+    return {start_of(model) for models in plan.models.get(arm, ()) for model in models}

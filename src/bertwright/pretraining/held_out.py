@@ -38,5 +38,5 @@ def held_out_fraction(folders: Iterable[Path], wanted: float) -> float:
     )
     raise InputError(
         f"--held-out {wanted:g}: validation and training need {FEWEST} documents each, and {sizes}; blank lines "
-        "separate the documents of a text, or name a corpus of other text with --held-out FOLDER"
+        "separate the documents of a text, and copies do not count; --held-out FOLDER names a corpus of other text"
     )

@@ -295,13 +295,15 @@ def _series(
 def _settings(run: Run) -> PageTable:
     """Return all settings; those that differ from the defaults, or from the paper's, come first and are marked.
 
-    Settings of a fine-tuning that the program chose come next, and are not marked.
+    Settings that the program chose come next, and are not marked; nor is a schedule of which that is not known.
     """
     values, defaults = _flat(run.record["settings"]), _flat(_defaults(run.kind))
     if run.kind == "finetune":
         defaults |= dict.fromkeys(CHOSEN, "chosen by the program")
     chosen = [name for name in values if name in run.record.get("chosen", ())]
-    differing = [name for name in values if name in defaults and values[name] != defaults[name] and name not in chosen]
+    not_marked = CHOSEN if run.kind == "finetune" and "chosen" not in run.record else chosen
+    marked_ones = [name for name in values if name not in not_marked and name in defaults]
+    differing = [name for name in marked_ones if values[name] != defaults[name]]
     rest = [name for name in values if name not in differing and name not in chosen]
     origin = "the paper" if run.kind == "pretrain" else "the default"
     rows = [[_spaced(name), values[name], f"{origin}: {defaults[name]}"] for name in differing]

@@ -142,7 +142,7 @@ def test_an_arm_that_is_not_there_gives_no_verdict() -> None:
 def test_answers_name_tasks_condition_and_the_difference_that_would_be_seen() -> None:
     supported = evidence(STSB, (80.0, 81.0), (20.0, 21.0), floor=0.0)
     (line,) = answer_lines(plan(STSB), [supported])
-    head = "On STS-B this shows which model kept the hand-made head."
+    head = "Scores on STS-B go with the hand-made head."
     assert line == f"1. A is better. **Supported.** STS-B +60.0 (start `matching`). {head}"
     (other,) = answer_lines(plan(STSB, start="local"), [supported])
     assert other == "1. A is better. **Supported.** STS-B +60.0 (start `local`)."

@@ -154,6 +154,9 @@ def test_settings_that_the_program_chose_are_not_marked(tmp_path: Path) -> None:
     shown = page_text(page)
     assert "epochs 7 the default: chosen by the program" in shown
     assert shown.count("chosen for the task, the rows and the model") == 4
+    other = start_run(tmp_path / "earlier", kind="finetune", settings=settings, data=data, resume=False)
+    marks = marked_settings(write_report(other.folder, corpus=None))  # its record does not say what was chosen
+    assert [name for name, is_marked in marks.items() if is_marked] == ["max length"]
 
 
 def test_what_cannot_be_written_is_reported_and_ends_nothing(

@@ -125,8 +125,8 @@ TABLE_6: Final = Experiment(
     "only within one table. A size is LAYERSxWIDTH. Heads are 64 wide, unless the size ends with their number; then "
     "they are wider, and the number of weights is the same.",
     limits=(
-        "All sizes had the same learning rate. The smallest model has the best perplexity. The likely reason is that "
-        "rate, not the size.",
+        "All sizes had the same learning rate. The smallest model has the best perplexity. Other rates were not "
+        "tried, so the reason may be the rate or the size.",
         "The claims on sizes are not independent: most of them come from one step, from the smallest size to the "
         "second.",
     ),

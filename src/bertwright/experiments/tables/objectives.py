@@ -173,5 +173,5 @@ GPT_TABLE_5: Final = Experiment(
     ),
     note="The LSTM here is ELMo's, with the WordPiece vocabulary. GPT-1's paper has one layer of 2,048 with its own "
     "vocabulary. For STS-B it has Pearson's correlation; here it is Spearman's.",
-    limits=("The claims on the auxiliary loss are about many training rows. At scale `tiny` no task has many.",),
+    limits=("Claim 2 is about many training rows. At scale `tiny` no task has many.",),
 )

@@ -31,8 +31,8 @@ def _arms_after_steps(_: Scale) -> tuple[Arm, ...]:
 
 
 _UNFAIR: Final = (
-    "`bert` cannot replace it, because `bert` learns next sentences and `left` does not: that would compare two "
-    "changes at once"
+    "`bert` against `left` cannot replace it, because `bert` learns next sentences and `left` does not: that would "
+    "compare two changes at once"
 )
 
 FIGURE_5: Final = Experiment(

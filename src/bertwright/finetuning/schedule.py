@@ -1,8 +1,8 @@
 """number of rows + model → epochs, batch size, learning rate and warm-up of a fine-tuning, where none are set.
 
 The values come from a first search over two models and three data sets, with one seed each. Then they were compared
-with two other ways on six data sets (docs/log.md, "The schedule of fine-tuning"). Few rows need more epochs, because a new output layer learns little in fewer than a few hundred steps.
-Narrow models need higher learning rates.
+with two other ways on six data sets (docs/log.md, "The schedule of fine-tuning"). Few rows need more epochs, because a
+new output layer learns little in fewer than a few hundred steps. Narrow models need higher learning rates.
 """
 
 import math

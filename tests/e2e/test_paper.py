@@ -41,6 +41,11 @@ def with_corpora(made: Path, out: Path) -> Path:
     return out
 
 
+def copied(made: Path, out: Path) -> Path:
+    """A folder with all that the study made."""
+    return Path(shutil.copytree(made / "out", out))
+
+
 def paper(
     capsys: pytest.CaptureFixture[str], made: Path, out: Path, *arguments: str, code: int = 0
 ) -> tuple[dict[str, Any], str]:
@@ -102,8 +107,7 @@ def test_the_page_says_all_of_it(study: Path) -> None:
 def test_the_page_says_where_a_gpu_computed_some_of_it(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(study / "out", out)
+    out = copied(study, tmp_path / "out")
     for path in (out / "tuned/rte").glob("*/run.json"):
         record = json.loads(path.read_text())
         record["resolved"] |= {"device": "cuda", "precision": "bf16"}
@@ -212,8 +216,7 @@ def test_a_record_without_weights_is_said_to_be_that(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Records without weights, as of others' runs: their metrics stay on the page, and nothing more is computed."""
-    out = tmp_path / "out"
-    shutil.copytree(study / "out", out)
+    out = copied(study, tmp_path / "out")
     for folder in (out / "pretrained").iterdir():
         shutil.rmtree(folder / "model")
     result, _ = paper(capsys, study, out, "table5", *TWO)
@@ -358,8 +361,7 @@ def test_the_time_left_is_estimated_from_measured_times(study: Path, capsys: pyt
 def test_a_page_that_differs_from_its_lock_says_so(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(study / "out", out)
+    out = copied(study, tmp_path / "out")
     (lock,) = (out / "locks").iterdir()
     assert lock.name == "table5-smoke.json"
     content = json.loads(lock.read_text())
@@ -379,8 +381,7 @@ def test_a_page_that_differs_from_its_lock_says_so(
 def test_records_of_another_version_and_a_lock_that_cannot_be_used_are_named(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(study / "out", out)
+    out = copied(study, tmp_path / "out")
     for path in (out / "tuned/rte").glob("*-seed0.0-*/run.json"):
         record = json.loads(path.read_text())
         record["versions"]["bertwright"] = "0.0.1"
@@ -398,8 +399,7 @@ def test_records_of_another_version_and_a_lock_that_cannot_be_used_are_named(
 def test_fewer_fine_tunings_than_locked_are_named(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(study / "out", out)
+    out = copied(study, tmp_path / "out")
     shutil.rmtree(sorted((out / "tuned/rte").glob("*-seed0.1-*"))[0])
     paper(capsys, study, out, "table5", *TWO, "--page")
     page = page_of(out)
@@ -412,8 +412,7 @@ def test_records_without_each_epoch_have_the_best_and_the_page_says_so(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Records of earlier versions hold the best epoch only; one of them makes all scores of a page the best ones."""
-    out = tmp_path / "out"
-    shutil.copytree(study / "out", out)
+    out = copied(study, tmp_path / "out")
     path = sorted((out / "tuned/rte").glob("*/run.json"))[0]
     record = json.loads(path.read_text())
     assert len(record["result"]["seeds"][0].pop("epochs")) == 1
@@ -446,8 +445,7 @@ def test_an_arm_that_fails_leaves_the_others_alone(
 def test_what_another_process_is_at_is_left_to_it(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(study / "out", out)
+    out = copied(study, tmp_path / "out")
     last = sorted((out / "tuned/rte").iterdir())[0]
     record = json.loads((last / "run.json").read_text())
     (last / "run.json").write_text(json.dumps({**record, "finished": False}))
@@ -462,8 +460,7 @@ def test_what_another_process_finished_meanwhile_is_not_begun_again(
     study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The parts of an arm are listed before the first is done, and the other process may do the last of them."""
-    out = tmp_path / "out"
-    shutil.copytree(study / "out", out)
+    out = copied(study, tmp_path / "out")
     records = {path.parent: path.read_text() for path in (out / "tuned/rte").glob("*/run.json")}
     for folder, record in records.items():
         (folder / "run.json").write_text(json.dumps({**json.loads(record), "finished": False}))

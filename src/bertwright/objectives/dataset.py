@@ -187,17 +187,21 @@ def used_documents(corpus: Corpus, *, part: Part, held_out_share: float) -> np.n
 
 
 def held_out_split(document_first: np.ndarray, *, part: Part, held_out_share: float) -> np.ndarray:
-    """Return the numbers, int64, of the non-empty documents of a part.
+    """Return the numbers, int64, of the non-empty documents of a part."""
+    from bertwright.objectives.sentence_pairs import filled_documents
+
+    return documents_of_part(filled_documents(document_first), part=part, held_out_share=held_out_share)
+
+
+def documents_of_part(documents: np.ndarray, *, part: Part, held_out_share: float) -> np.ndarray:
+    """Return those of the document numbers, int64, that belong to a part.
 
     A hash of the document's number decides its part, independent of the seed. A run that is continued with another seed
     therefore does not train on validation documents.
     """
-    from bertwright.objectives.masking import held_out
-    from bertwright.objectives.sentence_pairs import filled_documents
-
-    documents = filled_documents(document_first)
     if part == "all":
         return documents
+    from bertwright.objectives.masking import held_out
     from bertwright.objectives.sampling import probability, stream_key
 
     is_validation: np.ndarray = held_out(documents, stream_key(_HELD_OUT), probability(held_out_share))

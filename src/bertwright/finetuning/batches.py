@@ -40,7 +40,7 @@ def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) ->
         epoch, index = divmod(step, per_epoch)
         rows = batches_of_epoch(epoch)[index]
         equal_parts = np.array_split(rows, min(parts, len(rows)))
-        return [bound.batch(part) for rows in equal_parts for part in micro_batch_rows(rows, bound.tokens)]
+        return [bound.batch(part) for rows in equal_parts for part in micro_batches(bound, rows)]
 
     return batches_of
 
@@ -62,6 +62,11 @@ def tokens_left(bound: BoundTask, batch_size: int, *, seed: int, epochs: int) ->
         return float(left_in_epoch(epoch)[index] + (epochs - 1 - epoch) * bound.tokens.sum())
 
     return left
+
+
+def micro_batches(bound: BoundTask, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield the rows of each micro-batch; all rows at once where they are each other's negatives."""
+    return iter([rows]) if bound.kind.contrasts else micro_batch_rows(rows, bound.tokens)
 
 
 def micro_batch_rows(rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 from torch import nn
 
-from bertwright.finetuning.batches import micro_batch_rows
+from bertwright.finetuning.batches import micro_batches
 from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.tasks.binding import BoundTask
 from bertwright.training.distributed import is_sharded
@@ -28,7 +28,7 @@ def advise_batch_size(
     longest = np.argsort(-bound.lengths, kind="stable")
 
     def compute(rows: int) -> float:
-        batches = [bound.batch(part) for part in micro_batch_rows(longest[:rows], bound.tokens)]
+        batches = [bound.batch(part) for part in micro_batches(bound, longest[:rows])]
         return measure_step_seconds(
             bound.trainable(model), lambda _: batches, plan=plan, numerics=numerics, seconds=0.0
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.console import say
+from bertwright.errors import InputError
 from bertwright.finetuning.schedule import ScheduledSettings, scheduled
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
@@ -43,6 +44,7 @@ def prepare(
     if settings.features:
         kind.check_features(task)
     saved = add_bilstm(settings, saved)
+    task = kind.for_model(task, saved, settings.max_length)
     bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
     digest = weights_digest(saved)
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
@@ -59,7 +61,13 @@ def prepare(
 def schedule(settings: FinetuneSettings, prepared: Prepared) -> ScheduledSettings:
     """Return the settings with the schedule; say what was chosen."""
     rows, config = len(prepared.bound.lengths), prepared.saved.config
-    chosen = scheduled(settings, config, rows)
+    contrasts = prepared.bound.kind.contrasts
+    if contrasts and 1 in (rows, settings.batch_size):
+        raise InputError(
+            f"--batch-size {settings.batch_size}, {rows:,} training rows: expected at least two rows in a batch: the "
+            "other rows of a batch are the negatives from which vectors are learned"
+        )
+    chosen = scheduled(settings, config, rows, contrasts=contrasts)
     if None in (settings.epochs, settings.batch_size, settings.learning_rate):
         say(f"{rows:,} training rows: {chosen.summary}")
     return chosen

@@ -298,6 +298,7 @@ class _Best:
             architecture=trained.architecture,
             labels=trained.labels,
             extra=trained.extra,
+            vectors=trained.vectors,
         )
 
 

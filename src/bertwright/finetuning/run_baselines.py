@@ -11,16 +11,19 @@ from bertwright.finetuning.cosine import pair_cosines
 from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.question_baselines import question_baselines
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.finetuning.setup import initial_model
 from bertwright.model.folder import SavedModel
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.embedding.spec import VectorTask
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.multiple_choice.spec import ChoiceTask
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.tagging.spec import TaggingTask
 from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.training.hardware import resolve_device
 from bertwright.training.run_folder import RunFolder
 
 COSINE: Final = "cosine of the frozen model"
@@ -40,7 +43,8 @@ def note_baselines(run: RunFolder, settings: FinetuneSettings, prepared: Prepare
         return
     bound, saved = prepared.bound, prepared.saved
     # Only the cosine depends on the model.
-    model = [saved.source, saved.digest, settings.max_length] if _has_cosine(settings, bound, saved) else []
+    depends = bound.kind.contrasts or _has_cosine(settings, bound, saved)
+    model = [saved.source, saved.digest, settings.max_length, settings.first_seed] if depends else []
     key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, len(bound.lengths), model], sort_keys=True)
     if key not in _computed:
         baselines = _baselines(settings, bound, saved, prepared.tokenizer)
@@ -90,6 +94,8 @@ def task_baselines(task: Any, train: Any, validation: Any) -> Baselines:
 
 
 def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, tokenizer: BaseTokenizer) -> Baselines:
+    if isinstance(bound.task, VectorTask):
+        return Baselines({COSINE: _untrained(settings, bound, saved)})
     validation = next(iter(bound.validation.values()))[0]
     baselines = task_baselines(bound.task, bound.train[0], validation)
     if not _has_cosine(settings, bound, saved):
@@ -97,6 +103,13 @@ def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, 
     metrics, notes = _cosine(settings, bound.task, validation, saved, tokenizer)
     measured = {COSINE: metrics} if metrics else {}
     return Baselines({**baselines.metrics, **measured}, (*baselines.notes, *notes))
+
+
+def _untrained(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> dict[str, float]:
+    """Return the validation metrics of the vectors with which the first seed starts."""
+    model = initial_model(settings, bound, saved, settings.first_seed).to(resolve_device(settings.device))
+    metrics = bound.evaluate(model)
+    return {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
 
 
 def _has_cosine(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> bool:

@@ -23,6 +23,11 @@ LARGE_DATA: Final = 10_000
 """Number of rows from which a batch has 32 rows instead of 16."""
 FEW_ROWS: Final = 200
 """Number of rows below which a batch has 8 rows, so that an epoch has more steps."""
+MOST_CONTRASTED_ROWS: Final = 128
+"""Largest number of rows of a batch whose rows are each other's negatives, where none is set."""
+MOST_CONTRASTED_EPOCHS: Final = 10
+LEAST_CONTRASTED_STEPS: Final = 500
+"""Number of steps that such a run has at least, as far as the epochs allow; it trains no new output layer."""
 FEATURES_RATE: Final = 1e-3
 """Learning rate of the BiLSTM that learns from a frozen encoder."""
 GPT_WIDTH: Final = 768
@@ -45,14 +50,22 @@ class ScheduledSettings(FinetuneSettings):
         return f"{self.epochs} epochs, batches of {self.batch_size}, learning rate {self.learning_rate:.2g}"
 
 
-def scheduled(settings: FinetuneSettings, config: BackboneConfig, rows: int) -> ScheduledSettings:
+def scheduled(
+    settings: FinetuneSettings, config: BackboneConfig, rows: int, *, contrasts: bool = False
+) -> ScheduledSettings:
     """Return the settings with a schedule for `rows` training rows and a model of that shape.
 
-    Values that are set stay. The same rows and shape give the same schedule.
+    Values that are set stay. The same rows and shape give the same schedule. contrasts: True where the rows of a batch
+    are each other's negatives.
     """
-    batch_size = settings.batch_size or (8 if rows < FEW_ROWS else 16 if rows < LARGE_DATA else 32)
+    if contrasts:
+        batch_size = settings.batch_size or _contrasted_rows(rows)
+        least_epochs, most_epochs, least_steps = 1, MOST_CONTRASTED_EPOCHS, LEAST_CONTRASTED_STEPS
+    else:
+        batch_size = settings.batch_size or (8 if rows < FEW_ROWS else 16 if rows < LARGE_DATA else 32)
+        least_epochs, most_epochs, least_steps = LEAST_EPOCHS, MOST_EPOCHS, LEAST_STEPS
     steps_per_epoch = math.ceil(rows / batch_size)
-    epochs = settings.epochs or min(MOST_EPOCHS, max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / steps_per_epoch)))
+    epochs = settings.epochs or min(most_epochs, max(least_epochs, math.ceil(least_steps / steps_per_epoch)))
     backbone = config.inner if isinstance(config, TopConfig) else config
     warmup = 0.002 if isinstance(backbone, GPTConfig) and not settings.features else 0.1
     schedule = {
@@ -62,6 +75,11 @@ def scheduled(settings: FinetuneSettings, config: BackboneConfig, rows: int) -> 
         "warmup": warmup if settings.warmup is None else settings.warmup,
     }
     return ScheduledSettings.model_validate({**dict(settings), **schedule})
+
+
+def _contrasted_rows(rows: int) -> int:
+    """Return the largest power of 2, from 4 to 128, of which `rows` rows fill ten batches."""
+    return min(MOST_CONTRASTED_ROWS, max(4, 1 << (max(1, rows // 10).bit_length() - 1)))
 
 
 def chosen_values(request: FinetuneSettings, settings: ScheduledSettings, *, max_length: int) -> dict[str, Any]:

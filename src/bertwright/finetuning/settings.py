@@ -21,9 +21,9 @@ class FinetuneSettings(Settings):
     model_config = ConfigDict(use_attribute_docstrings=True)
     numeric: ClassVar[frozenset[str]] = frozenset({"device", "activation_checkpointing"})
     epochs: Annotated[Positive | None, Option("schedule")] = None
-    """Number of passes over the training data. Default: 3, more for few rows."""
+    """Number of passes over the training data. Default: 3, more for few rows; for vectors 1 to 10."""
     batch_size: Annotated[Positive | None, Option("schedule")] = None
-    """Number of examples per step. Default: 8, 16 or 32, by the number of rows."""
+    """Number of examples per step. Default: 8, 16 or 32, by the number of rows; for vectors up to 128."""
     learning_rate: Annotated[PositiveNumber | None, Option("optimiser")] = None
     """Peak learning rate. Default: by the width of the model, 5e-4 for 128, 1e-4 for 384, 3e-5 for 768; 6.25e-5 for a
     GPT-1, 1e-3 with --features."""

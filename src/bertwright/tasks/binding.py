@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig, need_segments
 from bertwright.model.folder import SavedModel
+from bertwright.model.vector_head import VectorHead
 from bertwright.tables.writer import PredictRequest
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.spec import TaskSpec
@@ -42,12 +43,16 @@ class LabelledData:
 
 @dataclass(frozen=True)
 class ModelToSave:
-    """A trained model, its class in transformers, its label names, and further entries of config.json."""
+    """A trained model, its class in transformers, its label names, and further entries of config.json.
+
+    vectors: the part that makes vectors of texts, for a folder of sentence-transformers; None for other models.
+    """
 
     module: nn.Module
     architecture: str
     labels: tuple[str, ...]
     extra: Mapping[str, Any]
+    vectors: VectorHead | None = None
 
 
 class TaskKind(ABC):
@@ -67,10 +72,16 @@ class TaskKind(ABC):
     """Unit with a target in the feature-based approach, "row" or "position"; None where it is not supported."""
     calibrates: ClassVar[bool] = False
     """True where `evaluate` fits a temperature."""
+    contrasts: ClassVar[bool] = False
+    """True where the rows of a batch are each other's negatives: the batch is then computed as a whole."""
 
     @abstractmethod
     def read(self, task: Any, data: Path) -> LabelledData:
         """Read a folder, or one file, of which a tenth is then kept for validation."""
+
+    def for_model(self, task: Any, saved: SavedModel, max_length: int) -> Any:
+        """Return the task with the settings of the model to start from; unchanged where there are none."""
+        return task
 
     @abstractmethod
     def encode(self, task: Any, tokenizer: BaseTokenizer, rows: Any, max_length: int, *, train: bool = False) -> Any:

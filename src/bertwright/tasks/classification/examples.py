@@ -235,7 +235,7 @@ def _spellings(task: ClassificationTask, table: Table) -> Counter[str]:
 def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
     cells = table.column(task.label)
     if task.kind == "regression":
-        numbers = [_number(cell, task.label, table, row) for row, cell in enumerate(cells)]
+        numbers = [cell_number(cell, task.label, table, row) for row, cell in enumerate(cells)]
         return np.array(numbers, dtype=np.float32)
     if not task.labels:
         raise ValueError(f"{task.name} has no labels yet; call learn(task, train_file)")
@@ -298,7 +298,8 @@ def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str
     return labels
 
 
-def _number(cell: object, column: str, table: Table, row: int) -> float:
+def cell_number(cell: object, column: str, table: Table, row: int) -> float:
+    """Return the number of a cell; BadRow for a cell that is no finite number."""
     location = table.location(row)
     error = BadRow("without a number", f"{location}: expected a finite number in column '{column}', got {cell!r}")
     if isinstance(cell, bool) or not isinstance(cell, str | int | float | Decimal) or "_" in str(cell):

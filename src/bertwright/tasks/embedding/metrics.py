@@ -1,0 +1,53 @@
+"""vectors of validation pairs → metrics: rank of the positive among the texts of a pool, or Spearman with the scores."""
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.tasks.embedding.pairs import TextPairs
+from bertwright.tasks.metrics import measure
+
+POOL: Final = 1000
+"""Number of validation pairs whose second texts and hard negatives are ranked together."""
+_FIRST_RANKS: Final = 10
+_SAME: Final = 1e-6
+"""Cosines whose range is below this number are constant."""
+
+
+def vector_metrics(pairs: TextPairs, firsts: NDArray[Any], seconds: NDArray[Any]) -> dict[str, float]:
+    """Return the metrics of the vectors of first texts [A, D] and second texts [P, D].
+
+    Pairs with scores have Spearman's and Pearson's correlation of the cosines with the scores. Other pairs have mrr@10,
+    the mean of 1 / rank of the positive (0 below rank 10), and accuracy, the fraction of positives with rank 1.
+    """
+    units = [vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (firsts, seconds)]
+    if pairs.scores is not None:
+        cosines = np.sum(units[0][pairs.anchors] * units[1][pairs.positives], axis=1, dtype=np.float64)
+        # Rounded, because a rank correlation would order pairs of equal texts by rounding errors.
+        values = measure(("spearman", "pearson"), np.round(cosines, 5), pairs.scores)
+        return {**values, "collapsed": float(np.ptp(cosines) < _SAME)}
+    ranks = np.concatenate([_ranks(pairs, rows, units) for rows in _pools(len(pairs))])
+    found_early = np.where(ranks <= _FIRST_RANKS, 1.0 / ranks, 0.0)
+    is_constant = bool(np.ptp(units[1], axis=0).max() < _SAME) and len(units[1]) > 1
+    return {"mrr@10": float(found_early.mean()), "accuracy": float((ranks == 1).mean()), "collapsed": float(is_constant)}
+
+
+def _pools(count: int) -> list[NDArray[np.int64]]:
+    """Return the numbers of the pairs of each pool; all pools have about the same size."""
+    return np.array_split(np.arange(count), -(-count // POOL))
+
+
+def _ranks(pairs: TextPairs, rows: NDArray[np.int64], units: list[NDArray[Any]]) -> NDArray[np.int64]:
+    """Return the rank of each pair's positive among the texts of the pool, from 1 on; equal cosines count against it.
+
+    Other texts that match the anchor are left out.
+    """
+    negatives = [np.array(pairs.negatives[row], dtype=np.int64) for row in rows]
+    pool = np.unique(np.concatenate([pairs.positives[rows], *negatives]))
+    cosines = units[0][pairs.anchors[rows]] @ units[1][pool].T
+    own = np.searchsorted(pool, pairs.positives[rows])[:, None]
+    others = ~pairs.match(pairs.anchors[rows], pool)
+    np.put_along_axis(others, own, False, axis=1)
+    of_positive = np.take_along_axis(cosines, own, axis=1)
+    return 1 + np.sum(others & (cosines >= of_positive), axis=1)

@@ -1,0 +1,97 @@
+"""token ids → vectors: the encoder and the pooling, and gradient caching for large batches.
+
+Shapes: N texts, T tokens, D width of the vectors.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from bertwright.model.backbones import build_backbone
+from bertwright.model.config import BackboneConfig
+from bertwright.model.vector_head import VectorHead
+from bertwright.model.vector_settings import VectorSettings
+from bertwright.tasks.inference import answered_batches, batches_by_length, evaluating, padded_inputs
+from bertwright.training.hardware import module_device, move_to_device
+
+PART_TOKENS: Final = 4096
+"""Number of tokens that are computed at a time in training, padding included."""
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """Some texts, padded: ids, segments and mask [N, T]; `prompt` tokens of each belong to the prompt."""
+
+    ids: Tensor
+    segments: Tensor
+    mask: Tensor
+    prompt: int = 0
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """Token ids of texts with the prompt before them; `prompt` is its number of tokens, [CLS] included."""
+
+    ids: tuple[NDArray[np.int32], ...]
+    prompt: int
+
+    def part(self, texts: Sequence[int] | NDArray[np.int64], *, pad_id: int) -> TextPart:
+        """Return these texts, padded to the longest."""
+        return TextPart(*padded_inputs([self.ids[text] for text in texts], pad_id=pad_id), prompt=self.prompt)
+
+
+class VectorModel(nn.Module):
+    """An encoder, and the pooling that turns the states of a text into its vector."""
+
+    def __init__(self, config: BackboneConfig, settings: VectorSettings) -> None:
+        super().__init__()
+        self.encoder = build_backbone(config)
+        self.vectors = VectorHead(settings, config.hidden)
+
+    def forward(self, part: TextPart) -> Tensor:
+        """Return the vectors [N, D] of some texts."""
+        part = move_to_device(part, module_device(self))
+        states = self.encoder(part.ids, part.segments, part.mask).last
+        vectors: Tensor = self.vectors(states, part.mask, prompt=part.prompt)
+        return vectors
+
+
+def parts_of(
+    texts: EncodedTexts, chosen: NDArray[np.int64], *, pad_id: int, most: int = PART_TOKENS
+) -> tuple[tuple[TextPart, ...], NDArray[np.int64]]:
+    """Return the chosen texts in parts of about `most` tokens, and the position of each text [N] among all parts."""
+    lengths = np.array([len(texts.ids[text]) for text in chosen])
+    rows = list(batches_by_length(lengths, most))
+    positions = np.empty(len(chosen), dtype=np.int64)
+    positions[np.concatenate(rows)] = np.arange(len(chosen))
+    return tuple(texts.part(chosen[part], pad_id=pad_id) for part in rows), positions
+
+
+def vectors_of_parts(model: nn.Module, parts: Sequence[TextPart], *, cached: bool) -> Tensor:
+    """Return the vectors [N, D] of all parts, one after another.
+
+    With `cached` no activations are kept, so memory does not grow with the number of parts. The backward pass takes the
+    gradient of the loss at the vectors, and computes each part again with the dropout that it had (GradCache, Gao et
+    al. 2021). The gradients are those of the whole batch.
+    """
+    if not cached:
+        return torch.cat([model(part) for part in parts])
+    computed: Any = [checkpoint(model, part, use_reentrant=False) for part in parts]
+    return torch.cat(computed)
+
+
+def text_vectors(model: VectorModel, texts: EncodedTexts) -> NDArray[np.float32]:
+    """Return the vectors [N, D] of all texts, computed with dropout off."""
+    settings = model.vectors.settings
+    size = settings.width or settings.size(model.vectors.hidden)
+    vectors = np.zeros((len(texts.ids), size), dtype=np.float32)
+    with evaluating(model):
+        for rows in answered_batches(np.array([len(ids) for ids in texts.ids]), "texts encoded"):
+            vectors[rows] = model(texts.part(rows, pad_id=model.encoder.config.pad_id)).float().cpu().numpy()
+    return vectors

@@ -1,0 +1,105 @@
+"""specification of vectors: pairs of texts in, an encoder out whose vectors have a high cosine where texts match.
+
+`tables.py` recognises the layout of a table by its columns.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from bertwright.config import Positive, PositiveNumber
+from bertwright.errors import InputError
+from bertwright.model.vector_settings import Pooling, VectorSettings
+from bertwright.tasks.spec import TaskSpec
+
+Layout = Literal["auto", "pairs", "scored", "nli", "texts", "beir", "corpus"]
+"""Kind of data: pairs with or without hard negatives, pairs with a score, pairs with a label of inference, texts alone,
+a folder in the layout of BEIR, a corpus."""
+QUERY: Final = "query"
+"""Name of the prompt before first texts."""
+DOCUMENT: Final = "document"
+"""Name of the prompt before second texts and hard negatives, where they are of another kind than the first."""
+
+
+def _listed(value: Any) -> Any:
+    """Return the parts of a text with commas, as `--task-setting` has it; any other value unchanged."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+class VectorTask(TaskSpec):
+    """Vectors of texts, learned from pairs of texts that match, or that have a score."""
+
+    settable: ClassVar[tuple[str, ...]] = (
+        "layout",
+        "scores",
+        "temperature",
+        "symmetric",
+        "widths",
+        "twins",
+        "pooling",
+        "normalize",
+        "query_prompt",
+        "document_prompt",
+    )
+
+    temperature: PositiveNumber = 0.05  # cosines are divided by it
+    symmetric: bool = False  # True: second texts find their first texts too
+    widths: Annotated[tuple[Positive, ...] | None, BeforeValidator(_listed)] = None  # Matryoshka; None: the model's
+    twins: bool = False  # True for a corpus: a text matches itself, computed with other dropout (SimCSE)
+    pooling: Annotated[tuple[Pooling, ...] | None, BeforeValidator(_listed)] = None  # None: the model's
+    normalize: bool | None = None  # None: as the model does; True for a model without settings of vectors
+    query_prompt: str | None = None  # put before first texts; None: the model's
+    document_prompt: str | None = None  # put before second texts; None: the model's
+    dev: tuple[str, ...] = ("dev", "valid", "val", "validation")  # possible names of the validation file
+    vectors: VectorSettings = VectorSettings()  # the settings of the model folder; `with_vectors` completes them
+
+    # How the files of a run are read; no part of the task of a model.
+    layout: Layout = Field(default="auto", exclude=True)
+    scores: Annotated[tuple[float, float] | None, BeforeValidator(_listed)] = Field(default=None, exclude=True)
+    text: tuple[str, ...] = Field(default=(), exclude=True)  # the columns of both texts; empty: those of the layout
+    label: str | None = Field(default=None, exclude=True)  # the column of the score or label; None: that of the layout
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        widths = self.widths or ()
+        if len(set(widths)) < len(widths):
+            raise ValueError(f"widths {', '.join(map(str, widths))}: one of them is named twice")
+        if self.scores and not self.scores[0] < self.scores[1]:
+            raise ValueError(f"scores {self.scores[0]:g},{self.scores[1]:g}: expected LOWEST,HIGHEST")
+        return self
+
+
+def with_vectors(
+    task: VectorTask, stored: VectorSettings | None, *, hidden: int, max_length: int, source: str
+) -> VectorTask:
+    """Return the task with the complete settings of its vectors: those of a model, changed by those of the task.
+
+    stored   settings of the model folder `source`; None where it has none. hidden: width of the model's states.
+
+    Raises InputError for dense layers, which are not trained, and for a Matryoshka width that the vectors do not have.
+    """
+    base = stored or VectorSettings(normalize=True)
+    if base.dense:
+        raise InputError(f"{source}: expected a model without dense layers after the pooling, got {len(base.dense)}")
+    changes: dict[str, Any] = {"pooling": task.pooling, "normalize": task.normalize}
+    prompts = {QUERY: task.query_prompt, DOCUMENT: task.document_prompt}
+    changes["prompts"] = base.prompts | {name: text for name, text in prompts.items() if text is not None}
+    changes["widths"] = None if task.widths is None else tuple(sorted(task.widths, reverse=True))
+    changes = {name: value for name, value in changes.items() if value is not None}
+    vectors = VectorSettings.model_validate({**dict(base), **changes, "max_length": max_length})
+    for width in vectors.widths:
+        vectors.check_width(width, hidden, "--task-setting widths:")
+    return task.model_copy(update={"vectors": vectors})
+
+
+def with_pair_columns(task: VectorTask, *, text: Sequence[str], label: str | None) -> VectorTask:
+    """Return the task with other names of the two columns of texts, and of the column of the score or label."""
+    if len(text) not in (0, 2):
+        raise InputError(f"--text-column {text[0]}: {task.name} needs pairs: name two columns of texts, or none")
+    if len(set(text)) < len(text):
+        raise InputError(f"--text-column {text[0]}: given twice; a pair needs two columns")
+    return task.model_copy(update={"text": tuple(text), "label": label})
+
+
+EMBED: Final = VectorTask(name="embed")

@@ -1,0 +1,242 @@
+"""pairs of texts → batches → loss; vectors → metrics: training of vectors (Reimers and Gurevych 2019; Gao et al. 2021).
+
+The rows of a batch are each other's negatives, so a batch is computed as a whole. Texts that match an anchor are never
+its negatives: they are masked in the loss.
+
+Shapes: B pairs of a batch, A first texts, P second texts and hard negatives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.model.config import BackboneConfig, attends_both_ways
+from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.vector_settings import read_vector_settings
+from bertwright.tables.writer import PredictRequest
+from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
+from bertwright.tasks.classification.encoding import encode
+from bertwright.tasks.embedding.losses import cosent, cosines, in_batch_softmax, mean_over_widths
+from bertwright.tasks.embedding.metrics import vector_metrics
+from bertwright.tasks.embedding.model import (
+    EncodedTexts,
+    TextPart,
+    VectorModel,
+    parts_of,
+    text_vectors,
+    vectors_of_parts,
+)
+from bertwright.tasks.embedding.pairs import TextPairs
+from bertwright.tasks.embedding.read import read_validation, read_vector_data
+from bertwright.tasks.embedding.spec import DOCUMENT, QUERY, VectorTask, with_vectors
+from bertwright.tasks.errors import EvaluateRequest
+from bertwright.tasks.inference import ready
+from bertwright.tasks.metrics import measure
+from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.training.distributed import Trainable
+
+EncodedPairs = tuple[EncodedTexts, EncodedTexts]
+"""First texts, and second texts with hard negatives."""
+
+
+@dataclass(frozen=True)
+class PairBatch:
+    """A batch of pairs, each text once.
+
+    parts      the first texts, then the second ones, in parts that are computed one after another
+    firsts     [A] position of each first text among the vectors of all parts
+    seconds    [P] the same of the second texts
+    anchors    [B] first text of each pair
+    targets    [B] second text of each pair
+    matching   [A, P] True where two texts match
+    scores     [B] score of each pair; None where every pair matches
+    """
+
+    parts: tuple[TextPart, ...]
+    firsts: Tensor
+    seconds: Tensor
+    anchors: Tensor
+    targets: Tensor
+    matching: Tensor
+    scores: Tensor | None
+
+
+class VectorKind(TaskKind):
+    """Vectors of texts."""
+
+    spec = VectorTask
+    architecture = "BertModel"
+    head = "vectors"
+    unit = "pairs"
+    contrasts = True
+
+    def read(self, task: VectorTask, data: Path) -> LabelledData:
+        return read_vector_data(task, data)
+
+    def for_model(self, task: VectorTask, saved: SavedModel, max_length: int) -> VectorTask:
+        """Return the task with the settings of vectors of the model folder, where it has some."""
+        stored = None if saved.weights is None else read_vector_settings(Path(saved.source))
+        return with_vectors(task, stored, hidden=saved.config.hidden, max_length=max_length, source=saved.source)
+
+    def check(self, data: LabelledData, config: BackboneConfig) -> None:
+        """Raise InputError for a model that does not attend both ways, MissingExtra without the metrics' libraries."""
+        if not attends_both_ways(config):
+            raise InputError(f"{data.task.name}: expected an encoder whose tokens attend to both sides, such as BERT")
+        if any(pairs.scores is not None for pairs in data.validation.values()):
+            measure(("spearman",), np.arange(2.0), np.arange(2.0))
+
+    def encode(
+        self, task: VectorTask, tokenizer: BaseTokenizer, rows: TextPairs, max_length: int, *, train: bool = False
+    ) -> EncodedPairs:
+        """Return the token ids of first and second texts, each with its prompt."""
+        prompts = task.vectors.prompts
+        first = prompts.get(QUERY, "")
+        return (
+            _encoded(tokenizer, rows.firsts, first, max_length, rows.source),
+            _encoded(tokenizer, rows.seconds, first if rows.alike else prompts.get(DOCUMENT, ""), max_length, rows.source),
+        )
+
+    def targets(
+        self, task: VectorTask, rows: TextPairs, inputs: EncodedPairs, weights: NDArray[np.float64] | None = None
+    ) -> TextPairs:
+        """Return the pairs: they have the numbers of their texts."""
+        return rows
+
+    def lengths(self, rows: TextPairs, inputs: EncodedPairs) -> NDArray[np.int64]:
+        """Return the number of tokens of each pair's texts and hard negatives [N]."""
+        firsts, seconds = (np.array([len(ids) for ids in texts.ids]) for texts in inputs)
+        negatives = [int(seconds[list(row)].sum()) for row in rows.negatives]
+        return np.asarray(firsts[rows.anchors] + seconds[rows.positives] + np.array(negatives, dtype=np.int64))
+
+    def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> PairBatch:
+        rows: TextPairs = bound.targets
+        return pair_batch(rows, bound.train[1], chosen, pad_id=bound.config.pad_id)
+
+    def model(self, task: VectorTask, config: BackboneConfig) -> VectorModel:
+        return VectorModel(config, task.vectors)
+
+    def loss(self, task: VectorTask, model: nn.Module, batch: PairBatch) -> Tensor:
+        """Return the loss summed over pairs; CoSENT's, which is one number for a batch, times the number of pairs."""
+        vectors = vectors_of_parts(model, batch.parts, cached=len(batch.parts) > 2)
+        sides = (vectors[batch.firsts], vectors[batch.seconds])
+
+        def of_width(firsts: Tensor, seconds: Tensor) -> Tensor:
+            return batch_loss(task, cosines(firsts, seconds), batch)
+
+        return mean_over_widths(of_width, sides, _widths(task, vectors.shape[1]))
+
+    def trainable(self, task: VectorTask, model: Any) -> Trainable[PairBatch]:
+        """Return what the training loop trains; `tokens` are those of all parts."""
+        trainable = super().trainable(task, model)
+        return replace(trainable, tokens=lambda batch: sum(int(part.mask.sum()) for part in batch.parts))
+
+    def count(self, batch: PairBatch) -> float:
+        return float(len(batch.targets))
+
+    def flops(self, model: VectorModel, batch: PairBatch) -> float:
+        """Return the floating-point operations of forward and backward; parts that are computed twice count once."""
+        shapes = [part.ids.shape for part in batch.parts]
+        return sum(3.0 * texts * float(model.encoder.flops(length, length)) for texts, length in shapes)
+
+    def logits(self, model: VectorModel, inputs: EncodedPairs) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the vectors of first and second texts."""
+        return text_vectors(model, inputs[0]), text_vectors(model, inputs[1])
+
+    def metrics(self, task: VectorTask, logits: Any, rows: TextPairs, inputs: EncodedPairs) -> dict[str, float]:
+        return vector_metrics(rows, *logits)
+
+    def to_save(
+        self, task: VectorTask, model: VectorModel, metrics: Mapping[str, float], max_length: int
+    ) -> ModelToSave:
+        """Return the encoder, with the settings of its vectors; the folder notes no task, since it predicts nothing."""
+        encoder = nn.ModuleDict({"encoder": model.encoder})
+        return ModelToSave(encoder, self.architecture, (), {}, vectors=model.vectors)
+
+    def evaluate(
+        self, task: VectorTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest
+    ) -> dict[str, Any]:
+        """Return the metrics of the cosines on the validation file of a folder, or on one file."""
+        if request.errors:
+            raise InputError("--errors: vectors have no wrong answers; leave the option out")
+        pairs = read_validation(task, request.data)
+        stored = read_vector_settings(Path(saved.source))
+        length = (stored.max_length if stored else None) or min(task.max_length, saved.config.max_positions)
+        task = self.for_model(task, saved, length)
+        model = VectorModel(saved.config, task.vectors)
+        load_weights(model, saved)
+        inputs = self.encode(task, tokenizer, pairs, length)
+        metrics = self.metrics(task, self.logits(ready(model, saved), inputs), pairs, inputs)
+        del metrics["collapsed"]
+        notes = {"left_out": sum(pairs.left_out.values())} if pairs.left_out else {}
+        return {**metrics, "pairs": len(pairs), **notes}
+
+    def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
+        """Raise InputError: there is nothing to predict."""
+        raise InputError(
+            f"{saved.source}: gives vectors and predicts no labels; write the vectors of texts with: bertwright "
+            f"features --model {saved.source} …"
+        )
+
+
+def batch_loss(task: VectorTask, scores: Tensor, batch: PairBatch) -> Tensor:
+    """Return the loss of a batch, summed over pairs, from the cosines [A, P] of its texts."""
+    if batch.scores is not None:
+        loss = cosent(scores[batch.anchors, batch.targets], batch.scores, temperature=task.temperature)
+        return loss * len(batch.targets)
+    loss = in_batch_softmax(
+        scores[batch.anchors], batch.targets, batch.matching[batch.anchors], temperature=task.temperature
+    )
+    if not task.symmetric:
+        return loss
+    backwards = in_batch_softmax(
+        scores.T[batch.targets], batch.anchors, batch.matching.T[batch.targets], temperature=task.temperature
+    )
+    return (loss + backwards) / 2
+
+
+def pair_batch(rows: TextPairs, inputs: EncodedPairs, chosen: NDArray[np.int64], *, pad_id: int) -> PairBatch:
+    """Return these pairs, each text once."""
+    firsts, anchors = np.unique(rows.anchors[chosen], return_inverse=True)
+    positives = rows.positives[chosen]
+    negatives = [np.array(rows.negatives[row], dtype=np.int64) for row in chosen]
+    seconds = np.unique(np.concatenate([positives, *negatives]))
+    first_parts, first_positions = parts_of(inputs[0], firsts, pad_id=pad_id)
+    second_parts, second_positions = parts_of(inputs[1], seconds, pad_id=pad_id)
+    return PairBatch(
+        parts=(*first_parts, *second_parts),
+        firsts=torch.from_numpy(first_positions),
+        seconds=torch.from_numpy(second_positions + len(firsts)),
+        anchors=torch.from_numpy(anchors),
+        targets=torch.from_numpy(np.searchsorted(seconds, positives)),
+        matching=torch.from_numpy(rows.match(firsts, seconds)),
+        scores=None if rows.scores is None else torch.from_numpy(rows.scores[chosen]),
+    )
+
+
+def _widths(task: VectorTask, size: int) -> tuple[int, ...]:
+    """Return the Matryoshka widths, the whole vector included; none where the loss takes the whole vector alone."""
+    widths = task.vectors.widths
+    return (size, *(width for width in widths if width != size)) if widths else ()
+
+
+def _encoded(
+    tokenizer: BaseTokenizer, texts: tuple[str, ...], prompt: str, max_length: int, source: str
+) -> EncodedTexts:
+    encoded = encode(tokenizer, [f"{prompt}{text}" for text in texts], max_length=max_length)
+    if cut := encoded.num_truncated:
+        say(f"{source}: {cut:,} of {len(texts):,} texts exceed {max_length} tokens and are cut")
+    prompt_tokens = 1 + len(tokenizer.ids([prompt])[0]) if prompt else 0
+    if prompt_tokens >= max_length - 1:
+        raise InputError(f"--max-length {max_length}: the prompt {prompt!r} leaves no room for a text")
+    return EncodedTexts(encoded.ids, prompt_tokens)
+
+
+EMBEDDING = VectorKind()

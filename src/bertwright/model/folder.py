@@ -21,6 +21,8 @@ from bertwright.model.config import BackboneConfig, size_config
 from bertwright.model.hf_config import MULTI_LABEL, describe_model, read_description
 from bertwright.model.hf_weights import foreign_hint, name_in_file, named_weights, stored_names, stored_tensors
 from bertwright.model.system import SYSTEMS, system_config
+from bertwright.model.vector_head import VectorHead, write_vector_head
+from bertwright.model.vector_settings import is_vector_file
 from bertwright.shipped import folder_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
@@ -77,10 +79,12 @@ def save_model(
     labels: tuple[str, ...] = (),
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
+    vectors: VectorHead | None = None,
 ) -> None:
     """Write a model, or its fp32 weights by our names, as a Hugging Face folder, atomically.
 
-    tokenizer: folder whose tokenizer files are copied. card: text of README.md. The other fields: see `SavedModel`.
+    tokenizer: folder whose tokenizer files are copied. card: text of README.md. vectors: with it the folder is one of
+    sentence-transformers too. The other fields: see `SavedModel`.
     """
     weights = model.state_dict() if isinstance(model, nn.Module) else model
     notes = dict(extra or {})
@@ -89,7 +93,8 @@ def save_model(
         description |= {"problem_type": MULTI_LABEL}
     beside = map(tokenizer.joinpath, TOKENIZER_FILES)
     tensors = stored_names(weights, config, architecture)
-    write_folder(folder, tensors, described=description, beside=beside, card=card, positions=config.max_positions)
+    positions = config.max_positions
+    write_folder(folder, tensors, described=description, beside=beside, card=card, positions=positions, vectors=vectors)
 
 
 def is_multilabel(notes: Mapping[str, Any]) -> bool:
@@ -104,8 +109,8 @@ def model_folder(folder: Path) -> Iterator[Path]:
 
     Raises InputError, and leaves `folder` as it is, where it holds anything but the files of an earlier model.
     """
-    others = sorted({path.name for path in folder.iterdir()} - _MODEL_FILES) if folder.is_dir() else []
-    if others:
+    names = {path.name for path in folder.iterdir()} - _MODEL_FILES if folder.is_dir() else set()
+    if others := sorted(name for name in names if not is_vector_file(name)):
         raise InputError(
             f"{folder}: holds {others[0]}, which is no part of a model and is not deleted; move it away and give the "
             "same command again (a run: with --resume)"
@@ -122,6 +127,7 @@ def write_folder(
     beside: Iterable[Path],
     positions: int,
     card: str | None = None,
+    vectors: VectorHead | None = None,
 ) -> None:
     """Write tensors by their stored names, and the other files of a model folder, atomically.
 
@@ -143,6 +149,8 @@ def write_folder(
         _set_max_length(temporary / "tokenizer_config.json", positions)
         if card is not None:
             (temporary / CARD).write_text(card, "utf-8")
+        if vectors is not None:
+            write_vector_head(temporary, vectors)
         (temporary / "config.json").write_bytes(_described(described))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.embedding.spec import VectorTask
 from bertwright.tasks.multiple_choice.spec import ChoiceTask
 from bertwright.tasks.question_answering.score import normalised
 from bertwright.tasks.question_answering.spec import SpanTask
@@ -33,6 +34,7 @@ class Example:
     broken      a folder like `data` with one wrong record; `trouble` is a pattern of the message about it
     inputs      the records as values for a loaded model; `answers_of` makes an answer of each of its results
     perfect     the primary metric where all answers are right
+    predicts    False for vectors: nothing is predicted, and no layer is new
     """
 
     data: Path
@@ -45,6 +47,7 @@ class Example:
     inputs: list[Any]
     answers_of: Callable[[list[Any]], list[Any]]
     perfect: float = 1.0
+    predicts: bool = True
 
 
 def example_data(task: TaskSpec, folder: Path) -> Example:
@@ -191,6 +194,36 @@ def span_example(task: Any, folder: Path) -> Example:
     )
 
 
+def vector_example(task: Any, folder: Path) -> Example:
+    """Return pairs of places that have no word in common, and find each second text by its cosine with the first."""
+    rows = [(f"Someone waits at the {PLACES[row]}.", f"They paint the {PLACES[(3 * row + 1) % 8]}") for row in range(8)]
+
+    def write(folder: Path, last: tuple[str, str]) -> Path:
+        folder.mkdir(parents=True)
+        for stem, table in (("train", [*rows[:7], last]), ("dev", rows)):
+            lines = ["anchor\tpositive", *map("\t".join, table)]
+            (folder / f"{stem}.tsv").write_text("\n".join(lines) + "\n", "utf-8")
+        return folder
+
+    def nearest(vectors: list[Any]) -> list[Any]:
+        units = np.array([vector / np.linalg.norm(vector) for vector in vectors])
+        return np.argmax(units[:8] @ units[8:].T, axis=1).tolist()
+
+    data = write(folder / "data", rows[7])
+    return Example(
+        data=data,
+        input_file=data / "dev.tsv",
+        output="answers.tsv",
+        answers=lambda path: [],
+        right=list(range(8)),
+        broken=write(folder / "broken", (rows[7][0], rows[7][0].upper())),
+        trouble=r"train\.tsv:9: expected two different texts",
+        inputs=[*(first for first, _ in rows), *(second for _, second in rows)],
+        answers_of=nearest,
+        predicts=False,
+    )
+
+
 def tags(task: Any, folder: Path) -> Example:
     """Eight sentences in columns, with entities or with plain tags."""
     return Example(**eight_sentences.tagging_example(task, folder))
@@ -201,4 +234,5 @@ EXAMPLES: dict[type[TaskSpec], Callable[[Any, Path], Example]] = {
     ChoiceTask: choice_example,
     SpanTask: span_example,
     TaggingTask: tags,
+    VectorTask: vector_example,
 }

@@ -1,4 +1,4 @@
-"""files of choices, questions or tagged sentences → findings: they can be read, and the baselines of their task."""
+"""files of choices, questions, tagged sentences or pairs for vectors → findings: they can be read, and the baselines of their task."""
 
 from functools import partial
 from pathlib import Path
@@ -7,13 +7,14 @@ from typing import Final
 from bertwright.doctor.data import TENTH, bad_rows, baseline_finding
 from bertwright.doctor.findings import Finding, refused
 from bertwright.errors import InputError
+from bertwright.tasks.embedding.spec import VectorTask
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import TaggingTask
 
-_UNITS: Final[dict[type[TaskSpec], str]] = {SpanTask: "questions", TaggingTask: "sentences"}
-"""Names of the rows of tasks whose files are no tables."""
+_UNITS: Final[dict[type[TaskSpec], str]] = {SpanTask: "questions", TaggingTask: "sentences", VectorTask: "pairs"}
+"""Names of the rows of tasks whose rows are no rows of a table."""
 _finding = partial(Finding, "data")
 
 
@@ -31,4 +32,5 @@ def check_task_files(task: TaskSpec, path: Path, *, quick: bool) -> list[Finding
     text = f"{data.train.source}: {len(data.train):,} {unit} to train on, {len(validation):,} for validation ({name})"
     parts = {part.source: part for part in (validation, data.train) if part.left_out}
     findings = [_finding("reads", "ok", len(data.train), text), *map(bad_rows, parts.values())]
-    return findings if quick else [*findings, baseline_finding(data.task, data.train, validation, name=name)]
+    has_baselines = not isinstance(task, VectorTask)  # the baseline of vectors is the model before training
+    return findings if quick or not has_baselines else [*findings, baseline_finding(data.task, data.train, validation, name=name)]

@@ -34,7 +34,7 @@ def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) ->
 
     @lru_cache(maxsize=1)
     def batches_of_epoch(epoch: int) -> list[NDArray[np.int64]]:
-        return epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
+        return epoch_batches(_sorted_by(bound), batch_size, seed=seed, epoch=epoch)
 
     def batches_of(step: int) -> list[Any]:
         epoch, index = divmod(step, per_epoch)
@@ -51,7 +51,7 @@ def tokens_left(bound: BoundTask, batch_size: int, *, seed: int, epochs: int) ->
 
     @lru_cache(maxsize=2)
     def left_in_epoch(epoch: int) -> NDArray[np.int64]:
-        batches = epoch_batches(bound.lengths, batch_size, seed=seed, epoch=epoch)
+        batches = epoch_batches(_sorted_by(bound), batch_size, seed=seed, epoch=epoch)
         sums = np.array([bound.tokens[rows].sum() for rows in batches])
         return np.cumsum(sums[::-1])[::-1]
 
@@ -62,6 +62,14 @@ def tokens_left(bound: BoundTask, batch_size: int, *, seed: int, epochs: int) ->
         return float(left_in_epoch(epoch)[index] + (epochs - 1 - epoch) * bound.tokens.sum())
 
     return left
+
+
+def _sorted_by(bound: BoundTask) -> NDArray[np.int64]:
+    """Return the numbers by which rows are put into batches: lengths, or zeros where rows are each other's negatives.
+
+    Sorted rows would meet the same few others in every epoch of small data.
+    """
+    return np.zeros_like(bound.lengths) if bound.kind.contrasts else bound.lengths
 
 
 def micro_batches(bound: BoundTask, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

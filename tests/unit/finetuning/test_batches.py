@@ -9,10 +9,11 @@ import pytest
 from bertwright.finetuning.batches import steps_of, tokens_left
 
 
-def bound(lengths: list[int]) -> Any:
+def bound(lengths: list[int], *, contrasts: bool = False) -> Any:
     """A stand-in for a bound task, whose batches are the numbers of their rows."""
     array = np.array(lengths)
-    return SimpleNamespace(lengths=array, tokens=array, batch=lambda rows: rows.tolist())
+    kind = SimpleNamespace(contrasts=contrasts)
+    return SimpleNamespace(kind=kind, lengths=array, tokens=array, batch=lambda rows: rows.tolist())
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,13 @@ def test_the_tokens_that_are_left_are_those_of_the_steps_that_follow() -> None:
     steps, left = steps_of(bound(lengths), 8, seed=3), tokens_left(bound(lengths), 8, seed=3, epochs=3)
     tokens = [sum(lengths[row] for batch in steps(step) for row in batch) for step in range(3 * 13)]
     assert [left(done) for done in range(3 * 13 + 1)] == [sum(tokens[done:]) for done in range(3 * 13 + 1)]
+
+
+def test_rows_that_are_each_others_negatives_stay_together_and_meet_rows_of_any_length() -> None:
+    work = bound([100 * (row + 1) for row in range(32)], contrasts=True)
+    steps = steps_of(work, 8, seed=0)
+    assert all(len(steps(step)) == 1 for step in range(8))
+    first, second = ([sorted(*steps(step)) for step in steps_of_epoch] for steps_of_epoch in (range(4), range(4, 8)))
+    assert sorted(sum(first, [])) == list(range(32))
+    assert not any(batch in second for batch in first)
+    assert all(batch != list(range(batch[0], batch[0] + 8)) for batch in first)

@@ -34,6 +34,15 @@ def test_few_rows_get_small_batches_and_many_epochs(rows: int, batch_size: int, 
     assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
 
 
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "epochs"),
+    [(2, 4, 10), (50, 4, 10), (919, 64, 10), (5177, 128, 10), (19_501, 128, 4), (100_000, 128, 1), (10**6, 128, 1)],
+)
+def test_rows_that_are_each_others_negatives_get_large_batches(rows: int, batch_size: int, epochs: int) -> None:
+    settings = scheduled(FinetuneSettings(), TINY, rows, contrasts=True)
+    assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
+
+
 def test_what_is_set_stays() -> None:
     typed = FinetuneSettings(epochs=1, batch_size=5, learning_rate=0.25, warmup=0.0, seeds=4)
     assert scheduled(typed, TINY, 50).model_dump() == typed.model_dump()

@@ -24,6 +24,7 @@ from bertwright.model.vector_settings import read_vector_settings
 from bertwright.tables.writer import PredictRequest
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.encoding import encode
+from bertwright.tasks.classification.examples import named_table
 from bertwright.tasks.embedding.losses import cosent, cosines, in_batch_softmax, mean_over_widths
 from bertwright.tasks.embedding.metrics import vector_metrics
 from bertwright.tasks.embedding.model import (
@@ -166,7 +167,13 @@ class VectorKind(TaskKind):
         """Return the metrics of the cosines on the validation file of a folder, or on one file."""
         if request.errors:
             raise InputError("--errors: vectors have no wrong answers; leave the option out")
-        pairs = read_validation(task, request.data)
+        data = request.data
+        path = named_table(data, task.dev) if data.is_dir() else data
+        if path is None:
+            raise InputError(
+                f"{data}: expected a dev file ({', '.join(task.dev)}), found none; give the path of a file"
+            )
+        pairs = read_validation(task, path)
         stored = read_vector_settings(Path(saved.source))
         length = (stored.max_length if stored else None) or min(task.max_length, saved.config.max_positions)
         task = self.for_model(task, saved, length)

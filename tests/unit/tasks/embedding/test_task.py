@@ -1,0 +1,145 @@
+"""Training of vectors: the batches, what is masked in them, and a run that improves the vectors."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bertwright.errors import InputError
+from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.folder import open_model
+from bertwright.model.vector_settings import VectorSettings, read_vector_settings
+from bertwright.tasks.binding import BoundTask, open_tokenizer
+from bertwright.tasks.embedding.spec import EMBED, VectorTask
+from bertwright.tasks.embedding.task import EMBEDDING, PairBatch, batch_loss
+from bertwright.tasks.spec import with_settings
+from bertwright.training.hardware import Numerics, resolve_numerics
+from tests.support.encoders import write_encoder
+from tests.support.texts import PLACES
+
+SETTINGS = FinetuneSettings(epochs=4, batch_size=8, learning_rate=2e-3, max_length=32, threads=1, precision="fp32")
+VERBS = ("painted", "sold", "found", "left")
+
+
+@pytest.fixture(scope="module")
+def numerics() -> Numerics:
+    return resolve_numerics("fp32", threads=1)
+
+
+@pytest.fixture(autouse=True)
+def measured_once(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring the machine takes longer than these runs."""
+    monkeypatch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
+    return write_encoder(tmp_path_factory.mktemp("encoder") / "m", places_tokenizer, hidden_dropout=0.1)
+
+
+@pytest.fixture
+def data(write: Callable[[str, Any], Path]) -> Path:
+    """Pairs whose second text speaks of another place than the first: a random encoder cannot match them."""
+    for stem, names in (("train", range(24)), ("dev", range(24, 40))):
+        rows = ["anchor\tpositive\tnegative"]
+        for number in names:
+            verb = VERBS[number % 4]
+            here, there, other = (PLACES[place % 8] for place in (number, number + 3, number + 4))
+            rows.append(f"{number} {verb} the {here}\t{verb} at the {there} {number}\t{verb} at the {other} {number}")
+        path = write(f"data/{stem}.tsv", "\n".join(rows) + "\n")
+    return path.parent
+
+
+def bound(task: VectorTask, data: Path, encoder: str) -> BoundTask:
+    saved = open_model(encoder)
+    return EMBEDDING.prepare(task, data, open_tokenizer(saved), saved.config, 32)
+
+
+def test_a_training_raises_the_measure_above_the_untrained_vectors(data: Path, encoder: str, tmp_path: Path) -> None:
+    result = finetune(SETTINGS, EMBED, model=encoder, data=data, out=tmp_path / "run")
+    before = result["baselines"]["metrics"]["cosine of the frozen model"]["mrr@10"]
+    assert result["metric"] == "mrr@10"
+    assert result["mean"] > before + 0.1
+    settings = read_vector_settings(tmp_path / "run" / "model")
+    assert settings == VectorSettings(normalize=True, max_length=32)
+
+
+def test_settings_of_the_vectors_are_kept_in_the_folder(data: Path, encoder: str, tmp_path: Path) -> None:
+    wanted = ["pooling=cls", "normalize=false", "widths=16,48", "query_prompt=query: ", "document_prompt=passage: "]
+    task = with_settings(EMBED, wanted)
+    once = SETTINGS.model_copy(update={"epochs": 1})
+    finetune(once, task, model=encoder, data=data, out=tmp_path / "run")
+    settings = read_vector_settings(tmp_path / "run" / "model")
+    prompts = {"query": "query: ", "document": "passage: "}
+    expected = VectorSettings(pooling=("cls",), widths=(48, 16), prompts=prompts, max_length=32)
+    assert settings == expected
+    # A run that starts from the folder has its settings.
+    finetune(once, EMBED, model=str(tmp_path / "run"), data=data, out=tmp_path / "next")
+    assert read_vector_settings(tmp_path / "next" / "model") == expected
+
+
+def test_a_width_that_the_vectors_lack_is_refused(data: Path, encoder: str, tmp_path: Path) -> None:
+    task = with_settings(EMBED, ["widths=64"])
+    with pytest.raises(InputError, match="widths: 64: expected 1 to 48"):
+        finetune(SETTINGS, task, model=encoder, data=data, out=tmp_path / "run")
+
+
+def test_a_batch_of_one_has_no_negatives(data: Path, encoder: str, tmp_path: Path) -> None:
+    alone = SETTINGS.model_copy(update={"batch_size": 1})
+    with pytest.raises(InputError, match="expected at least two rows in a batch"):
+        finetune(alone, EMBED, model=encoder, data=data, out=tmp_path / "run")
+
+
+def test_a_step_is_one_batch_of_parts(data: Path, encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = bound(EMBED, data, encoder)
+    monkeypatch.setattr("bertwright.finetuning.batches.MICRO_TOKENS", 64)
+    (batch,) = steps_of(work, 16, seed=0)(0)
+    assert len(batch.targets) == 16
+    assert len(batch.parts) >= 2
+
+
+def texts_of(batch: PairBatch) -> int:
+    return sum(len(part.ids) for part in batch.parts)
+
+
+def test_no_text_is_the_negative_of_a_text_that_it_matches(write: Callable[[str, Any], Path], encoder: str) -> None:
+    rows = ["a\tone", "a\ttwo", "b\tone", "c\tthree", "c\tA", "d\tfour"]
+    path = write("data/train.tsv", "anchor\tpositive\n" + "\n".join(rows) + "\n")
+    write("data/dev.tsv", "anchor\tpositive\nx\ty\nz\tw\n")
+    work = bound(EMBED, path.parent, encoder)
+    batch = work.batch(np.arange(6))
+    assert texts_of(batch) == 4 + 5  # each text once
+    pairs = work.targets
+    matching = {
+        (pairs.firsts[anchor], pairs.seconds[text]) for anchor, text in torch.nonzero(batch.matching).tolist()
+    }
+    assert matching == {tuple(row.split("\t")) for row in rows} | {("a", "A")}
+    # A score of a masked text has no effect; all others have one.
+    task = EMBED.model_copy(update={"symmetric": True})
+    scores = torch.rand(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    batch_loss(task, scores, batch).backward()
+    assert scores.grad is not None
+    is_masked = batch.matching.clone()
+    is_masked[batch.anchors, batch.targets] = False
+    assert not scores.grad[is_masked].any()
+    assert scores.grad[~is_masked].all()
+
+
+def test_prompts_are_put_before_the_texts(data: Path, encoder: str) -> None:
+    prompts = {"query": "the garden ", "document": "the tower "}
+    task = EMBED.model_copy(update={"vectors": VectorSettings(prompts=prompts)})
+    tokenizer = open_tokenizer(open_model(encoder))
+    firsts, seconds = bound(task, data, encoder).train[1]
+    for texts, prompt in ((firsts, "the garden "), (seconds, "the tower ")):
+        ids = [tokenizer.begin_id, *tokenizer.ids([prompt])[0]]
+        assert texts.prompt == len(ids)
+        assert all(text[: len(ids)].tolist() == ids for text in texts.ids)
+    scored = "sentence1\tsentence2\tscore\nthe harbour\tthe kitchen\t1\nthe station\tthe meadow\t2\n"
+    (data / "train.tsv").write_text(scored, "utf-8")
+    alike = bound(task, data, encoder).train[1]
+    assert alike[0].prompt == alike[1].prompt == firsts.prompt

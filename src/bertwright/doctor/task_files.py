@@ -1,4 +1,4 @@
-"""files of choices, questions, tagged sentences or pairs for vectors → findings: they can be read, and the baselines of their task."""
+"""files of choices, questions, tagged sentences or pairs of texts → findings: they can be read, and their baselines."""
 
 from functools import partial
 from pathlib import Path
@@ -33,4 +33,8 @@ def check_task_files(task: TaskSpec, path: Path, *, quick: bool) -> list[Finding
     parts = {part.source: part for part in (validation, data.train) if part.left_out}
     findings = [_finding("reads", "ok", len(data.train), text), *map(bad_rows, parts.values())]
     has_baselines = not isinstance(task, VectorTask)  # the baseline of vectors is the model before training
-    return findings if quick or not has_baselines else [*findings, baseline_finding(data.task, data.train, validation, name=name)]
+    return (
+        findings
+        if quick or not has_baselines
+        else [*findings, baseline_finding(data.task, data.train, validation, name=name)]
+    )

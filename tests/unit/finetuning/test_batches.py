@@ -45,6 +45,6 @@ def test_rows_that_are_each_others_negatives_stay_together_and_meet_rows_of_any_
     steps = steps_of(work, 8, seed=0)
     assert all(len(steps(step)) == 1 for step in range(8))
     first, second = ([sorted(*steps(step)) for step in steps_of_epoch] for steps_of_epoch in (range(4), range(4, 8)))
-    assert sorted(sum(first, [])) == list(range(32))
+    assert sorted(row for batch in first for row in batch) == list(range(32))
     assert not any(batch in second for batch in first)
     assert all(batch != list(range(batch[0], batch[0] + 8)) for batch in first)

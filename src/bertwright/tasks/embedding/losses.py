@@ -37,7 +37,9 @@ def cosent(scores: Tensor, targets: Tensor, *, temperature: float) -> Tensor:
     return torch.logsumexp(torch.cat([differences.new_zeros(1), differences]), dim=0)
 
 
-def mean_over_widths(loss: Callable[[Tensor, Tensor], Tensor], sides: tuple[Tensor, Tensor], widths: Sequence[int]) -> Tensor:
+def mean_over_widths(
+    loss: Callable[[Tensor, Tensor], Tensor], sides: tuple[Tensor, Tensor], widths: Sequence[int]
+) -> Tensor:
     """Return the mean of a loss over the first numbers of the vectors: Matryoshka (Kusupati et al. 2022).
 
     sides    vectors [A, D] and [P, D]

@@ -1,4 +1,4 @@
-"""vectors of validation pairs → metrics: rank of the positive among the texts of a pool, or Spearman with the scores."""
+"""vectors of validation pairs → metrics: rank of the positive in a pool of texts, or Spearman with the scores."""
 
 from typing import Any, Final
 
@@ -21,7 +21,9 @@ def vector_metrics(pairs: TextPairs, firsts: NDArray[Any], seconds: NDArray[Any]
     Pairs with scores have Spearman's and Pearson's correlation of the cosines with the scores. Other pairs have mrr@10,
     the mean of 1 / rank of the positive (0 below rank 10), and accuracy, the fraction of positives with rank 1.
     """
-    units = [vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (firsts, seconds)]
+    units = [
+        vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (firsts, seconds)
+    ]
     if pairs.scores is not None:
         cosines = np.sum(units[0][pairs.anchors] * units[1][pairs.positives], axis=1, dtype=np.float64)
         # Rounded, because a rank correlation would order pairs of equal texts by rounding errors.
@@ -30,12 +32,16 @@ def vector_metrics(pairs: TextPairs, firsts: NDArray[Any], seconds: NDArray[Any]
     ranks = np.concatenate([_ranks(pairs, rows, units) for rows in _pools(len(pairs))])
     found_early = np.where(ranks <= _FIRST_RANKS, 1.0 / ranks, 0.0)
     is_constant = bool(np.ptp(units[1], axis=0).max() < _SAME) and len(units[1]) > 1
-    return {"mrr@10": float(found_early.mean()), "accuracy": float((ranks == 1).mean()), "collapsed": float(is_constant)}
+    return {
+        "mrr@10": float(found_early.mean()),
+        "accuracy": float((ranks == 1).mean()),
+        "collapsed": float(is_constant),
+    }
 
 
 def _pools(count: int) -> list[NDArray[np.int64]]:
     """Return the numbers of the pairs of each pool; all pools have about the same size."""
-    return np.array_split(np.arange(count), -(-count // POOL))
+    return list(np.array_split(np.arange(count), -(-count // POOL)))
 
 
 def _ranks(pairs: TextPairs, rows: NDArray[np.int64], units: list[NDArray[Any]]) -> NDArray[np.int64]:
@@ -50,4 +56,4 @@ def _ranks(pairs: TextPairs, rows: NDArray[np.int64], units: list[NDArray[Any]])
     others = ~pairs.match(pairs.anchors[rows], pool)
     np.put_along_axis(others, own, False, axis=1)
     of_positive = np.take_along_axis(cosines, own, axis=1)
-    return 1 + np.sum(others & (cosines >= of_positive), axis=1)
+    return np.asarray(1 + np.sum(others & (cosines >= of_positive), axis=1))

@@ -4,39 +4,82 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.console import say
+from bertwright.corpus.manifest import MANIFEST
 from bertwright.errors import InputError
 from bertwright.files import file_digest
 from bertwright.tasks.binding import LabelledData
 from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.split import split_rows
+from bertwright.tasks.embedding.beir import QRELS, qrels_file, read_judged
 from bertwright.tasks.embedding.pairs import TextPairs
-from bertwright.tasks.embedding.spec import VectorTask
+from bertwright.tasks.embedding.spans import read_spans
+from bertwright.tasks.embedding.spec import Layout, VectorTask
 from bertwright.tasks.embedding.tables import read_pairs
 
 
 def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
     """Read the training and validation pairs; without a validation file a tenth of the first texts is kept for it."""
-    path, dev_path = train_file(data), named_table(data, task.dev)
-    train = read_pairs(task, path)
+    layout = folder_layout(task, data)
+    if layout == "corpus":
+        return read_spans(task, data)
+    if task.twins:
+        raise InputError(
+            "--task-setting twins=true: expected a corpus in --data; of a table, use the column text alone"
+        )
+    if layout == "beir":
+        path, dev_path = qrels_file(data, "train"), qrels_file(data, "dev")
+        if path is None:
+            raise InputError(f"{data}: expected {QRELS}/train.tsv, found none")
+        train = read_judged(task, data, path)
+        validation = read_judged(task, data, dev_path) if dev_path else None
+    else:
+        path, dev_path = train_file(data), named_table(data, task.dev)
+        train = read_pairs(task, path)
+        validation = _read_validation(task, dev_path) if dev_path else None
     digests: dict[str, Any] = {"train": file_digest(path), "dev": {}}
     if dev_path:
         digests["dev"][dev_path.name] = file_digest(dev_path)
-        validation = read_validation(task, dev_path)
-    else:
-        refuse_twins(train)
+    if validation is None:
+        _refuse_twins(train)
         train, validation = split_pairs(train, data)
     return LabelledData(task, train, {"dev": validation}, digests)
 
 
-def read_validation(task: VectorTask, path: Path) -> TextPairs:
-    """Read a table of validation pairs, whose layout may be another than that of the training pairs."""
-    is_named = task.layout not in ("auto", "pairs", "scored", "nli")
-    pairs = read_pairs(task.model_copy(update={"layout": "auto"}) if is_named else task, path)
-    refuse_twins(pairs)
+def read_measured(task: VectorTask, data: Path) -> TextPairs:
+    """Read the pairs on which a model is evaluated: the dev file of a folder (of BEIR's dev or test), or one file."""
+    layout = folder_layout(task, data)
+    if layout == "corpus":
+        raise InputError(f"{data}: expected a table of pairs, or a folder with a dev file, got a corpus")
+    if layout == "beir":
+        path = qrels_file(data, "dev") or qrels_file(data, "test")
+    else:
+        path = named_table(data, task.dev) if data.is_dir() else data
+    if path is None:
+        names = f"{QRELS}/dev.tsv or test.tsv" if layout == "beir" else f"a dev file ({', '.join(task.dev)})"
+        raise InputError(f"{data}: expected {names}, found none; give the path of a file")
+    return read_judged(task, data, path) if layout == "beir" else _read_validation(task, path)
+
+
+def folder_layout(task: VectorTask, data: Path) -> Layout | None:
+    """Return beir or corpus for a folder of that layout, None for tables. InputError where another layout is set."""
+    layout: Layout | None = None
+    if (data / MANIFEST).is_file():
+        layout = "corpus"
+    elif (data / QRELS).is_dir():
+        layout = "beir"
+    if layout != task.layout and (layout or task.layout in ("beir", "corpus")) and task.layout != "auto":
+        raise InputError(f"{data}: is {layout or 'no such folder'}, but the layout is set to {task.layout}")
+    return layout
+
+
+def _read_validation(task: VectorTask, path: Path) -> TextPairs:
+    """Read a table of validation pairs, whose layout may be another than that of the training texts."""
+    pairs = read_pairs(task.model_copy(update={"layout": "auto"}) if task.layout == "texts" else task, path)
+    _refuse_twins(pairs)
     return pairs
 
 
-def refuse_twins(pairs: TextPairs) -> None:
+def _refuse_twins(pairs: TextPairs) -> None:
     """Raise InputError for texts that match themselves: their cosine is 1 whatever the model is."""
     if pairs.twins:
         raise InputError(

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from bertwright.config import Positive, PositiveNumber
 from bertwright.errors import InputError
@@ -37,6 +37,7 @@ class VectorTask(TaskSpec):
         "symmetric",
         "widths",
         "twins",
+        "pairs",
         "pooling",
         "normalize",
         "query_prompt",
@@ -47,6 +48,7 @@ class VectorTask(TaskSpec):
     symmetric: bool = False  # True: second texts find their first texts too
     widths: Annotated[tuple[Positive, ...] | None, BeforeValidator(_listed)] = None  # Matryoshka; None: the model's
     twins: bool = False  # True for a corpus: a text matches itself, computed with other dropout (SimCSE)
+    pairs: Positive = 100_000  # number of training pairs of a corpus, at most
     pooling: Annotated[tuple[Pooling, ...] | None, BeforeValidator(_listed)] = None  # None: the model's
     normalize: bool | None = None  # None: as the model does; True for a model without settings of vectors
     query_prompt: str | None = None  # put before first texts; None: the model's
@@ -54,11 +56,11 @@ class VectorTask(TaskSpec):
     dev: tuple[str, ...] = ("dev", "valid", "val", "validation")  # possible names of the validation file
     vectors: VectorSettings = VectorSettings()  # the settings of the model folder; `with_vectors` completes them
 
-    # How the files of a run are read; no part of the task of a model.
-    layout: Layout = Field(default="auto", exclude=True)
-    scores: Annotated[tuple[float, float] | None, BeforeValidator(_listed)] = Field(default=None, exclude=True)
-    text: tuple[str, ...] = Field(default=(), exclude=True)  # the columns of both texts; empty: those of the layout
-    label: str | None = Field(default=None, exclude=True)  # the column of the score or label; None: that of the layout
+    # How the data are read. A model folder stores no task of this kind, but a run does.
+    layout: Layout = "auto"
+    scores: Annotated[tuple[float, float] | None, BeforeValidator(_listed)] = None  # lowest, highest
+    text: tuple[str, ...] = ()  # the columns of both texts; empty: those of the layout
+    label: str | None = None  # the column of the score or label; None: that of the layout
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

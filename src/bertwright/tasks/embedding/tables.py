@@ -105,7 +105,9 @@ def layout_of(task: VectorTask, table: Table) -> Layout:
     columns = f"the columns are: {', '.join(table.available)}"
     if complete:
         fits = " or ".join(complete)
-        raise InputError(f"{table.source}: is {fits} by its columns; add --task-setting layout={complete[0]}; {columns}")
+        raise InputError(
+            f"{table.source}: is {fits} by its columns; add --task-setting layout={complete[0]}; {columns}"
+        )
     raise InputError(
         f"{table.source}: expected the columns of {listed}; {columns}; name the columns of pairs with --text-column "
         "FIRST --text-column SECOND, and that of scores with --label-column"
@@ -162,7 +164,8 @@ def _of_pairs(task: VectorTask, table: Table) -> ReadRow:
         _refuse_equal(texts, table, row)
         negatives = []
         for name, column in zip(names, columns, strict=True):
-            cells = column[row] if isinstance(column[row], list) else [column[row]]
+            cell_or_list = column[row]
+            cells: list[object] = cell_or_list if isinstance(cell_or_list, list) else [cell_or_list]
             # A row may have fewer negatives than others.
             negatives += [_text(cell, name, table, row) for cell in cells if cell not in (None, ABSENT, "")]
         keys = set(map(equal_key, negatives))
@@ -171,7 +174,7 @@ def _of_pairs(task: VectorTask, table: Table) -> ReadRow:
             raise BadRow("with a negative that is a positive", message)
         if equal_key(texts[1]) in keys:
             raise contradiction(table.location(row), table.location(row))
-        return PairOfTable(*texts, tuple(negatives), line=table.lines[row])
+        return PairOfTable(texts[0], texts[1], tuple(negatives), line=table.lines[row])
 
     return read
 
@@ -187,7 +190,7 @@ def _of_scores(task: VectorTask, table: Table) -> ReadRow:
             allowed = f"a number from {lowest:g} to {highest:g}"
             message = f"{table.location(row)}: expected {allowed} in '{column}', got {score:g}"
             raise BadRow("with a score out of range", message)
-        return PairOfTable(*texts, score=score, line=table.lines[row])
+        return PairOfTable(texts[0], texts[1], score=score, line=table.lines[row])
 
     return read
 
@@ -204,7 +207,7 @@ def _of_labels(task: VectorTask, table: Table) -> ReadRow:
             message = f"{table.location(row)}: expected one of {allowed} in '{column}', got {shown(repr(cell))}"
             raise BadRow("with an unknown label", message)
         _refuse_equal(texts, table, row)
-        return PairOfTable(*texts, label=label, line=table.lines[row])
+        return PairOfTable(texts[0], texts[1], label=label, line=table.lines[row])
 
     return read
 

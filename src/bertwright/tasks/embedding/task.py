@@ -24,7 +24,6 @@ from bertwright.model.vector_settings import read_vector_settings
 from bertwright.tables.writer import PredictRequest
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.encoding import encode
-from bertwright.tasks.classification.examples import named_table
 from bertwright.tasks.embedding.losses import cosent, cosines, in_batch_softmax, mean_over_widths
 from bertwright.tasks.embedding.metrics import vector_metrics
 from bertwright.tasks.embedding.model import (
@@ -36,7 +35,7 @@ from bertwright.tasks.embedding.model import (
     vectors_of_parts,
 )
 from bertwright.tasks.embedding.pairs import TextPairs
-from bertwright.tasks.embedding.read import read_validation, read_vector_data
+from bertwright.tasks.embedding.read import read_measured, read_vector_data
 from bertwright.tasks.embedding.spec import DOCUMENT, QUERY, VectorTask, with_vectors
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import ready
@@ -102,7 +101,9 @@ class VectorKind(TaskKind):
         first = prompts.get(QUERY, "")
         return (
             _encoded(tokenizer, rows.firsts, first, max_length, rows.source),
-            _encoded(tokenizer, rows.seconds, first if rows.alike else prompts.get(DOCUMENT, ""), max_length, rows.source),
+            _encoded(
+                tokenizer, rows.seconds, first if rows.alike else prompts.get(DOCUMENT, ""), max_length, rows.source
+            ),
         )
 
     def targets(
@@ -167,13 +168,7 @@ class VectorKind(TaskKind):
         """Return the metrics of the cosines on the validation file of a folder, or on one file."""
         if request.errors:
             raise InputError("--errors: vectors have no wrong answers; leave the option out")
-        data = request.data
-        path = named_table(data, task.dev) if data.is_dir() else data
-        if path is None:
-            raise InputError(
-                f"{data}: expected a dev file ({', '.join(task.dev)}), found none; give the path of a file"
-            )
-        pairs = read_validation(task, path)
+        pairs = read_measured(task, request.data)
         stored = read_vector_settings(Path(saved.source))
         length = (stored.max_length if stored else None) or min(task.max_length, saved.config.max_positions)
         task = self.for_model(task, saved, length)

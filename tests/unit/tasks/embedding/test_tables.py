@@ -74,7 +74,9 @@ def test_entailments_are_pairs_and_contradictions_of_their_first_text_are_negati
         ("A dog runs.", "An animal runs.", ["A dog sleeps."]),
         ("a dog runs.", "Something moves.", ["A dog sleeps."]),
     ]
-    assert "1 neutral pairs, and 1 contradictions of a text without an entailment, are not used" in capsys.readouterr().err
+    assert (
+        "1 neutral pairs, and 1 contradictions of a text without an entailment, are not used" in capsys.readouterr().err
+    )
 
 
 def test_columns_and_layout_may_be_named(write: Callable[[str, Any], Path]) -> None:
@@ -98,7 +100,7 @@ def test_columns_and_layout_may_be_named(write: Callable[[str, Any], Path]) -> N
         ("anchor positive negative", "a\tb\tB", "a negative that is a positive", "with a negative that is a positive"),
         ("anchor positive negative", "a\tb\tA", "got the anchor itself", "with a negative that is a positive"),
         ("anchor positive negative", "a\tb\tgood 2", "in .*train.tsv:2", "with a negative that is a positive"),
-        ("sentence1 sentence2 score", "a\tb\tnan", "expected a finite number in 'score'", "without a number"),
+        ("sentence1 sentence2 score", "a\tb\tnan", "expected a finite number in column 'score'", "without a number"),
         ("sentence1 sentence2 score", "a\tb\t5.1", "from 0 to 5 in 'score', got 5.1", "with a score out of range"),
         ("sentence1 sentence2 label", "a\tb\t1", "expected one of entailment", "with an unknown label"),
         ("sentence1 sentence2 label", "a\tA\tcontradiction", "two different texts", "with equal texts"),

@@ -115,9 +115,7 @@ def test_no_text_is_the_negative_of_a_text_that_it_matches(write: Callable[[str,
     batch = work.batch(np.arange(6))
     assert texts_of(batch) == 4 + 5  # each text once
     pairs = work.targets
-    matching = {
-        (pairs.firsts[anchor], pairs.seconds[text]) for anchor, text in torch.nonzero(batch.matching).tolist()
-    }
+    matching = {(pairs.firsts[anchor], pairs.seconds[text]) for anchor, text in torch.nonzero(batch.matching).tolist()}
     assert matching == {tuple(row.split("\t")) for row in rows} | {("a", "A")}
     # A score of a masked text has no effect; all others have one.
     task = EMBED.model_copy(update={"symmetric": True})

@@ -1,0 +1,93 @@
+"""a corpus without labels → pairs: spans of a document that follow each other, or texts that match themselves.
+
+Spans are those of sentence order in pre-training (`objectives.sentence_pairs`), in the order of the text.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.console import say
+from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError
+from bertwright.objectives.dataset import used_documents
+from bertwright.tables.bad_rows import is_blank
+from bertwright.tasks.binding import LabelledData
+from bertwright.tasks.embedding.pairs import PairOfTable, TextPairs, counted, equal_key, pairs_of
+from bertwright.tasks.embedding.spec import VectorTask
+
+SPAN_TOKENS: Final = 64
+"""Number of tokens of two spans together, special tokens included; a sentence that is longer stays whole."""
+_VALIDATION: Final = 0.1
+"""Fraction of the documents that are kept for validation."""
+_VALIDATION_PAIRS: Final = 1000
+_SEED: Final = 0x5EA
+
+
+def read_spans(task: VectorTask, folder: Path) -> LabelledData:
+    """Return `task.pairs` pairs of spans of a corpus for training, and a thousand of other documents for validation.
+
+    With `twins`, the first span of each training pair matches itself. Raises InputError for a corpus of fewer than two
+    documents with two sentences.
+    """
+    corpus = Corpus.open(folder)
+    first = corpus.document_first()
+    documents = used_documents(corpus, part="all", held_out_share=0.0)
+    documents = documents[np.diff(first)[documents] >= 2]
+    if len(documents) < 2:
+        raise InputError(f"{folder}: expected two documents with two sentences each, found {len(documents)}")
+    order = np.random.default_rng(_SEED).permutation(documents)
+    kept = max(1, int(_VALIDATION * len(order)))
+    parts = (("validation", order[:kept], _VALIDATION_PAIRS), ("training", order[kept:], task.pairs))
+    pairs = {}
+    for name, chosen, most in parts:
+        twins = task.twins and name == "training"
+        pairs[name] = _pairs(corpus, np.sort(chosen), most, twins=twins)
+        what = "texts, each matched with itself under other dropout" if twins else "spans that follow each other"
+        say(f"{folder}: {what}, for {name}: {counted(pairs[name])}")
+    return LabelledData(task, pairs["training"], {"dev": pairs["validation"]}, {"train": corpus.fingerprint, "dev": {}})
+
+
+def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, *, twins: bool) -> TextPairs:
+    """Return `most` pairs of the documents at most; pairs of equal or empty texts are not taken."""
+    # Imported here, because numba compiles it and the specifications of tasks are listed without that.
+    from bertwright.objectives.sentence_pairs import plan_rows
+
+    plan = plan_rows(
+        corpus.sentence_lengths(),
+        corpus.document_first(),
+        length=SPAN_TOKENS,
+        seed=_SEED,
+        epoch=0,
+        second_sentence="order",
+        documents=documents,
+    )
+    chosen = np.sort(np.random.default_rng(_SEED).permutation(len(plan))[:most])
+    plan = plan[chosen]
+    is_swapped = plan["random"].astype(np.bool_)
+    sides = []
+    for own, other in (("a", "b"), ("b", "a")):
+        begin = np.where(is_swapped, plan[other], plan[own])
+        count = np.where(is_swapped, plan[f"{other}_count"], plan[f"{own}_count"]).astype(np.int32)
+        sides.append(_texts(corpus, begin, count))
+    rows = []
+    for number, (text, following) in enumerate(zip(*sides, strict=True)):
+        if not is_blank(text) and not is_blank(following) and equal_key(text) != equal_key(following):
+            rows.append(PairOfTable(text, text if twins else following, line=number))
+    if not rows:
+        raise InputError(f"{corpus.folder}: expected spans of text that differ, found none")
+    return pairs_of(rows, str(corpus.folder), between=": pair ", twins=twins, alike=True)
+
+
+def _texts(corpus: Corpus, begin: NDArray[np.int64], count: NDArray[np.int32]) -> Sequence[str]:
+    """Return the text of `count` sentences from sentence `begin` on, without special and unknown tokens."""
+    tokenizer = corpus.tokenizer
+    left_out = np.array([*tokenizer.special_ids, tokenizer.unk_id])
+    texts = []
+    for shard, start, length in zip(*corpus.locate(begin, count), strict=True):
+        ids = corpus.views[shard][start : start + length]
+        texts.append(tokenizer.decode(ids[~np.isin(ids, left_out)].tolist()))
+    return texts

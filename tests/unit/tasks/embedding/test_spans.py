@@ -1,0 +1,76 @@
+"""Pairs of a corpus without labels: neighbours in the order of the text, and texts that match themselves."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertwright.corpus.build import build_corpus
+from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError
+from bertwright.tasks.embedding.pairs import TextPairs
+from bertwright.tasks.embedding.read import read_vector_data
+from bertwright.tasks.embedding.spec import EMBED
+from bertwright.tasks.spec import with_settings
+from tests.support.page_data import documents
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
+    folder = tmp_path_factory.mktemp("spans")
+    (folder / "text.txt").write_text(documents(40), "utf-8")
+    build_corpus([folder / "text.txt"], tokenizer=own_tokenizer, out=folder / "corpus", workers=1)
+    return folder / "corpus"
+
+
+def texts_of_documents(folder: Path) -> list[str]:
+    """Return the text of each document, decoded sentence by sentence, without blanks and unknown tokens."""
+    corpus = Corpus.open(folder)
+    shard, start, length = corpus.locate(np.arange(corpus.num_sentences), np.ones(corpus.num_sentences, np.int32))
+    sentences = [
+        corpus.tokenizer.decode(corpus.views[s][begin : begin + size].tolist())
+        for s, begin, size in zip(shard, start, length, strict=True)
+    ]
+    first = corpus.document_first()
+    texts = [" ".join(sentences[first[row] : first[row + 1]]) for row in range(corpus.num_documents)]
+    return [text.replace("[UNK]", "").replace(" ", "") for text in texts]
+
+
+def sides(pairs: TextPairs) -> list[tuple[str, str]]:
+    return [
+        (pairs.firsts[anchor], pairs.seconds[positive])
+        for anchor, positive in zip(pairs.anchors, pairs.positives, strict=True)
+    ]
+
+
+def test_the_second_span_follows_the_first_in_its_document(corpus: Path) -> None:
+    data = read_vector_data(EMBED, corpus)
+    texts = texts_of_documents(corpus)
+    documents_of = {}
+    for name, pairs in (("train", data.train), ("dev", data.validation["dev"])):
+        assert pairs.alike
+        joined = [(first + second).replace(" ", "") for first, second in sides(pairs)]
+        documents_of[name] = {row for span in joined for row, text in enumerate(texts) if span in text}
+        assert all(any(span in text for text in texts) for span in joined)
+    assert len(documents_of["dev"]) == 4
+    assert not documents_of["train"] & documents_of["dev"]
+
+
+def test_twins_are_trained_and_neighbours_are_measured(corpus: Path) -> None:
+    data = read_vector_data(with_settings(EMBED, ["twins=true", "pairs=20"]), corpus)
+    assert (data.train.twins, len(data.train)) == (True, 20)
+    assert all(first == second for first, second in sides(data.train))
+    assert all(first != second for first, second in sides(data.validation["dev"]))
+
+
+def test_the_pairs_of_a_corpus_are_always_the_same(corpus: Path) -> None:
+    first, again = (read_vector_data(with_settings(EMBED, ["pairs=30"]), corpus) for _ in range(2))
+    assert sides(first.train) == sides(again.train)
+    assert first.digests == again.digests == {"train": Corpus.open(corpus).fingerprint, "dev": {}}
+
+
+def test_a_corpus_of_one_document_has_no_validation(tmp_path: Path, own_tokenizer: Path) -> None:
+    (tmp_path / "text.txt").write_text(documents(1), "utf-8")
+    build_corpus([tmp_path / "text.txt"], tokenizer=own_tokenizer, out=tmp_path / "corpus", workers=1)
+    with pytest.raises(InputError, match="expected two documents with two sentences each, found 1"):
+        read_vector_data(EMBED, tmp_path / "corpus")

@@ -87,6 +87,7 @@ def write_tables() -> None:
     gold = json.loads(Path("data/squad/dev-v2.0.json").read_text("utf-8"))
     ids = [one["id"] for article in gold["data"] for part in article["paragraphs"] for one in part["qas"]]
     Path("predictions.json").write_text(json.dumps(dict.fromkeys(ids, "harbour")))
+    write_pairs()
     for part in SUBMISSION_FILES:
         columns = ("sentence1", "sentence2") if part.file == "AX" else get_task(part.task).text
         rows = [(number, *(f"{column} {number}" for column in columns)) for number in range(3)]
@@ -96,6 +97,14 @@ def write_tables() -> None:
         labels = [*task.labels] or ["0.5", "4.5"]
         rows = [(*(f"{column} {number}" for column in task.text), labels[number % len(labels)]) for number in range(12)]
         write_table(f"tables/{name}.csv", [(*task.text, task.label), *rows], ",")
+
+
+def write_pairs() -> None:
+    """Pairs of texts in tables."""
+    matched = [(f"Who walked on day {day}?", sentence) for day, sentence in enumerate(plain_sentences(60))]
+    for folder, columns in (("pairs", ("anchor", "positive")), ("questions", ("question", "answer"))):
+        for part, rows in (("train", matched[:40]), ("dev", matched[40:])):
+            write_table(f"{folder}/{part}.tsv", [columns, *rows])
 
 
 def write_korean() -> None:

@@ -55,7 +55,8 @@ def finetune_command(
     Args:
         task: Task: {tasks}. Any table can be read by classify, multilabel and regress.
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer).
-        data: Folder with train and dev files, or one file, of which a tenth is used for validation.
+        data: Folder with train and dev files, or one file, of which a tenth is used for validation. For embed also a
+            folder in the layout of BEIR, or a corpus.
         out: Run folder.
         recipe: paper: 3 epochs, batches of 32, learning rate 3e-5, as for BERT base and large. Other options override
             it. Default: values chosen by the number of rows and the width of the model.
@@ -65,7 +66,8 @@ def finetune_command(
         class_weights: With balanced, rare labels weigh more in the loss, so that all labels weigh the same.
         long: Texts longer than --max-length lose their end (truncate) or their middle (head-tail), or are cut into
             windows whose outputs are averaged (windows).
-        task_setting: NAME=VALUE: a setting of this kind of task. ner and pos have scheme and context.
+        task_setting: NAME=VALUE: a setting of this kind of task. ner and pos have scheme and context; embed has layout,
+            temperature, symmetric, widths, pooling, query_prompt and others.
         allow_other_numerics: Resume on another kind of processor or torch, or with another --device or
             --activation-checkpointing. Results then differ in their last bits.
     """

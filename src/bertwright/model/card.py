@@ -140,7 +140,7 @@ def finetuning_card(
         title=_shape(f"A {_title(config)} model for {task}", config),
         config=config,
         architecture=architecture,
-        use=("model(…)",),
+        use=("model.vectors(['a text', 'another'])" if architecture == "BertModel" else "model(…)",),
         data=data,
         settings=list(_settings(settings, leave_out=tuple(chosen))),
         chosen=[f"{name}: {_plain(value)}" for name, value in chosen.items()],

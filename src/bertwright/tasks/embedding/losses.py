@@ -9,10 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertwright.model.heads import for_loss
+
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
-    """Return the cosines [A, P] of vectors [A, D] and [P, D]."""
-    return F.normalize(first, dim=-1) @ F.normalize(second, dim=-1).T
+    """Return the cosines [A, P] of vectors [A, D] and [P, D]; not in bf16, whose cosines have two digits."""
+    with torch.autocast(first.device.type, enabled=False):
+        return F.normalize(for_loss(first), dim=-1) @ F.normalize(for_loss(second), dim=-1).T
 
 
 def in_batch_softmax(scores: Tensor, targets: Tensor, blocked: Tensor, *, temperature: float) -> Tensor:

@@ -42,6 +42,7 @@ class VectorTask(TaskSpec):
         "normalize",
         "query_prompt",
         "document_prompt",
+        "default_prompt",
     )
 
     temperature: PositiveNumber = 0.05  # cosines are divided by it
@@ -53,6 +54,7 @@ class VectorTask(TaskSpec):
     normalize: bool | None = None  # None: as the model does; True for a model without settings of vectors
     query_prompt: str | None = None  # put before first texts; None: the model's
     document_prompt: str | None = None  # put before second texts; None: the model's
+    default_prompt: str | None = None  # name of the prompt of both texts where they are of one kind; None: the model's
     dev: tuple[str, ...] = ("dev", "valid", "val", "validation")  # possible names of the validation file
     vectors: VectorSettings = VectorSettings()  # the settings of the model folder; `with_vectors` completes them
 
@@ -82,17 +84,27 @@ def with_vectors(
     Raises InputError for dense layers, which are not trained, and for a Matryoshka width that the vectors do not have.
     """
     base = stored or VectorSettings(normalize=True)
+    if task.default_prompt is not None and task.default_prompt not in (known := _prompts(task, base)):
+        raise InputError(
+            f"--task-setting default_prompt={task.default_prompt}: expected the name of a prompt "
+            f"({', '.join(known) or 'there is none'})"
+        )
     if base.dense:
         raise InputError(f"{source}: expected a model without dense layers after the pooling, got {len(base.dense)}")
-    changes: dict[str, Any] = {"pooling": task.pooling, "normalize": task.normalize}
-    prompts = {QUERY: task.query_prompt, DOCUMENT: task.document_prompt}
-    changes["prompts"] = base.prompts | {name: text for name, text in prompts.items() if text is not None}
+    changes: dict[str, Any] = {name: getattr(task, name) for name in ("pooling", "normalize", "default_prompt")}
+    changes["prompts"] = _prompts(task, base)
     changes["widths"] = None if task.widths is None else tuple(sorted(task.widths, reverse=True))
     changes = {name: value for name, value in changes.items() if value is not None}
     vectors = VectorSettings.model_validate({**dict(base), **changes, "max_length": max_length})
     for width in vectors.widths:
         vectors.check_width(width, hidden, "--task-setting widths:")
     return task.model_copy(update={"vectors": vectors})
+
+
+def _prompts(task: VectorTask, base: VectorSettings) -> dict[str, str]:
+    """Return the prompts of the model, changed by those of the task."""
+    changed = {QUERY: task.query_prompt, DOCUMENT: task.document_prompt}
+    return base.prompts | {name: text for name, text in changed.items() if text is not None}
 
 
 def with_pair_columns(task: VectorTask, *, text: Sequence[str], label: str | None) -> VectorTask:

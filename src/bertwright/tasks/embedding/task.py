@@ -36,10 +36,11 @@ from bertwright.tasks.embedding.model import (
 )
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.read import read_measured, read_vector_data
-from bertwright.tasks.embedding.spec import DOCUMENT, QUERY, VectorTask, with_vectors
+from bertwright.tasks.embedding.spec import VectorTask, with_vectors
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import ready
 from bertwright.tasks.metrics import measure
+from bertwright.tasks.sentence_vectors import TextRole, prompt_of
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.distributed import Trainable
 
@@ -97,13 +98,11 @@ class VectorKind(TaskKind):
         self, task: VectorTask, tokenizer: BaseTokenizer, rows: TextPairs, max_length: int, *, train: bool = False
     ) -> EncodedPairs:
         """Return the token ids of first and second texts, each with its prompt."""
-        prompts = task.vectors.prompts
-        first = prompts.get(QUERY, "")
+        roles: tuple[TextRole, TextRole] = ("text", "text") if rows.alike else ("query", "document")
+        prompts = [prompt_of(task.vectors, role) for role in roles]
         return (
-            _encoded(tokenizer, rows.firsts, first, max_length, rows.source),
-            _encoded(
-                tokenizer, rows.seconds, first if rows.alike else prompts.get(DOCUMENT, ""), max_length, rows.source
-            ),
+            _encoded(tokenizer, rows.firsts, prompts[0], max_length, rows.source),
+            _encoded(tokenizer, rows.seconds, prompts[1], max_length, rows.source),
         )
 
     def targets(

@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
 from bertwright.errors import InputError
 from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.folder import open_model
+from bertwright.model.folder import load_weights, open_model
 from bertwright.model.vector_settings import VectorSettings, read_vector_settings
 from bertwright.tasks.binding import BoundTask, open_tokenizer
+from bertwright.tasks.embedding.model import VectorModel
+from bertwright.tasks.embedding.read import read_measured
 from bertwright.tasks.embedding.spec import EMBED, VectorTask
 from bertwright.tasks.embedding.task import EMBEDDING, PairBatch, batch_loss
 from bertwright.tasks.spec import with_settings
@@ -83,10 +86,37 @@ def test_settings_of_the_vectors_are_kept_in_the_folder(data: Path, encoder: str
     assert read_vector_settings(tmp_path / "next" / "model") == expected
 
 
+def test_sentence_transformers_computes_the_vectors_that_were_validated(
+    data: Path, encoder: str, tmp_path: Path
+) -> None:
+    task = with_settings(EMBED, ["query_prompt=who ", "document_prompt=the "])
+    finetune(SETTINGS.model_copy(update={"epochs": 1}), task, model=encoder, data=data, out=tmp_path / "run")
+    saved = open_model(str(tmp_path / "run"))
+    theirs = SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
+    task = EMBEDDING.for_model(EMBED, saved, 32)
+    pairs = read_measured(task, data)
+    model = VectorModel(saved.config, task.vectors)
+    load_weights(model, saved)
+    ours = EMBEDDING.logits(model, EMBEDDING.encode(task, open_tokenizer(saved), pairs, 32))
+    for name, texts, vectors in (("query", pairs.firsts, ours[0]), ("document", pairs.seconds, ours[1])):
+        np.testing.assert_allclose(theirs.encode(list(texts), prompt_name=name), vectors, atol=1e-5)
+
+
 def test_a_width_that_the_vectors_lack_is_refused(data: Path, encoder: str, tmp_path: Path) -> None:
     task = with_settings(EMBED, ["widths=64"])
     with pytest.raises(InputError, match="widths: 64: expected 1 to 48"):
         finetune(SETTINGS, task, model=encoder, data=data, out=tmp_path / "run")
+
+
+def test_the_default_prompt_is_that_of_texts_of_one_kind(data: Path, encoder: str) -> None:
+    saved = open_model(encoder)
+    with pytest.raises(InputError, match=r"default_prompt=query: expected the name of a prompt \(there is none\)"):
+        EMBEDDING.for_model(with_settings(EMBED, ["default_prompt=query"]), saved, 32)
+    task = with_settings(EMBED, ["query_prompt=the garden ", "default_prompt=query"])
+    task = EMBEDDING.for_model(task, saved, 32)
+    (data / "train.tsv").write_text("sentence1\tsentence2\tscore\nharbour\tkitchen\t1\nstation\tmeadow\t2\n", "utf-8")
+    inputs = bound(task, data, encoder).train[1]
+    assert inputs[0].prompt == inputs[1].prompt == 1 + len(open_tokenizer(saved).ids(["the garden "])[0])
 
 
 def test_a_batch_of_one_has_no_negatives(data: Path, encoder: str, tmp_path: Path) -> None:
@@ -137,7 +167,3 @@ def test_prompts_are_put_before_the_texts(data: Path, encoder: str) -> None:
         ids = [tokenizer.begin_id, *tokenizer.ids([prompt])[0]]
         assert texts.prompt == len(ids)
         assert all(text[: len(ids)].tolist() == ids for text in texts.ids)
-    scored = "sentence1\tsentence2\tscore\nthe harbour\tthe kitchen\t1\nthe station\tthe meadow\t2\n"
-    (data / "train.tsv").write_text(scored, "utf-8")
-    alike = bound(task, data, encoder).train[1]
-    assert alike[0].prompt == alike[1].prompt == firsts.prompt

@@ -16,6 +16,7 @@ from bertwright.finetuning.glue_submission import SUBMISSION_FILES, TASKS
 from bertwright.tasks.classification.spec import get_task
 from tests.support.pages import ROOT
 from tests.support.paper_data import write_data
+from tests.support.retrieval import write_beir
 
 
 def plain_sentences(count: int) -> Iterator[str]:
@@ -74,6 +75,12 @@ def write_tables() -> None:
         coded = [("sentence", "label"), *((text, int(label == "good")) for text, label in rows)]
         for folder in ("SST-2", "GLUE/SST-2"):
             write_table(f"{folder}/{part}.tsv", coded)
+    pairs = [
+        (first, second, day % 6) for day, (first, second) in enumerate(zip(*[plain_sentences(40)] * 2, strict=True))
+    ]
+    for name in ("STSB-test", "STS12"):
+        write_table(f"sts/{name}.tsv", [("sentence1", "sentence2", "score"), *pairs])
+    write_beir(Path("scifact"))
     write_table("reviews.csv", [("text", "label"), *rated], ",")
     write_table("new.csv", [("text",), *((text,) for text, _ in rated[:5])], ",")
     for name in ("reviews.tsv", "rows.tsv"):
@@ -130,7 +137,7 @@ def name_things() -> None:
     for thing, names in {
         "text.txt": "TEXT INPUT",
         "run": "MODEL RUN RUN2 other quickstart/pretraining runs/wiki ext/model-means",
-        "run/model": "SOURCE base",
+        "run/model": "SOURCE base minilm",
         "sst2": "runs/sst2",
         "pair": "PAIR",
         "runs": "DIR",

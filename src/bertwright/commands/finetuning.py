@@ -125,21 +125,25 @@ def evaluate_command(
     input_format: LabelledFormat = "auto",
     on_error: BadRowsOption = "stop",
     task_setting: Repeatable = (),
+    width: int | None = None,
     errors: Path | None = None,
     calibrate: bool = False,
     precision: AnswerPrecision = "auto",
     device: DeviceOption = "cpu",
 ) -> CommandResult:
-    """Compute the metrics of a fine-tuned model on a task, or of a pre-trained one on a corpus (TASK = pretraining).
+    """Compute the metrics of a fine-tuned model on a task, of a pre-trained one on a corpus (TASK = pretraining), or of
+    a model's sentence vectors (TASK = embed).
 
     Args:
         task: Task: {tasks}; or pretraining.
         model: MODEL: a model folder or a run folder.
-        data: For a task: folder with dev files, or one file.
+        data: For a task: folder with dev files, or one file. For embed: a table with two texts and their similarity
+            (sentence1, sentence2, score), a folder of such tables, or a folder in BEIR's layout for a search.
         corpus: For pretraining: validation corpus.
         rows: For pretraining: number of rows, from the first on.
         length: For pretraining: tokens per row.
         task_setting: NAME=VALUE, instead of the setting that the model was fine-tuned with.
+        width: For embed: number of first components of the vectors that are compared.
         errors: For a task: a table to write (tsv, csv, jsonl or parquet) with gold and predicted answers, the most
             confidently wrong first, then the most doubtful; for questions the lowest F1 first.
         calibrate: Fit a temperature for the probabilities on the data, and store it in the model folder. Give data that
@@ -149,6 +153,19 @@ def evaluate_command(
     from bertwright.finetuning.evaluate import evaluate_task
     from bertwright.pretraining.evaluate import evaluate_pretraining
 
+    if task == "embed":
+        if corpus or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH) or task_setting or errors or calibrate:
+            raise InputError(
+                "evaluate embed: leave --corpus, --rows, --length, --task-setting, --errors and --calibrate out"
+            )
+        if data is None:
+            raise InputError("evaluate embed: expected --data PATH, a table, a folder of tables or a folder of BEIR")
+        from bertwright.search.evaluate import evaluate_embed
+
+        reading: Any = {"text": text_column, "label": label_column, "input_format": input_format, "on_error": on_error}
+        return evaluate_embed(model, data, width=width, precision=precision, device=device, **reading)
+    if width is not None:
+        raise InputError(f"evaluate {task}: --width is for evaluate embed; leave it out")
     if task == "pretraining":
         if corpus is None:
             raise InputError("evaluate pretraining: expected --corpus FOLDER, the validation corpus")

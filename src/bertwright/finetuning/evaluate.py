@@ -5,13 +5,12 @@ from typing import Any
 
 from bertwright.errors import InputError
 from bertwright.files import refuse_target, refuse_unwritable
-from bertwright.model.folder import SavedModel, open_model
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
 from bertwright.tasks.binding import TaskKind, open_tokenizer
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.errors import EvaluateRequest
-from bertwright.tasks.inference import Answerable, choose
+from bertwright.tasks.inference import open_answering
 from bertwright.tasks.kinds import kind_of, task_of, with_named_columns
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec
@@ -41,7 +40,7 @@ def evaluate_task(
     keep_memory()
     kind = kind_of(task)
     request = _request(kind, data, errors, calibrate=calibrate)
-    saved = _open(model, precision, device)
+    saved = open_answering(model, precision, device)
     trained = task_of(saved)
     if calibrate:
         refuse_unwritable(Path(saved.source) / "config.json", "--model", is_folder=False)
@@ -89,7 +88,7 @@ def predict_file(
     if raw and input_format not in ("auto", "lines"):
         raise InputError(f"--raw means --input-format lines; it contradicts --input-format {input_format}")
     request = PredictRequest(source, target, text, "lines" if raw else input_format, output_format)
-    saved = _open(model, precision, device)
+    saved = open_answering(model, precision, device)
     task = task_of(saved)
     if request.input_format == "lines" and text:
         way = "--raw" if raw else "--input-format lines"
@@ -99,11 +98,3 @@ def predict_file(
         raise InputError(f"--output {target}: expected a file or - for standard output, got a folder")
     summary = advise_on_full_gpu(lambda: kind.predict(saved, tokenizer, request), lambda: CPU_ADVICE)
     return {**summary, "output": target, "task": task.name, **({"text": None} if target == "-" else {})}
-
-
-def _open(model: str, precision: str | None, device: Device) -> SavedModel:
-    saved = open_model(model)
-    if precision is None and device == "cpu":
-        return saved
-    answering = choose(precision, device=device) if precision else "plain"
-    return Answerable(**vars(saved), answering=answering, device=device)

@@ -14,6 +14,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.bert import ARCHITECTURES, Bert
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
+from bertwright.model.vector_head import VectorHead
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 
@@ -30,6 +31,7 @@ class ForeignCheckpoint:
     multi_label    True where a classifier of texts may give several labels at once, or none
     name_in_file   bertwright's name of a parameter → its name in the files, for messages
     is_transposed  True for the name of a parameter that the files hold transposed, for messages
+    vectors        pooling, dense layers and prompts of a model of sentence-transformers; None without them
     """
 
     source: str
@@ -44,6 +46,7 @@ class ForeignCheckpoint:
     multi_label: bool = False
     name_in_file: Callable[[str], str] = str
     is_transposed: Callable[[str], bool] = lambda _: False
+    vectors: VectorHead | None = None
 
 
 def check_complete(foreign: ForeignCheckpoint) -> None:
@@ -106,4 +109,5 @@ def write_checkpoint(foreign: ForeignCheckpoint, out: Path) -> None:
             architecture=foreign.architecture,
             labels=foreign.labels,
             extra=foreign.extra,
+            vectors=foreign.vectors,
         )

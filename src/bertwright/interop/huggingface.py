@@ -20,7 +20,6 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.files import check_digest, read_json, read_object
 from bertwright.interop.checkpoint import ForeignCheckpoint
@@ -29,6 +28,7 @@ from bertwright.model.config import encoder_shape
 from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.hf_config import MULTI_LABEL, read_labels
 from bertwright.model.hf_weights import named_weights, read_safetensors
+from bertwright.model.vector_head import open_vector_head
 from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
 from bertwright.text.vocabulary import Rules, has_casing, read_folder, read_vocabulary, refuse_unwritable_pieces
 from bertwright.text.wordpiece import Tokenizer
@@ -134,8 +134,8 @@ def read_huggingface(
     as_wordpiece  True to read a vocabulary of another convention, or of another tokenizer, as WordPiece
     reads_labels  False where the caller has other label names; those of config.json may then be unusable
 
-    Raises InputError for missing or broken files, for tensors that no BERT has, and for heads that fit several
-    architectures.
+    Raises InputError for missing or broken files, for tensors that no BERT has, for heads that fit several
+    architectures, and for modules of sentence-transformers that are not computed here.
     """
     path = folder / "config.json"
     settings = read_object(path)
@@ -144,8 +144,6 @@ def read_huggingface(
     raw, files = read_weights(folder)
     weights = named_weights(raw, described, str(folder))
     architecture = _architecture(weights, described.architecture, folder)
-    if (folder / "modules.json").is_file():
-        say(f"{folder}: is a model of sentence-transformers; its pooling and the layers after it are not imported")
     classes = num_outputs(weights, str(folder))
     has_labels = classes > 0 and architecture != "BertForMultipleChoice"
     labels = read_labels(id2label or {}, path) if has_labels and reads_labels else ()
@@ -166,6 +164,7 @@ def read_huggingface(
         extra=described.extra,
         multi_label=described.raw.get("problem_type") == MULTI_LABEL,
         name_in_file=lambda name: BERT_FAMILY.name_in_file(name, raw),
+        vectors=open_vector_head(folder, described.config.hidden, read=lambda dense: read_weights(dense)[0]),
     )
 
 

@@ -13,6 +13,7 @@ from bertwright.files import refuse_unwritable
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.checkpoint import ForeignCheckpoint, check_complete, write_checkpoint
 from bertwright.model.config import need_segments
+from bertwright.model.vector_head import VectorHead
 from bertwright.tasks.classification.spec import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2, SpanTask
@@ -73,11 +74,24 @@ def import_model(
         "cased": foreign.tokenizer.cased,
         "labels": list(foreign.labels),
         "task": foreign.extra["task"].get("name", "") if "task" in foreign.extra else "",
+        "vectors": _described(foreign.vectors) if foreign.vectors else "",
         "parameters": sum(tensor.numel() for tensor in foreign.weights.values()),
         "left_out": list(foreign.left_out),
         "model": str(out),
     }
     return {**result, "text": _as_lines(result)}
+
+
+def _described(head: VectorHead) -> str:
+    """Return the computation of vectors in words, such as "mean, normalised, 384 components, 256 tokens"."""
+    settings = head.settings
+    parts = [" and ".join(settings.pooling)]
+    parts += [f"{layer.activation} to {layer.outputs}" for layer in settings.dense]
+    parts += ["normalised"] * settings.normalize
+    parts += [f"{settings.width or settings.size(head.hidden)} components"]
+    parts += [f"{settings.max_length} tokens"] if settings.max_length else []
+    prompts = [name for name, text in settings.prompts.items() if text]
+    return ", ".join([*parts, *([f"prompts: {' '.join(prompts)}"] if prompts else [])])
 
 
 def _as_lines(result: dict[str, Any]) -> str:

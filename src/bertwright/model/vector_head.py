@@ -6,10 +6,11 @@ Training computes this with gradients; answering computes the same. The layout o
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load, save, save_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
@@ -54,6 +55,12 @@ class VectorHead(nn.Module):
         settings.check_fit(hidden, source)
         self.settings, self.hidden = settings, hidden
         self.dense = nn.ModuleList(DenseBlock(layer) for layer in settings.dense)
+
+    @property
+    def size(self) -> int:
+        """Return the number of components of a vector."""
+        size = self.settings.size(self.hidden)
+        return min(size, self.settings.width or size)
 
     def forward(self, states: Tensor, mask: Tensor, *, prompt: int = 0, width: int | None = None) -> Tensor:
         """Return vectors [N, W] of the states [N, T, D] of the last layer.
@@ -129,6 +136,19 @@ def write_vector_head(folder: Path, head: VectorHead) -> None:
         save_file(tensors, stored, metadata={"format": "pt"})
         stored.chmod(folder.stat().st_mode & 0o666)  # save_file makes it readable for its owner alone
         note_digest(stored)
+
+
+def head_bytes(head: VectorHead) -> dict[str, Any]:
+    """Return a head as plain data and bytes of safetensors, from which `head_of_bytes` makes it again."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in head.state_dict().items()}
+    return {"settings": head.settings.model_dump(mode="json"), "hidden": head.hidden, "weights": save(weights)}
+
+
+def head_of_bytes(stored: Mapping[str, Any]) -> VectorHead:
+    """Return the head that `head_bytes` stored, in evaluation mode."""
+    head = VectorHead(VectorSettings.model_validate(stored["settings"]), stored["hidden"])
+    head.load_state_dict(load(stored["weights"]))
+    return head.eval()
 
 
 def _dense_weights(folder: Path) -> dict[str, Tensor]:

@@ -28,7 +28,7 @@ from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.frozen_features import FeaturePositions, states_for
 from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.text.bpe import BPETokenizer
+from bertwright.text.open_tokenizer import special_ids
 from bertwright.training.hardware import keep_memory
 
 _TEXTS = 256
@@ -139,16 +139,6 @@ def _computed(
         )
         for states, row, (_, offsets, truncated) in zip(token_states(encoder, rows, layers), rows, pieces, strict=True)
     ]
-
-
-def special_ids(tokenizer: BaseTokenizer) -> tuple[list[int], list[int]]:
-    """Return the ids before and after a text; none where GPT-1's published vocabulary has no such tokens.
-
-    An empty text is then one unknown piece.
-    """
-    if isinstance(tokenizer, BPETokenizer) and not tokenizer.has_special:
-        return [], []
-    return [tokenizer.begin_id], [tokenizer.end_id]
 
 
 _QUIET_SECONDS = 2.0

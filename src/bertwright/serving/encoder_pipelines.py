@@ -2,20 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
 
 from bertwright.errors import InputError, shown
-from bertwright.model.backbones import Backbone
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder, EncoderLayer, visible_keys
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import open_pretrained
-from bertwright.serving.embeddings import Pool, check_pool, pooled, special_ids, token_states
+from bertwright.serving.embeddings import Pool, check_pool, pooled, token_states
 from bertwright.serving.pipeline import (
     WHOLE_ROW,
     EncodedInputs,
@@ -32,6 +30,7 @@ from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import Filled, candidates, finite_softmax, open_next_sentence
 from bertwright.tasks.inference import ready
+from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import wordpiece
 from bertwright.text.wordpiece import Tokenizer
@@ -48,32 +47,42 @@ class TruncatedInputs(EncodedInputs):
 
 
 class VectorPipeline(TextPipeline[TruncatedInputs]):
-    """The state of a text. It needs no head, so every model has this pipeline."""
+    """The vector of a text. It needs no head, so every model has this pipeline."""
 
     kind = "vectors"
 
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
-        self.encoder = cast(Backbone, ready(nn.ModuleDict({"encoder": frozen_encoder(saved)}), saved)["encoder"])
-        self.tokenizer, self.max_length = tokenizer, saved.config.max_positions
+        self.sentences, self.tokenizer = SentenceEncoder(saved, tokenizer), tokenizer
+        self.encoder, self.max_length = self.sentences.encoder, self.sentences.max_length
+
+    def size(self, pool: Pool | None, layer: int = -1) -> int:
+        """Return the number of components of a vector with this pooling of this layer."""
+        return self.sentences.size if self._as_described(pool, layer) else self.encoder.config.hidden
 
     def encode(self, items: Sequence[str]) -> TruncatedInputs:
-        """Return one row for each text, cut at its end where it is too long."""
-        begin, end = special_ids(self.tokenizer)
-        room = self.max_length - len(begin) - len(end)
-        texts = self.tokenizer.ids(items)
-        ids = [[*begin, *text[:room], *end] or [self.tokenizer.unk_id] for text in texts]
-        rows = [ModelRow(np.array(row, dtype=np.int32), len(row), WHOLE_ROW) for row in ids]
-        return TruncatedInputs(rows, [len(text) > room for text in texts])
+        """Return one row for each text, with the prompt of the folder, cut at its end where it is too long."""
+        ids, cut = self.sentences.rows(items)
+        return TruncatedInputs([ModelRow(row, len(row), WHOLE_ROW) for row in ids], cut)
 
-    def forward(self, rows: Sequence[ModelRow], *, pool: Pool = "mean", layer: int = -1) -> list[NDArray[np.float32]]:
+    def forward(
+        self, rows: Sequence[ModelRow], *, pool: Pool | None = None, layer: int = -1, width: int | None = None
+    ) -> list[NDArray[np.float32]]:
         """Return one vector [D] for each row; layer 0 is the embeddings, -1 the last layer.
 
-        Raises InputError for pool cls where the first token attends to itself alone.
+        pool None is what the folder describes: its pooling, dense layers and normalisation; the mean where it describes
+        nothing, and for another layer than the last. width: number of components of what the folder describes. Raises
+        InputError for pool cls where the first token attends to itself alone.
         """
-        check_pool(self.encoder.config, pool)
+        if self._as_described(pool, layer):
+            return list(self.sentences.of_rows([row.ids for row in rows], width=width))
+        chosen = pool or "mean"
+        check_pool(self.encoder.config, chosen)
         layers = [layer % (self.encoder.config.layers + 1)]
         states = token_states(self.encoder, [row.ids for row in rows], layers)
-        return [pooled(of_text, pool)[0] for of_text in states]
+        return [pooled(of_text, chosen)[0] for of_text in states]
+
+    def _as_described(self, pool: Pool | None, layer: int) -> bool:
+        return pool is None and self.sentences.is_described and layer in (-1, self.encoder.config.layers)
 
     def decode(self, inputs: TruncatedInputs, outputs: Sequence[NDArray[np.float32]]) -> list[Vector]:
         """Return one vector for each text."""

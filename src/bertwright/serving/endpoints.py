@@ -104,17 +104,23 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
     ) -> schemas.EmbeddingsResponse:
         """Give a vector for each text, as OpenAI's endpoint of that name.
 
-        `pool` is the mean or the maximum over the tokens of the last layer, or the state of [CLS]. Token ids are not
-        taken. `dimensions` may be the width of the model.
+        The model folder describes the vector: pooling, dense layers and normalisation. With `pool` it is the mean or
+        the maximum over the tokens of the last layer, or the state of [CLS]. Token ids are not taken. `dimensions` may
+        be the size of the vector, or a Matryoshka width of the folder.
         """
-        name, model = service.model(body.model)
-        if body.dimensions not in (None, model.config.hidden):
-            raise InputError(
-                f"dimensions {body.dimensions}: expected {model.config.hidden}, the width of model {name}, or none"
-            )
+        name, _ = service.model(body.model)
         pipeline = await service.pipeline_for(name, "vectors")
+        size = pipeline.size(body.pool)
+        widths = () if body.pool else pipeline.sentences.settings.widths
+        if body.dimensions not in (None, size, *widths):
+            others = f", a Matryoshka width ({', '.join(map(str, widths))})" if widths else ""
+            raise InputError(
+                f"dimensions {body.dimensions}: expected {size}, the size of the vectors of model {name}{others}, or "
+                "none"
+            )
         texts = [body.input] if isinstance(body.input, str) else body.input
-        vectors = await service.answer(name, pipeline, texts, request, pool=body.pool)
+        options: Any = {"pool": body.pool, "width": body.dimensions if widths else None}
+        vectors = await service.answer(name, pipeline, texts, request, **options)
         as_base64 = body.encoding_format == "base64"
         data = [_embedding(index, vector, as_base64=as_base64) for index, vector in enumerate(vectors)]
         tokens = request.state.log["tokens"]

@@ -118,20 +118,24 @@ class Predictor:
         is_iterator = isinstance(results, Iterator)
         return (result.probability for result in results) if is_iterator else results.probability
 
-    def vectors(self, inputs: Any, *, pool: Pool = "mean", layer: int = -1) -> Any:
+    def vectors(self, inputs: Any, *, pool: Pool | None = None, layer: int = -1) -> Any:
         """Return a vector [D] for a text, [N, D] for several, an iterator of vectors for an iterator; float32.
 
-        pool: mean or max over the tokens of a text, or cls, the state of [CLS]. layer: 0 for the embeddings, then the
-        layers; -1 is the last.
+        pool: mean or max over the tokens of a text, or cls, the state of [CLS]. None is what the model folder
+        describes: pooling, dense layers and normalisation; the mean where it describes nothing, and for another layer
+        than the last. layer: 0 for the embeddings, then the layers; -1 is the last. The folder's default prompt stands
+        before each text.
         """
-        if pool not in ("mean", "max", "cls"):
+        if pool not in (None, "mean", "max", "cls"):
             raise InputError(f"pool {pool!r}: allowed are mean, max and cls")
         layers = self.config.layers
         if isinstance(layer, float) or layer not in range(-layers - 1, layers + 1):  # 1.0 is in a range
             raise InputError(f"layer {layer!r}: allowed are {-layers - 1} to {layers}; 0 is the embeddings")
-        results = self._map(inputs, self.pipeline_for("vectors"), pool=pool, layer=layer)
+        pipeline = self.pipeline_for("vectors")
+        results = self._map(inputs, pipeline, pool=pool, layer=layer)
         if isinstance(results, list):
-            return np.array([result.values for result in results], dtype=np.float32).reshape(-1, self.config.hidden)
+            size = pipeline.size(pool, layer)
+            return np.array([result.values for result in results], dtype=np.float32).reshape(-1, size)
         return results.values if isinstance(results, Vector) else (result.values for result in results)
 
     @property

@@ -105,7 +105,7 @@ class EmbeddingsRequest(_Request):
     ]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
-    pool: Literal["mean", "max", "cls"] = "mean"
+    pool: Literal["mean", "max", "cls"] | None = None
     user: str | None = None
 
 

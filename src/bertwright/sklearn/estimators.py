@@ -1,7 +1,6 @@
 """texts or pairs → a class, a number or a vector: BertClassifier, BertRegressor, BertVectorizer (paper §4.1, §5.3)."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -223,7 +222,8 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     """Return a dense vector [D] for each text, from a frozen encoder; nothing is trained.
 
     model        a model folder, a run folder or small-wiki; also a fine-tuned model
-    pool         mean or max over the tokens of a text, or cls, the state of [CLS]
+    pool         mean or max over the tokens of a text, or cls, the state of [CLS]; None: what the folder describes, and the
+                 mean where it describes nothing and for another layer than the last
     layer        0 for the embeddings, then the layers; -1 is the last
     max_length   tokens of a text; None: the model's positions
     precision    fp32, bf16, int8, or auto, which is bf16 where this machine multiplies it faster, else fp32
@@ -233,7 +233,7 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
         self,
         model: str | Path,
         *,
-        pool: str = "mean",
+        pool: str | None = None,
         layer: int = -1,
         max_length: int | None = None,
         precision: str = "auto",
@@ -259,12 +259,12 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             texts = self._texts(X)
             if len(texts.sides) > 1:
                 raise EstimatorError(f"X: expected single texts, got {len(texts.sides)} columns")
-            if self.pool not in ("mean", "max", "cls"):
-                raise EstimatorError(f"pool: expected mean, max or cls, got {self.pool!r}")
+            if self.pool not in (None, "mean", "max", "cls"):
+                raise EstimatorError(f"pool: expected mean, max or cls, or None, got {self.pool!r}")
             if self.precision not in PRECISIONS:
                 raise EstimatorError(f"precision: expected one of {', '.join(PRECISIONS)}, got {self.precision!r}")
             learned = read(self.model)
-            check_pool(learned.saved.config, python_scalar(self.pool))
+            check_pool(learned.saved.config, python_scalar(self.pool) or "mean")
             layers = learned.saved.config.layers
             if isinstance(self.layer, bool) or python_scalar(self.layer) not in range(-layers - 1, layers + 1):
                 raise EstimatorError(f"layer: expected {-layers - 1} to {layers}, got {self.layer!r}")
@@ -272,35 +272,46 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
                 raise EstimatorError(f"max_length: expected a whole number or None, got {limit!r}")
             self.learned_ = learned
-            self._n_features_out = learned.saved.config.hidden
+            described = learned.head if self._as_described(layers) else None
+            hidden = learned.saved.config.hidden
+            self._n_features_out = described.size if described else hidden
             self._note_columns(texts)
         return self
+
+    def _as_described(self, layers: int) -> bool:
+        """Return True where vectors are to be those that the model folder describes, if it describes any."""
+        return self.pool is None and python_scalar(self.layer) in (-1, layers)
 
     def transform(self, X: Any) -> NDArray[np.float32]:
         """Return vectors [N, D]."""
         check_is_fitted(self)
         with self._in_python():
             from bertwright.serving.embeddings import features_of, pooled
-            from bertwright.sklearn.fit import open_encoder
+            from bertwright.sklearn.fit import open_sentences
+            from bertwright.tasks.finite import check_finite
 
             texts = self._as_fitted(X)
             config = self.learned_.saved.config
-            pool: Any = self.pool
-            encoder = self.learned_.ready(partial(open_encoder, precision=str(self.precision)))
-            vectors = np.empty((len(texts), config.hidden), dtype=np.float32)
-            layers, limit = [python_scalar(self.layer) % (config.layers + 1)], python_scalar(self.max_length)
-            rows = features_of(
-                encoder,
-                self.learned_.tokenizer,
-                texts.sides[0],
-                layers=layers,
-                max_length=limit,
-                location="X[{}]".format,
-            )
-            cut = 0
-            for row, features in enumerate(rows):
-                vectors[row] = pooled(features.states, pool)[0]
-                cut += features.truncated
+            sentences = open_sentences(self.learned_, precision=str(self.precision))
+            limit = python_scalar(self.max_length)
+            if self.learned_.head and self._as_described(config.layers):
+                rows, is_cut = sentences.rows(texts.sides[0], max_length=limit)
+                vectors, cut, limit = sentences.of_rows(rows), sum(is_cut), limit or sentences.max_length
+                check_finite(vectors, "X[{}]".format)
+            else:
+                vectors, cut = np.empty((len(texts), config.hidden), dtype=np.float32), 0
+                features = features_of(
+                    sentences.encoder,
+                    self.learned_.tokenizer,
+                    texts.sides[0],
+                    layers=[python_scalar(self.layer) % (config.layers + 1)],
+                    max_length=limit,
+                    location="X[{}]".format,
+                )
+                pool: Any = self.pool or "mean"
+                for row, of_text in enumerate(features):
+                    vectors[row] = pooled(of_text.states, pool)[0]
+                    cut += of_text.truncated
             if cut:
                 limit = limit or config.max_positions
                 say(f"X: {cut} of {len(texts)} texts exceed {limit} tokens and are cut")

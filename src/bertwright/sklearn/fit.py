@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from bertwright.errors import InputError
 from bertwright.files import digest_note
@@ -29,12 +28,12 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
-from bertwright.model.backbones import Backbone
 from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
+from bertwright.model.vector_head import VectorHead, head_bytes, head_of_bytes, open_vector_head
 from bertwright.tasks.binding import LabelledData, open_tokenizer
-from bertwright.tasks.feature_based import frozen_encoder
-from bertwright.tasks.inference import Answerable, choose, ready
+from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import kind_of
+from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
@@ -58,6 +57,8 @@ class Learned:
     saved: SavedModel
     tokenizer: BaseTokenizer
     files: Mapping[str, bytes]
+    head: VectorHead | None = None
+    """The computation of vectors that the folder describes; None where it describes none, or vectors are not asked."""
     _ready: Any = field(default=None, repr=False, compare=False)
 
     def ready(self, build: Callable[[SavedModel], Any]) -> Any:
@@ -100,6 +101,7 @@ class Learned:
             "extra": dict(saved.extra),
             "tokenizer": self.tokenizer,
             "files": dict(self.files),
+            "vectors": None if self.head is None else head_bytes(self.head),
         }
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -113,6 +115,7 @@ class Learned:
             state["extra"],
         )
         self.tokenizer, self.files, self._ready = state["tokenizer"], state["files"], None
+        self.head = None if state["vectors"] is None else head_of_bytes(state["vectors"])
 
 
 def read(model: str | Path) -> Learned:
@@ -120,13 +123,19 @@ def read(model: str | Path) -> Learned:
     if str(model).startswith("random:"):
         raise InputError(f"{model}: expected a model folder or a run, got random weights")
     saved = open_model(str(model))
-    return Learned(saved, open_tokenizer(saved), _tokenizer_files(saved))
+    head = open_vector_head(Path(saved.source), saved.config.hidden)
+    return Learned(saved, open_tokenizer(saved), _tokenizer_files(saved), head)
 
 
-def open_encoder(saved: SavedModel, *, precision: str) -> Backbone:
+def open_sentences(learned: Learned, *, precision: str) -> SentenceEncoder:
     """Return the encoder with which vectors are computed in this precision, as `bertwright.load` computes them."""
-    answerable = Answerable(**vars(saved), answering=choose(precision))
-    return cast(Backbone, ready(nn.ModuleDict({"encoder": frozen_encoder(saved)}), answerable)["encoder"])
+
+    def build(saved: SavedModel) -> SentenceEncoder:
+        answerable = Answerable(**vars(saved), answering=choose(precision))
+        return SentenceEncoder(answerable, learned.tokenizer, learned.head)
+
+    sentences: SentenceEncoder = learned.ready(build)
+    return sentences
 
 
 def fit_model(

@@ -18,7 +18,7 @@ from bertwright.console import Status, clock, say
 from bertwright.errors import InputError
 from bertwright.model.config import attends_both_ways
 from bertwright.model.cpu.encoder import Model, packed_copy
-from bertwright.model.folder import SavedModel
+from bertwright.model.folder import SavedModel, open_model
 from bertwright.model.heads import ClassificationHead
 from bertwright.training.hardware import choose_precision, resolve_device, square_rates
 from bertwright.training.settings import Device
@@ -63,6 +63,15 @@ def choose(precision: str, *, device: Device = "cpu") -> Answering:
     say(f"answering in {precision}")
     chosen: Answering = precision  # type: ignore[assignment]
     return chosen
+
+
+def open_answering(model: str, precision: str | None, device: Device) -> SavedModel:
+    """Open a model with the precision and the device of inference; precision None computes as in training."""
+    saved = open_model(model)
+    if precision is None and device == "cpu":
+        return saved
+    answering = choose(precision, device=device) if precision else "plain"
+    return Answerable(**vars(saved), answering=answering, device=device)
 
 
 def _choose_on_gpu(precision: str) -> Answering:

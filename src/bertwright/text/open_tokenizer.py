@@ -52,3 +52,13 @@ def _holds_merges(folder: Path) -> bool:
         )
     model = described.get("model")
     return isinstance(model, dict) and (model.get("type") == "BPE" or "merges" in model)
+
+
+def special_ids(tokenizer: BaseTokenizer) -> tuple[list[int], list[int]]:
+    """Return the ids before and after a text; none where GPT-1's published vocabulary has no such tokens.
+
+    An empty text is then one unknown piece.
+    """
+    if isinstance(tokenizer, BPETokenizer) and not tokenizer.has_special:
+        return [], []
+    return [tokenizer.begin_id], [tokenizer.end_id]

@@ -590,9 +590,6 @@ def test_a_model_made_elsewhere_must_be_imported_first(
         predict_file(str(tmp_path / "m"), str(tmp_path / "rows.tsv"), str(tmp_path / "out.tsv"))
     with pytest.warns(UserWarning, match="as it is, it gives vectors"):
         assert load(tmp_path / "m").labels == ()
-    (tmp_path / "m" / "modules.json").write_text("[]", "utf-8")
-    import_model(str(tmp_path / "m"), tmp_path / "own")
-    assert "its pooling and the layers after it are not imported" in capsys.readouterr().err
 
 
 def test_the_settings_of_old_are_told_to_be_renamed(tmp_path: Path, pieces: list[str]) -> None:

@@ -10,15 +10,14 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from bertwright.errors import InputError
-from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import open_model, save_model
-from bertwright.model.vector_head import VectorHead, open_vector_head
+from bertwright.model.folder import open_model
+from bertwright.model.vector_head import open_vector_head
 from bertwright.model.vector_settings import DenseLayer, VectorSettings, read_vector_settings
-from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
 from tests.support.encoders import SHAPE, write_encoder
 from tests.support.folders import contents, update_json
+from tests.support.vectors import write_vector_model
 
 FULL = VectorSettings(
     pooling=("mean", "cls"),
@@ -32,16 +31,6 @@ FULL = VectorSettings(
     width=16,
 )
 TEXTS = ["The house stood at the end of the lane.", "Rain.", "a b c d e f g h i j k l m n o p q r s t u v w x y z"]
-
-
-def write_vector_model(folder: Path, tokenizer: Path, settings: VectorSettings) -> VectorHead:
-    """Write an encoder of random weights with these settings of vectors; return its head."""
-    config = open_model(write_encoder(folder.with_name("plain"), tokenizer)).config
-    assert isinstance(config, EncoderConfig)
-    torch.manual_seed(5)
-    model, head = PretrainingModel(config, second_sentence="none"), VectorHead(settings, config.hidden)
-    save_model(folder, model, config=config, tokenizer=tokenizer, architecture="BertForMaskedLM", vectors=head)
-    return head
 
 
 def vectors_of(folder: Path, texts: list[str], prompt: str) -> Any:

@@ -101,7 +101,12 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
         ("/v1/embeddings", {"input": [15339, 1917]}, 422, "input: expected a text or a list of texts, got token ids"),
         ("/v1/embeddings", {"input": [[15339], [1917]]}, 422, "got token ids; send the texts"),
         ("/v1/embeddings", {"input": [["a text"]]}, 422, "valid string"),
-        ("/v1/embeddings", {"input": "a", "dimensions": 32}, 422, "dimensions 32: expected 64, the width of model lm"),
+        (
+            "/v1/embeddings",
+            {"input": "a", "dimensions": 32},
+            422,
+            "dimensions 32: expected 64, the size of the vectors of model lm",
+        ),
         ("/v1/inside", b'{"text": "\\ud800"}', 422, "half of a character"),
         ("/v1/fill", {"inputs": ["[MASK] " * 60] * 250, "top_k": 100}, 422, "at most 20,000 pieces in all"),
         ("/v1/predict", {"inputs": ["[MASK] " * 60] * 100}, 422, "at most 20,000 pieces in all"),

@@ -646,7 +646,7 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
     with pytest.raises(NotFittedError):
         BertClassifier("model").save(tmp_path / "m")
     for parameters, trouble in (
-        ({"pool": "none"}, "pool: expected mean, max or cls, got 'none'"),
+        ({"pool": "none"}, "pool: expected mean, max or cls, or None, got 'none'"),
         ({"layer": 3}, "layer: expected -3 to 2, got 3"),
         ({"precision": "fp16"}, "precision: expected one of auto, fp32, bf16, int8, got 'fp16'"),
         ({"max_length": 8.0}, r"max_length: expected a whole number or None, got 8\.0"),

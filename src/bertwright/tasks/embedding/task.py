@@ -182,8 +182,8 @@ class VectorKind(TaskKind):
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Raise InputError: there is nothing to predict."""
         raise InputError(
-            f"{saved.source}: gives vectors and predicts no labels; write the vectors of texts with: bertwright "
-            f"features --model {saved.source} …"
+            f"{saved.source}: gives vectors and predicts no labels; use bertwright.load({saved.source!r}).vectors(texts), "
+            "or /v1/embeddings of bertwright serve"
         )
 
 

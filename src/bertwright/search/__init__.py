@@ -1,0 +1,1 @@
+"""Search with sentence vectors: exact search, its metrics, and the evaluation of vectors."""

@@ -1,0 +1,47 @@
+"""texts → rankings by BM25 (Robertson and Zaragoza 2009), the baseline of retrieval, by the library bm25s."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.errors import MissingExtra
+from bertwright.search.beir import RetrievalData
+from bertwright.search.exact import BestDocuments
+from bertwright.search.metrics import DEPTH
+
+K1: Final = 0.9
+B: Final = 0.4
+"""The two parameters of the published figures of BEIR (Anserini's defaults)."""
+_BLOCK: Final = 8192
+
+
+def rank_by_bm25(
+    data: RetrievalData, queries: Sequence[str], left_out: NDArray[np.int64]
+) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Return the numbers and scores of the best documents of each query; all documents are in memory at once.
+
+    Words are lower-cased, English stop words left out, and the rest stemmed by Snowball's English rules. `left_out` is
+    that of `BestDocuments.add`. Raises MissingExtra without bm25s and PyStemmer.
+    """
+    try:
+        import bm25s
+        import Stemmer
+    except ImportError:
+        raise MissingExtra("search", "BM25") from None
+    numbers = {id: number for number, id in enumerate(data.ids)}
+    order: list[int] = []
+    texts: list[str] = []
+    for ids, block in data.documents(_BLOCK):
+        order += [numbers[id] for id in ids]
+        texts += block
+    options: Any = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
+    index = bm25s.BM25(k1=K1, b=B)
+    index.index(bm25s.tokenize(texts, **options), show_progress=False)
+    tokens = bm25s.tokenize(list(queries), return_ids=False, **options)
+    best = BestDocuments(len(queries), min(DEPTH, len(order)))
+    for row, words in enumerate(tokens):
+        scores = index.get_scores(words) if words else np.zeros(len(order), dtype=np.float32)
+        best.add(row, scores[None].astype(np.float32), np.array(order, dtype=np.int64), left_out[row : row + 1])
+    return best.best()

@@ -1,0 +1,131 @@
+"""texts → sentence vectors [N, W], as the settings in the model folder say; without settings the mean of all tokens."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertwright.errors import InputError
+from bertwright.model.backbones import Backbone
+from bertwright.model.folder import SavedModel
+from bertwright.model.vector_head import VectorHead, open_vector_head
+from bertwright.model.vector_settings import VectorSettings
+from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.finite import check_finite
+from bertwright.tasks.inference import answered_batches, batches_by_length, padded_inputs, ready
+from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.text.open_tokenizer import special_ids
+from bertwright.training.hardware import module_device
+
+TextRole = Literal["text", "query", "document"]
+"""Role of a text: a query is searched with, a document is found; each may have a prompt of its own."""
+_PROMPT_NAMES: dict[TextRole, tuple[str, ...]] = {
+    "text": (),
+    "query": ("query",),
+    "document": ("document", "passage", "corpus"),
+}
+"""Names of the prompts of a role, in the order in which sentence-transformers looks for them."""
+
+
+def saved_vector_head(saved: SavedModel) -> VectorHead:
+    """Return the head of a model folder; one that computes the mean of all tokens where the folder has no settings."""
+    hidden = saved.config.hidden
+    return open_vector_head(Path(saved.source), hidden) or VectorHead(VectorSettings(), hidden).eval()
+
+
+def prompt_of(settings: VectorSettings, role: TextRole) -> str:
+    """Return the prompt of texts of a role: that of its name, else the default prompt, else none."""
+    names = [name for name in _PROMPT_NAMES[role] if name in settings.prompts]
+    name = names[0] if names else settings.default_prompt
+    return "" if name is None else settings.prompts[name]
+
+
+class SentenceEncoder:
+    """An encoder and its head, ready for inference in the precision and on the device of `saved`.
+
+    head: None for that of the model folder. Raises InputError for settings of vectors that cannot be used, and without
+    the device.
+    """
+
+    def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer, head: VectorHead | None = None) -> None:
+        module = ready(nn.ModuleDict({"encoder": frozen_encoder(saved)}), saved)
+        self.encoder, self.tokenizer = cast(Backbone, module["encoder"]), tokenizer
+        self.head = (head or saved_vector_head(saved)).to(module_device(self.encoder))
+        self.settings = self.head.settings
+        positions = saved.config.max_positions
+        self.max_length = min(self.settings.max_length or positions, positions)
+        self.pad_id = saved.config.pad_id
+
+    @property
+    def size(self) -> int:
+        """Return the number of components of a vector."""
+        return self.head.size
+
+    @property
+    def is_described(self) -> bool:
+        """Return True where the folder describes its vectors; False where the mean of all tokens stands in."""
+        return self.settings != VectorSettings()
+
+    def check_width(self, width: int | None, option: str) -> None:
+        """Raise InputError where `width` is more than the vectors have; `option` names where it was given."""
+        if width is not None:
+            self.settings.check_width(width, self.head.hidden, option)
+
+    def rows(
+        self, texts: Sequence[str], role: TextRole = "text", *, max_length: int | None = None
+    ) -> tuple[list[NDArray[np.int32]], list[bool]]:
+        """Return the ids of each text with the prompt of its role, and True for each text that was cut at its end.
+
+        max_length: maximum number of tokens of a row; None is that of the folder.
+        """
+        limit = self.max_length if max_length is None else max_length
+        prompt = prompt_of(self.settings, role)
+        begin, end = special_ids(self.tokenizer)
+        room = limit - len(begin) - len(end)
+        if room < 1 or limit > self.encoder.config.max_positions:
+            positions = self.encoder.config.max_positions
+            raise InputError(f"max_length {limit}: expected 3 to {positions}, the positions of this model")
+        all_ids = self.tokenizer.ids([prompt + text for text in texts])
+        rows = [np.array([*begin, *ids[:room], *end] or [self.tokenizer.unk_id], dtype=np.int32) for ids in all_ids]
+        return rows, [len(ids) > room for ids in all_ids]
+
+    def of_rows(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        role: TextRole = "text",
+        *,
+        width: int | None = None,
+        progress: str = "",
+    ) -> NDArray[np.float32]:
+        """Return the vectors [N, W] of rows of ids; see `vectors`.
+
+        progress: end of the progress line; "" shows none.
+        """
+        prompt = prompt_of(self.settings, role)
+        skipped = len(special_ids(self.tokenizer)[0]) + len(self.tokenizer.ids([prompt])[0]) if prompt else 0
+        vectors = np.empty((len(rows), width or self.size), dtype=np.float32)
+        device = module_device(self.encoder)
+        lengths = np.array([len(row) for row in rows], dtype=np.int64)
+        with torch.inference_mode():
+            for batch in answered_batches(lengths, progress) if progress else batches_by_length(lengths):
+                inputs = padded_inputs([rows[index] for index in batch], pad_id=self.pad_id)
+                ids, segments, mask = (tensor.to(device) for tensor in inputs)
+                states = self.encoder(ids, segments, mask).last
+                vectors[batch] = self.head(states, mask, prompt=skipped, width=width).float().cpu().numpy()
+        return vectors
+
+    def vectors(
+        self, texts: Sequence[str], role: TextRole = "text", *, width: int | None = None, first: int = 0
+    ) -> NDArray[np.float32]:
+        """Return the vectors [N, W] of N texts, in their order.
+
+        width: number of components W; None is that of the folder. Raises RunFailed for a vector that is not finite;
+        its message counts texts from `first`.
+        """
+        vectors = self.of_rows(self.rows(texts, role)[0], role, width=width, progress="vectors computed")
+        check_finite(vectors, "text {}".format, first=first)
+        return vectors

@@ -1,0 +1,75 @@
+"""Folders in BEIR's layout: plain and packed files, and each fault with its file and line."""
+
+import gzip
+import lzma
+from pathlib import Path
+
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.search.beir import is_retrieval, open_retrieval
+from tests.support.retrieval import DOCUMENTS, write_beir
+
+
+def test_plain_and_packed_files_are_read_alike(tmp_path: Path) -> None:
+    plain, packed = write_beir(tmp_path / "plain"), write_beir(tmp_path / "packed")
+    corpus, queries = packed / "corpus.jsonl", packed / "queries.jsonl"
+    (packed / "corpus.jsonl.xz").write_bytes(lzma.compress(corpus.read_bytes()))
+    (packed / "queries.jsonl.gz").write_bytes(gzip.compress(queries.read_bytes()))
+    corpus.unlink()
+    queries.unlink()
+    first, second = open_retrieval(plain), open_retrieval(packed)
+    assert (first.ids, first.queries, first.judgements) == (second.ids, second.queries, second.judgements)
+    assert first.ids == tuple(sorted(DOCUMENTS, reverse=True))
+    assert first.judgements == {"q1": {"d1": 1}, "q2": {"d10": 2, "d2": 0}}
+    assert [*first.documents(2)] == [*second.documents(2)]
+    assert next(first.documents(2))[1][0] == "A ship. It sails on the sea."
+
+
+def test_the_file_of_judgements_is_test_or_the_named_one(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "data")
+    train = folder / "qrels" / "train.tsv"
+    train.write_text("query-id\tcorpus-id\tscore\nq3\td2\t1\n", "utf-8")
+    assert open_retrieval(folder).qrels.name == "test.tsv"
+    assert open_retrieval(train).judgements == {"q3": {"d2": 1}}
+    assert is_retrieval(folder)
+    assert is_retrieval(train)
+    assert not is_retrieval(tmp_path)
+    (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "dev.tsv")
+    with pytest.raises(InputError, match=r"qrels: expected test.tsv or a single table, found dev.tsv, train.tsv; name"):
+        open_retrieval(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "message"),
+    [
+        ("qrels/test.tsv", "q1\td9\t1", r"test.tsv:5: there is no document 'd9' in .*corpus.jsonl"),
+        ("qrels/test.tsv", "q9\td1\t1", r"test.tsv:5: there is no query 'q9' in .*queries.jsonl"),
+        ("qrels/test.tsv", "q1\td2\tmuch", r"test.tsv:5: expected a whole number as score, got 'much'"),
+        ("qrels/test.tsv", "q1\td2", r"test.tsv:5: expected query-id, corpus-id and score, parted by tabs"),
+        ("qrels/test.tsv", "q1\td1\t1", r"test.tsv:5: query 'q1' and document 'd1' are judged twice"),
+        (
+            "corpus.jsonl",
+            '{"_id": "d7", "title": "", "text": " "}',
+            r"corpus.jsonl:4: expected a text in 'text', got an",
+        ),
+        ("corpus.jsonl", '{"_id": "d1", "text": "again"}', r"corpus.jsonl:4: the id 'd1' is there twice"),
+        ("corpus.jsonl", '{"_id": 7, "text": "x"}', r"corpus.jsonl:4: expected a text in '_id', got 7"),
+        ("queries.jsonl", '{"_id": "q4", "text": ""}', r"queries.jsonl:4: expected a text in 'text', got an empty one"),
+        ("queries.jsonl", "[1]", r"queries.jsonl:4: expected one object"),
+    ],
+)
+def test_a_fault_is_reported_with_its_file_and_line(file: str, line: str, message: str, tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "data")
+    with (folder / file).open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+    with pytest.raises(InputError, match=message):
+        for _ in open_retrieval(folder).documents(2):
+            pass
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "data")
+    (folder / "queries.jsonl").unlink()
+    with pytest.raises(InputError, match=r"data: expected queries.jsonl \(or packed"):
+        open_retrieval(folder)

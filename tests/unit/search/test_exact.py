@@ -1,0 +1,35 @@
+"""Exact search: the same documents as a full sort, whatever the blocks are."""
+
+import numpy as np
+import pytest
+
+from bertwright.search.exact import BestDocuments, unit
+
+
+@pytest.mark.parametrize("block", [1, 7, 50])
+@pytest.mark.parametrize("most", [1, 5, 60])
+def test_the_best_documents_are_those_of_a_full_sort(block: int, most: int) -> None:
+    draw = np.random.default_rng(2)
+    queries, documents = (unit(draw.normal(size=(rows, 4)).astype(np.float32)) for rows in (9, 50))
+    documents[20:30] = documents[3]  # ties
+    best = BestDocuments(9, most)
+    left_out = np.array([3, *[-1] * 8])
+    order = draw.permutation(50)  # documents come in another order than that of their numbers
+    for first in range(0, 50, block):
+        numbers = order[first : first + block]
+        best.add_vectors(queries, documents[numbers], numbers, left_out)
+    for row, (numbers, scores) in enumerate(best.best()):
+        products = np.round(queries[row].astype(np.float64) @ documents.T.astype(np.float64), 6)
+        products[left_out[row]] = -2.0 if left_out[row] >= 0 else products[-1]
+        expected = sorted(range(50), key=lambda number: (-products[number], number))[: min(most, 50 - (row == 0))]
+        assert numbers.tolist() == expected
+        np.testing.assert_allclose(scores, products[expected], atol=2e-6)
+
+
+def test_scores_of_both_signs_and_of_any_size_are_ordered() -> None:
+    scores = np.array([[-3e4, -1.0, -0.0, 0.0, 2.5e-5, 7e6]], dtype=np.float32)
+    best = BestDocuments(1, 6)
+    best.add(0, scores, np.arange(6), np.array([-1]))
+    [(numbers, values)] = best.best()
+    assert numbers.tolist() == [5, 4, 2, 3, 1, 0]  # -0.0 and 0.0 are a tie
+    np.testing.assert_allclose(values, scores[0, numbers], atol=1e-6)

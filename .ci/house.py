@@ -33,7 +33,7 @@ LIMITS = {
     "functions over 60 lines, docstring left out": 0,
     "public names defined in several files": 0,
     "fixtures defined in several files": 0,
-    "percent of the lines in the largest folder": 15,
+    "percent of the lines in the largest folder": 17,
 }
 
 

@@ -66,7 +66,7 @@ def test_a_task_learns_saves_and_reloads_its_eight_records(name: str, small_enco
             predict_file(str(tmp_path / "run"), str(example.input_file), str(tmp_path / folder / example.output))
             assert example.answers(tmp_path / folder / example.output) == example.right
         else:
-            with pytest.raises(InputError, match="bertwright features"):
+            with pytest.raises(InputError, match="gives vectors and predicts no labels"):
                 predict_file(str(tmp_path / "run"), str(example.input_file), str(tmp_path / folder / example.output))
     first, second = (sorted((tmp_path / folder).rglob("*.*")) for folder in ("once", "again"))
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

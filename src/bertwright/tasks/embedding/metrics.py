@@ -52,8 +52,8 @@ def _ranks(pairs: TextPairs, rows: NDArray[np.int64], units: list[NDArray[Any]])
     negatives = [np.array(pairs.negatives[row], dtype=np.int64) for row in rows]
     pool = np.unique(np.concatenate([pairs.positives[rows], *negatives]))
     cosines = units[0][pairs.anchors[rows]] @ units[1][pool].T
-    own = np.searchsorted(pool, pairs.positives[rows])[:, None]
+    positive = np.searchsorted(pool, pairs.positives[rows])[:, None]
     others = ~pairs.match(pairs.anchors[rows], pool)
-    np.put_along_axis(others, own, False, axis=1)
-    of_positive = np.take_along_axis(cosines, own, axis=1)
+    np.put_along_axis(others, positive, False, axis=1)
+    of_positive = np.take_along_axis(cosines, positive, axis=1)
     return np.asarray(1 + np.sum(others & (cosines >= of_positive), axis=1))

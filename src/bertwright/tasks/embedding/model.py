@@ -35,7 +35,7 @@ class TextPart:
 
 
 @dataclass(frozen=True)
-class EncodedTexts:
+class EncodedSide:
     """Token ids of texts with the prompt before them; `prompt` is its number of tokens, [CLS] included."""
 
     ids: tuple[NDArray[np.int32], ...]
@@ -63,7 +63,7 @@ class VectorModel(nn.Module):
 
 
 def parts_of(
-    texts: EncodedTexts, chosen: NDArray[np.int64], *, pad_id: int, most: int = PART_TOKENS
+    texts: EncodedSide, chosen: NDArray[np.int64], *, pad_id: int, most: int = PART_TOKENS
 ) -> tuple[tuple[TextPart, ...], NDArray[np.int64]]:
     """Return the chosen texts in parts of about `most` tokens, and the position of each text [N] among all parts."""
     lengths = np.array([len(texts.ids[text]) for text in chosen])
@@ -86,11 +86,9 @@ def vectors_of_parts(model: nn.Module, parts: Sequence[TextPart], *, cached: boo
     return torch.cat(computed)
 
 
-def text_vectors(model: VectorModel, texts: EncodedTexts) -> NDArray[np.float32]:
+def text_vectors(model: VectorModel, texts: EncodedSide) -> NDArray[np.float32]:
     """Return the vectors [N, D] of all texts, computed with dropout off."""
-    settings = model.vectors.settings
-    size = settings.width or settings.size(model.vectors.hidden)
-    vectors = np.zeros((len(texts.ids), size), dtype=np.float32)
+    vectors = np.zeros((len(texts.ids), model.vectors.size), dtype=np.float32)
     with evaluating(model):
         for rows in answered_batches(np.array([len(ids) for ids in texts.ids]), "texts encoded"):
             vectors[rows] = model(texts.part(rows, pad_id=model.encoder.config.pad_id)).float().cpu().numpy()

@@ -69,9 +69,9 @@ def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, *, twins: bo
     plan = plan[chosen]
     is_swapped = plan["random"].astype(np.bool_)
     sides = []
-    for own, other in (("a", "b"), ("b", "a")):
-        begin = np.where(is_swapped, plan[other], plan[own])
-        count = np.where(is_swapped, plan[f"{other}_count"], plan[f"{own}_count"]).astype(np.int32)
+    for side, other in (("a", "b"), ("b", "a")):
+        begin = np.where(is_swapped, plan[other], plan[side])
+        count = np.where(is_swapped, plan[f"{other}_count"], plan[f"{side}_count"]).astype(np.int32)
         sides.append(_texts(corpus, begin, count))
     rows = []
     for number, (text, following) in enumerate(zip(*sides, strict=True)):

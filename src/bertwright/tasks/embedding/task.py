@@ -27,7 +27,7 @@ from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.embedding.losses import cosent, cosines, in_batch_softmax, mean_over_widths
 from bertwright.tasks.embedding.metrics import vector_metrics
 from bertwright.tasks.embedding.model import (
-    EncodedTexts,
+    EncodedSide,
     TextPart,
     VectorModel,
     parts_of,
@@ -44,7 +44,7 @@ from bertwright.tasks.sentence_vectors import TextRole, prompt_of
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.distributed import Trainable
 
-EncodedPairs = tuple[EncodedTexts, EncodedTexts]
+EncodedPairs = tuple[EncodedSide, EncodedSide]
 """First texts, and second texts with hard negatives."""
 
 
@@ -182,8 +182,8 @@ class VectorKind(TaskKind):
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Raise InputError: there is nothing to predict."""
         raise InputError(
-            f"{saved.source}: gives vectors and predicts no labels; use bertwright.load({saved.source!r}).vectors(texts), "
-            "or /v1/embeddings of bertwright serve"
+            f"{saved.source}: gives vectors and predicts no labels; use bertwright.load(MODEL).vectors(texts) in Python, "
+            "or /v1/embeddings of: bertwright serve"
         )
 
 
@@ -230,14 +230,14 @@ def _widths(task: VectorTask, size: int) -> tuple[int, ...]:
 
 def _encoded(
     tokenizer: BaseTokenizer, texts: tuple[str, ...], prompt: str, max_length: int, source: str
-) -> EncodedTexts:
+) -> EncodedSide:
     encoded = encode(tokenizer, [f"{prompt}{text}" for text in texts], max_length=max_length)
     if cut := encoded.num_truncated:
         say(f"{source}: {cut:,} of {len(texts):,} texts exceed {max_length} tokens and are cut")
     prompt_tokens = 1 + len(tokenizer.ids([prompt])[0]) if prompt else 0
     if prompt_tokens >= max_length - 1:
         raise InputError(f"--max-length {max_length}: the prompt {prompt!r} leaves no room for a text")
-    return EncodedTexts(encoded.ids, prompt_tokens)
+    return EncodedSide(encoded.ids, prompt_tokens)
 
 
 EMBEDDING = VectorKind()

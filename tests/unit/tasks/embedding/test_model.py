@@ -9,18 +9,18 @@ from torch import Tensor
 
 from bertwright.model.encoder import init_weights
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.tasks.embedding.model import EncodedTexts, VectorModel, parts_of, text_vectors, vectors_of_parts
+from bertwright.tasks.embedding.model import EncodedSide, VectorModel, parts_of, text_vectors, vectors_of_parts
 from tests.support.encoders import classifier_config
 
 
 @pytest.fixture
-def texts() -> EncodedTexts:
+def random_texts() -> EncodedSide:
     random = np.random.default_rng(0)
-    return EncodedTexts(tuple(random.integers(1, 200, size, dtype=np.int32) for size in random.integers(3, 20, 24)), 0)
+    return EncodedSide(tuple(random.integers(1, 200, size, dtype=np.int32) for size in random.integers(3, 20, 24)), 0)
 
 
 @pytest.fixture
-def model() -> VectorModel:
+def dropout_model() -> VectorModel:
     config = classifier_config(layers=2, hidden_dropout=0.2, attention_dropout=0.2)
     model = VectorModel(config, VectorSettings(normalize=True))
     init_weights(model, 0.3, torch.Generator().manual_seed(1))
@@ -36,21 +36,23 @@ def gradients(model: VectorModel, compute: Callable[[], Tensor]) -> dict[str, Te
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def test_gradient_caching_gives_the_gradients_of_the_plain_batch(model: VectorModel, texts: EncodedTexts) -> None:
-    parts, _ = parts_of(texts, np.arange(24), pad_id=0, most=64)
+def test_gradient_caching_gives_the_gradients_of_the_plain_batch(
+    dropout_model: VectorModel, random_texts: EncodedSide
+) -> None:
+    parts, _ = parts_of(random_texts, np.arange(24), pad_id=0, most=64)
     assert len(parts) > 4
-    plain = gradients(model, lambda: vectors_of_parts(model, parts, cached=False))
-    cached = gradients(model, lambda: vectors_of_parts(model, parts, cached=True))
+    plain = gradients(dropout_model, lambda: vectors_of_parts(dropout_model, parts, cached=False))
+    cached = gradients(dropout_model, lambda: vectors_of_parts(dropout_model, parts, cached=True))
     assert plain.keys() == cached.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(cached[name], gradient, rtol=1e-10, atol=1e-12)
     torch.manual_seed(7)
-    first = vectors_of_parts(model, parts, cached=False)
-    assert not torch.equal(first, vectors_of_parts(model, parts, cached=False))  # dropout is on
+    first = vectors_of_parts(dropout_model, parts, cached=False)
+    assert not torch.equal(first, vectors_of_parts(dropout_model, parts, cached=False))  # dropout is on
 
 
-def test_gradient_caching_keeps_no_activations(model: VectorModel, texts: EncodedTexts) -> None:
-    parts, _ = parts_of(texts, np.arange(24), pad_id=0, most=64)
+def test_gradient_caching_keeps_no_activations(dropout_model: VectorModel, random_texts: EncodedSide) -> None:
+    parts, _ = parts_of(random_texts, np.arange(24), pad_id=0, most=64)
 
     def kept(*, cached: bool) -> int:
         numbers = 0
@@ -61,17 +63,17 @@ def test_gradient_caching_keeps_no_activations(model: VectorModel, texts: Encode
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            vectors_of_parts(model, parts, cached=cached)
+            vectors_of_parts(dropout_model, parts, cached=cached)
         return numbers
 
     assert kept(cached=True) < kept(cached=False) / 10
 
 
-def test_parts_hold_each_text_once_and_few_tokens(texts: EncodedTexts, model: VectorModel) -> None:
+def test_parts_hold_each_text_once_and_few_tokens(random_texts: EncodedSide, dropout_model: VectorModel) -> None:
     chosen = np.array([5, 0, 17, 9, 23])
-    parts, positions = parts_of(texts, chosen, pad_id=0, most=40)
+    parts, positions = parts_of(random_texts, chosen, pad_id=0, most=40)
     assert all(part.ids.numel() <= 40 for part in parts)
     with torch.inference_mode():
-        model.eval()
-        together = vectors_of_parts(model, parts, cached=False)[torch.from_numpy(positions)]
-    np.testing.assert_allclose(text_vectors(model, texts)[chosen], together.float().numpy(), atol=1e-6)
+        dropout_model.eval()
+        together = vectors_of_parts(dropout_model, parts, cached=False)[torch.from_numpy(positions)]
+    np.testing.assert_allclose(text_vectors(dropout_model, random_texts)[chosen], together.float().numpy(), atol=1e-6)

@@ -16,7 +16,7 @@ from tests.support.page_data import documents
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
+def spans_corpus(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
     folder = tmp_path_factory.mktemp("spans")
     (folder / "text.txt").write_text(documents(40), "utf-8")
     build_corpus([folder / "text.txt"], tokenizer=own_tokenizer, out=folder / "corpus", workers=1)
@@ -43,9 +43,9 @@ def sides(pairs: TextPairs) -> list[tuple[str, str]]:
     ]
 
 
-def test_the_second_span_follows_the_first_in_its_document(corpus: Path) -> None:
-    data = read_vector_data(EMBED, corpus)
-    texts = texts_of_documents(corpus)
+def test_the_second_span_follows_the_first_in_its_document(spans_corpus: Path) -> None:
+    data = read_vector_data(EMBED, spans_corpus)
+    texts = texts_of_documents(spans_corpus)
     documents_of = {}
     for name, pairs in (("train", data.train), ("dev", data.validation["dev"])):
         assert pairs.alike
@@ -56,17 +56,17 @@ def test_the_second_span_follows_the_first_in_its_document(corpus: Path) -> None
     assert not documents_of["train"] & documents_of["dev"]
 
 
-def test_twins_are_trained_and_neighbours_are_measured(corpus: Path) -> None:
-    data = read_vector_data(with_settings(EMBED, ["twins=true", "pairs=20"]), corpus)
+def test_twins_are_trained_and_neighbours_are_measured(spans_corpus: Path) -> None:
+    data = read_vector_data(with_settings(EMBED, ["twins=true", "pairs=20"]), spans_corpus)
     assert (data.train.twins, len(data.train)) == (True, 20)
     assert all(first == second for first, second in sides(data.train))
     assert all(first != second for first, second in sides(data.validation["dev"]))
 
 
-def test_the_pairs_of_a_corpus_are_always_the_same(corpus: Path) -> None:
-    first, again = (read_vector_data(with_settings(EMBED, ["pairs=30"]), corpus) for _ in range(2))
+def test_the_pairs_of_a_corpus_are_always_the_same(spans_corpus: Path) -> None:
+    first, again = (read_vector_data(with_settings(EMBED, ["pairs=30"]), spans_corpus) for _ in range(2))
     assert sides(first.train) == sides(again.train)
-    assert first.digests == again.digests == {"train": Corpus.open(corpus).fingerprint, "dev": {}}
+    assert first.digests == again.digests == {"train": Corpus.open(spans_corpus).fingerprint, "dev": {}}
 
 
 def test_a_corpus_of_one_document_has_no_validation(tmp_path: Path, own_tokenizer: Path) -> None:

@@ -30,14 +30,14 @@ VERBS = ("painted", "sold", "found", "left")
 
 
 @pytest.fixture(scope="module")
-def numerics() -> Numerics:
+def one_thread() -> Numerics:
     return resolve_numerics("fp32", threads=1)
 
 
 @pytest.fixture(autouse=True)
-def measured_once(numerics: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
+def resolved_once(one_thread: Numerics, monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring the machine takes longer than these runs."""
-    monkeypatch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: numerics)
+    monkeypatch.setattr("bertwright.finetuning.run.resolve_numerics", lambda *_, **__: one_thread)
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +46,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) ->
 
 
 @pytest.fixture
-def data(write: Callable[[str, Any], Path]) -> Path:
-    """Pairs whose second text speaks of another place than the first: a random encoder cannot match them."""
+def pairs_folder(write: Callable[[str, Any], Path]) -> Path:
+    """Pairs whose second text speaks of another place than the first, and hard negatives of a third one."""
     for stem, names in (("train", range(24)), ("dev", range(24, 40))):
         rows = ["anchor\tpositive\tnegative"]
         for number in names:
             verb = VERBS[number % 4]
-            here, there, other = (PLACES[place % 8] for place in (number, number + 3, number + 4))
+            here, there, other = (PLACES[at % 8] for at in (number, number + 3, number + 4))
             rows.append(f"{number} {verb} the {here}\t{verb} at the {there} {number}\t{verb} at the {other} {number}")
         path = write(f"data/{stem}.tsv", "\n".join(rows) + "\n")
     return path.parent
@@ -63,8 +63,10 @@ def bound(task: VectorTask, data: Path, encoder: str) -> BoundTask:
     return EMBEDDING.prepare(task, data, open_tokenizer(saved), saved.config, 32)
 
 
-def test_a_training_raises_the_measure_above_the_untrained_vectors(data: Path, encoder: str, tmp_path: Path) -> None:
-    result = finetune(SETTINGS, EMBED, model=encoder, data=data, out=tmp_path / "run")
+def test_a_training_raises_the_measure_above_the_untrained_vectors(
+    pairs_folder: Path, encoder: str, tmp_path: Path
+) -> None:
+    result = finetune(SETTINGS, EMBED, model=encoder, data=pairs_folder, out=tmp_path / "run")
     before = result["baselines"]["metrics"]["cosine of the frozen model"]["mrr@10"]
     assert result["metric"] == "mrr@10"
     assert result["mean"] > before + 0.1
@@ -72,29 +74,29 @@ def test_a_training_raises_the_measure_above_the_untrained_vectors(data: Path, e
     assert settings == VectorSettings(normalize=True, max_length=32)
 
 
-def test_settings_of_the_vectors_are_kept_in_the_folder(data: Path, encoder: str, tmp_path: Path) -> None:
+def test_settings_of_the_vectors_are_kept_in_the_folder(pairs_folder: Path, encoder: str, tmp_path: Path) -> None:
     wanted = ["pooling=cls", "normalize=false", "widths=16,48", "query_prompt=query: ", "document_prompt=passage: "]
     task = with_settings(EMBED, wanted)
     once = SETTINGS.model_copy(update={"epochs": 1})
-    finetune(once, task, model=encoder, data=data, out=tmp_path / "run")
+    finetune(once, task, model=encoder, data=pairs_folder, out=tmp_path / "run")
     settings = read_vector_settings(tmp_path / "run" / "model")
     prompts = {"query": "query: ", "document": "passage: "}
     expected = VectorSettings(pooling=("cls",), widths=(48, 16), prompts=prompts, max_length=32)
     assert settings == expected
     # A run that starts from the folder has its settings.
-    finetune(once, EMBED, model=str(tmp_path / "run"), data=data, out=tmp_path / "next")
+    finetune(once, EMBED, model=str(tmp_path / "run"), data=pairs_folder, out=tmp_path / "next")
     assert read_vector_settings(tmp_path / "next" / "model") == expected
 
 
 def test_sentence_transformers_computes_the_vectors_that_were_validated(
-    data: Path, encoder: str, tmp_path: Path
+    pairs_folder: Path, encoder: str, tmp_path: Path
 ) -> None:
     task = with_settings(EMBED, ["query_prompt=who ", "document_prompt=the "])
-    finetune(SETTINGS.model_copy(update={"epochs": 1}), task, model=encoder, data=data, out=tmp_path / "run")
+    finetune(SETTINGS.model_copy(update={"epochs": 1}), task, model=encoder, data=pairs_folder, out=tmp_path / "run")
     saved = open_model(str(tmp_path / "run"))
     theirs = SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
     task = EMBEDDING.for_model(EMBED, saved, 32)
-    pairs = read_measured(task, data)
+    pairs = read_measured(task, pairs_folder)
     model = VectorModel(saved.config, task.vectors)
     load_weights(model, saved)
     ours = EMBEDDING.logits(model, EMBEDDING.encode(task, open_tokenizer(saved), pairs, 32))
@@ -102,31 +104,33 @@ def test_sentence_transformers_computes_the_vectors_that_were_validated(
         np.testing.assert_allclose(theirs.encode(list(texts), prompt_name=name), vectors, atol=1e-5)
 
 
-def test_a_width_that_the_vectors_lack_is_refused(data: Path, encoder: str, tmp_path: Path) -> None:
+def test_a_width_that_the_vectors_lack_is_refused(pairs_folder: Path, encoder: str, tmp_path: Path) -> None:
     task = with_settings(EMBED, ["widths=64"])
     with pytest.raises(InputError, match="widths: 64: expected 1 to 48"):
-        finetune(SETTINGS, task, model=encoder, data=data, out=tmp_path / "run")
+        finetune(SETTINGS, task, model=encoder, data=pairs_folder, out=tmp_path / "run")
 
 
-def test_the_default_prompt_is_that_of_texts_of_one_kind(data: Path, encoder: str) -> None:
+def test_the_default_prompt_is_that_of_texts_of_one_kind(pairs_folder: Path, encoder: str) -> None:
     saved = open_model(encoder)
     with pytest.raises(InputError, match=r"default_prompt=query: expected the name of a prompt \(there is none\)"):
         EMBEDDING.for_model(with_settings(EMBED, ["default_prompt=query"]), saved, 32)
     task = with_settings(EMBED, ["query_prompt=the garden ", "default_prompt=query"])
     task = EMBEDDING.for_model(task, saved, 32)
-    (data / "train.tsv").write_text("sentence1\tsentence2\tscore\nharbour\tkitchen\t1\nstation\tmeadow\t2\n", "utf-8")
-    inputs = bound(task, data, encoder).train[1]
+    (pairs_folder / "train.tsv").write_text(
+        "sentence1\tsentence2\tscore\nharbour\tkitchen\t1\nstation\tmeadow\t2\n", "utf-8"
+    )
+    inputs = bound(task, pairs_folder, encoder).train[1]
     assert inputs[0].prompt == inputs[1].prompt == 1 + len(open_tokenizer(saved).ids(["the garden "])[0])
 
 
-def test_a_batch_of_one_has_no_negatives(data: Path, encoder: str, tmp_path: Path) -> None:
+def test_a_batch_of_one_has_no_negatives(pairs_folder: Path, encoder: str, tmp_path: Path) -> None:
     alone = SETTINGS.model_copy(update={"batch_size": 1})
     with pytest.raises(InputError, match="expected at least two rows in a batch"):
-        finetune(alone, EMBED, model=encoder, data=data, out=tmp_path / "run")
+        finetune(alone, EMBED, model=encoder, data=pairs_folder, out=tmp_path / "run")
 
 
-def test_a_step_is_one_batch_of_parts(data: Path, encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = bound(EMBED, data, encoder)
+def test_a_step_is_one_batch_of_parts(pairs_folder: Path, encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = bound(EMBED, pairs_folder, encoder)
     monkeypatch.setattr("bertwright.finetuning.batches.MICRO_TOKENS", 64)
     (batch,) = steps_of(work, 16, seed=0)(0)
     assert len(batch.targets) == 16
@@ -158,11 +162,11 @@ def test_no_text_is_the_negative_of_a_text_that_it_matches(write: Callable[[str,
     assert scores.grad[~is_masked].all()
 
 
-def test_prompts_are_put_before_the_texts(data: Path, encoder: str) -> None:
+def test_prompts_are_put_before_the_texts(pairs_folder: Path, encoder: str) -> None:
     prompts = {"query": "the garden ", "document": "the tower "}
     task = EMBED.model_copy(update={"vectors": VectorSettings(prompts=prompts)})
     tokenizer = open_tokenizer(open_model(encoder))
-    firsts, seconds = bound(task, data, encoder).train[1]
+    firsts, seconds = bound(task, pairs_folder, encoder).train[1]
     for texts, prompt in ((firsts, "the garden "), (seconds, "the tower ")):
         ids = [tokenizer.begin_id, *tokenizer.ids([prompt])[0]]
         assert texts.prompt == len(ids)

@@ -182,7 +182,7 @@ class VectorKind(TaskKind):
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Raise InputError: there is nothing to predict."""
         raise InputError(
-            f"{saved.source}: gives vectors and predicts no labels; use bertwright.load(MODEL).vectors(texts) in Python, "
+            f"{saved.source}: gives vectors and predicts no labels; use bertwright.load(MODEL).vectors(texts), "
             "or /v1/embeddings of: bertwright serve"
         )
 

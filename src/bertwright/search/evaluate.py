@@ -21,7 +21,7 @@ from bertwright.tasks.inference import open_answering
 from bertwright.tasks.metrics import measure
 from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.tasks.spec import with_reading
-from bertwright.training.hardware import keep_memory
+from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 
 _DOCUMENTS: Final = 4096
@@ -46,7 +46,7 @@ def evaluate_embed(
     data: a table, a folder of tables, a folder of BEIR, or one of its files qrels/NAME.tsv. width: number of first
     components of the vectors that are compared; None: those of the folder. Raises InputError for other data.
     """
-    keep_memory()
+    prepare_processor()
     if not data.exists():
         raise InputError(f"--data {data}: there is no such file or folder")
     is_search = is_retrieval(data)

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.serving import examples, schemas
+from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.results import FilledText, Vector
@@ -110,6 +111,7 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
         """
         name, _ = service.model(body.model)
         pipeline = await service.pipeline_for(name, "vectors")
+        assert isinstance(pipeline, VectorPipeline)
         size = pipeline.size(body.pool)
         widths = () if body.pool else pipeline.sentences.settings.widths
         if body.dimensions not in (None, size, *widths):

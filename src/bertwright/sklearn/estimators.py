@@ -222,8 +222,8 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     """Return a dense vector [D] for each text, from a frozen encoder; nothing is trained.
 
     model        a model folder, a run folder or small-wiki; also a fine-tuned model
-    pool         mean or max over the tokens of a text, or cls, the state of [CLS]; None: what the folder describes, and the
-                 mean where it describes nothing and for another layer than the last
+    pool         mean or max over the tokens of a text, or cls, the state of [CLS]; None: what the folder describes,
+                 and the mean where it describes nothing and for another layer than the last
     layer        0 for the embeddings, then the layers; -1 is the last
     max_length   tokens of a text; None: the model's positions
     precision    fp32, bf16, int8, or auto, which is bf16 where this machine multiplies it faster, else fp32

@@ -64,7 +64,7 @@ def test_a_vectorizer_computes_what_the_folder_describes(theirs: Path, tmp_path:
     vectorizer = BertVectorizer(tmp_path / "imported", precision="fp32").fit(TEXTS)
     assert vectorizer.get_feature_names_out().shape == (24,)
     for same in (vectorizer, pickle.loads(pickle.dumps(vectorizer))):
-        with pytest.warns(UserWarning, match="1 of 4 texts exceed 20 tokens"):
+        with pytest.warns(UserWarning, match="2 of 4 texts exceed 20 tokens"):
             np.testing.assert_allclose(same.transform(TEXTS), expected, atol=1e-5)
     assert BertVectorizer(tmp_path / "imported", pool="mean").fit_transform(TEXTS).shape == (4, 48)
 
@@ -72,9 +72,9 @@ def test_a_vectorizer_computes_what_the_folder_describes(theirs: Path, tmp_path:
 def test_an_explicit_pool_takes_the_place_of_the_settings(theirs: Path, tmp_path: Path) -> None:
     import_model(str(theirs), tmp_path / "imported")
     model = load(tmp_path / "imported", precision="fp32")
-    assert model.vectors(TEXTS[:2]).shape == (2, 24)
+    assert model.vectors(TEXTS[1:3]).shape == (2, 24)
     assert model.vectors([]).shape == (0, 24)
-    assert model.vectors(TEXTS[:2], pool="mean").shape == model.vectors(TEXTS[:2], layer=1).shape == (2, 48)
+    assert model.vectors(TEXTS[1:3], pool="mean").shape == model.vectors(TEXTS[1:3], layer=1).shape == (2, 48)
     np.testing.assert_allclose(model.vectors("Rain.", layer=2), model.vectors("Rain."), atol=1e-6)
 
 

@@ -106,15 +106,17 @@ def finetuning_card(
     max_length: int,
     result: Mapping[str, Any],
     began: str,
+    more_data: Sequence[str] = (),
+    more_numbers: Sequence[str] = (),
 ) -> str:
     """Return the card of a fine-tuned model: the best of the seeds in `result`.
 
     chosen: settings that the program chose for the rows and the model; of `settings` only the others are listed.
-    began: the line of `origin`.
+    began: the line of `origin`. more_data, more_numbers: further lines of these two parts.
     """
     data = [f"{rows:,} rows of training data, sha256 `{str(digests['train'])[:16]}`"]
     data += [f"validated on `{name}`, sha256 `{digest[:16]}`" for name, digest in digests.get("dev", {}).items()]
-    data.append(began)
+    data += [began, *more_data]
     scores, metric = result["scores"], result["metric"]
     mean = f"{metric}: {result['mean']:.4f} ± {result['sd']:.4f} over {len(scores)} seeds"
     numbers = [mean] if len(scores) > 1 else []
@@ -125,6 +127,7 @@ def finetuning_card(
         for baseline, values in result["baselines"]["metrics"].items()
         for name, value in values.items()
     ]
+    numbers += more_numbers
     limits = [
         "The best epoch, and the best of several seeds, were chosen on the data of these numbers, so the numbers are a "
         "little too good.",
@@ -150,13 +153,13 @@ def finetuning_card(
     )
 
 
-def origin(source: str, digest: str | None) -> str:
+def origin(source: str, digest: str | None, *, verb: str = "began from") -> str:
     """Return the line of a card about the initial model: its folder's name, or that of its run, and its digest."""
     if digest is None:
         return "began from random weights"
     folder = Path(source).absolute()
     name = folder.parent.name if folder.name == "model" else folder.name
-    return f"began from the model `{name}`, its weights' sha256 `{digest[:16]}`"
+    return f"{verb} the model `{name}`, its weights' sha256 `{digest[:16]}`"
 
 
 def _card(

@@ -1,0 +1,40 @@
+"""Settings of a distillation (Hinton et al. 2015, Wang et al. 2020). It is read for --help, so it imports no torch."""
+
+from typing import Annotated, Self
+
+from pydantic import ConfigDict, model_validator
+
+from bertwright.config import Number, Option, Positive, PositiveNumber, Settings, Share
+
+TASK_RELATIONS = 0.0
+"""Weight of the relations where the student learns a task and none is set."""
+
+
+class DistillationSettings(Settings):
+    """Shape of the student, and the parts of its loss."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+    size: Annotated[str | None, Option("distillation")] = None
+    """Size of the student: tiny to large, LAYERSxHIDDEN such as 4x128 with heads 64 wide, or LAYERSxHIDDENxHEADS. Where
+    its layers are shaped as the teacher's, it begins with evenly spaced layers of the teacher."""
+    layers: Annotated[Positive | None, Option("distillation")] = None
+    """Number of layers of a student with the teacher's width, in place of --size; it begins with evenly spaced layers
+    of the teacher."""
+    temperature: Annotated[PositiveNumber, Option("distillation")] = 2.0
+    """Number by which the logits of teacher and student are divided before the softmax."""
+    soft_weight: Annotated[Share, Option("distillation")] = 0.9
+    """Weight of the teacher's answers in the loss; the true labels have the rest."""
+    relation_weight: Annotated[Number | None, Option("distillation")] = None
+    """Weight of the relations of the last layer (queries, keys, values) in the loss. Default: 0, which needs no teacher
+    while the student trains."""
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        if (self.size is None) == (self.layers is None):
+            raise ValueError("expected the shape of the student: give either --size or --layers")
+        return self
+
+    @property
+    def relations(self) -> float:
+        """Return the weight of the relations for a student that learns a task."""
+        return TASK_RELATIONS if self.relation_weight is None else self.relation_weight

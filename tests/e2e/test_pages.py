@@ -67,6 +67,7 @@ ADDED = {
     "corpus build": {"--workers": "1"},
     "pretrain": {"--lengths": "32", "--batch-size": "8", "--evaluations": "1", "--threads": "1", "--precision": "fp32"},
     "finetune": {"--epochs": "1", "--batch-size": "16", "--max-length": "48", "--threads": "1", "--precision": "fp32"},
+    "distill": {"--epochs": "1", "--batch-size": "16", "--threads": "1", "--precision": "fp32"},
     "evaluate pretraining": {"--rows": "16", "--length": "32"},
     "doctor": {"--quick": None},
     "paper table5": {"--scale": "smoke", "--arms": "bert", "--tasks": "rte"},
@@ -75,6 +76,7 @@ ADDED = {
 }
 """Command → options that replace a page's or are added to them."""
 PUT = {
+    "distillation.md": {"bertwright distill": {"tuned": "sst2"}},
     "export.md": {"": {"MODEL": "sst2"}},
     "faq.md": {"bertwright evaluate sst2": {"tuned": "sst2"}},
     "howto.md": {

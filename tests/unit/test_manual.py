@@ -16,7 +16,12 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.serving.settings import ServeSettings
 from tests.support.pages import PAGES, commands
 
-SETTINGS = {"pretrain": PretrainSettings, "finetune": FinetuneSettings, "serve": ServeSettings}
+SETTINGS = {
+    "pretrain": PretrainSettings,
+    "finetune": FinetuneSettings,
+    "distill": FinetuneSettings,
+    "serve": ServeSettings,
+}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 ALL = [(page, words) for page in PAGES if page.name != "CHANGELOG.md" for words in commands(page.read_text("utf-8"))]

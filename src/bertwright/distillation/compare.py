@@ -68,7 +68,7 @@ def comparison_result(
     source: path of the teacher. metric: name of the metric, of which higher is better. agreement: fraction of the
     `texts` validation rows with the same answer of both; None where answers are numbers.
     """
-    best = teacher.metrics[metric]
+    best = teacher.metrics.get(metric, 0.0)  # a teacher without a masked-LM head has none
     return {
         "teacher": {"model": source, **asdict(teacher)},
         "student": asdict(student),

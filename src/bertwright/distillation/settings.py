@@ -6,8 +6,8 @@ from pydantic import ConfigDict, model_validator
 
 from bertwright.config import Number, Option, Positive, PositiveNumber, Settings, Share
 
-TASK_RELATIONS = 0.0
-"""Weight of the relations where the student learns a task and none is set."""
+TASK_RELATIONS, ENCODER_RELATIONS = 0.0, 1.0
+"""Weights of the relations where none is set: of a student that learns a task, and of one that is pre-trained."""
 
 
 class DistillationSettings(Settings):
@@ -26,7 +26,7 @@ class DistillationSettings(Settings):
     """Weight of the teacher's answers in the loss; the true labels have the rest."""
     relation_weight: Annotated[Number | None, Option("distillation")] = None
     """Weight of the relations of the last layer (queries, keys, values) in the loss. Default: 0, which needs no teacher
-    while the student trains."""
+    while the student trains; with --corpus 1."""
 
     @model_validator(mode="after")
     def _one_shape(self) -> Self:
@@ -38,3 +38,8 @@ class DistillationSettings(Settings):
     def relations(self) -> float:
         """Return the weight of the relations for a student that learns a task."""
         return TASK_RELATIONS if self.relation_weight is None else self.relation_weight
+
+    @property
+    def encoder_relations(self) -> float:
+        """Return the weight of the relations for a student that is pre-trained."""
+        return ENCODER_RELATIONS if self.relation_weight is None else self.relation_weight

@@ -10,7 +10,7 @@ from torch import nn
 
 from bertwright.console import say
 from bertwright.distillation.settings import DistillationSettings
-from bertwright.model.config import EncoderConfig, encoder_shape, size_config, written_size
+from bertwright.model.config import EncoderConfig, encoder_shape, initializer_range_for, size_config, written_size
 from bertwright.model.folder import SavedModel
 
 _LAYERS = "encoder.layers."
@@ -49,6 +49,7 @@ def student_of(teacher: SavedModel, settings: DistillationSettings) -> SavedMode
         shown = ", ".join(f"{name} {getattr(config, name)}" for name in differing) or f"layers {config.layers}"
         there = ", ".join(str(getattr(shape, name)) for name in differing) or str(shape.layers)
         say(f"student {size}: begins with random weights ({shown}; the teacher has {there})")
+        config = config.model_copy(update={"initializer_range": initializer_range_for(config.hidden)})
         return replace(teacher, source=f"random:{size}", config=config, weights=None, digest=None)
     layers = taken_layers(config.layers, shape.layers)
     weights = {name: tensor for name, tensor in teacher.weights.items() if not name.startswith(_LAYERS)}

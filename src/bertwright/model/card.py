@@ -38,11 +38,13 @@ def pretraining_card(
     steps: int,
     metrics: Mapping[str, float],
     longest: int,
+    more_numbers: Sequence[str] = (),
 ) -> str:
     """Return the card of a pre-trained model.
 
     data: a line for each corpus and, from `origin`, for the initial model. tokens: number of tokens of all corpora.
     metrics: metrics of the last validation. longest: number of tokens of the longest training rows so far.
+    more_numbers: further lines of that part.
     """
     reads = f"It reads at most {config.max_positions} tokens at a time"
     if 0 < longest < config.max_positions and family_of(config).learns_positions:
@@ -68,7 +70,7 @@ def pretraining_card(
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
         data=data,
         settings=[f"steps: {steps:,}", *_settings(settings, leave_out=("steps", "minutes"))],
-        numbers=[f"{name}: {value:.4f}" for name, value in metrics.items()],
+        numbers=[*(f"{name}: {value:.4f}" for name, value in metrics.items()), *more_numbers],
         data_of_numbers="On validation text, at the end of the training:",
         compared_with="the paper's",
         limits=limits,

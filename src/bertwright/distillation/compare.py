@@ -92,9 +92,9 @@ def comparison_lines(result: Mapping[str, Any]) -> list[str]:
             _share("milliseconds", result),
         ),
     ]
-    for name, value in teacher["metrics"].items():
+    for name, value in student["metrics"].items():
         share = "" if name != metric or result["share"] is None else f"{result['share']:.1%} of the teacher's"
-        rows.append((name, f"{value:.4f}", f"{student['metrics'][name]:.4f}", share))
+        rows.append((name, _shown(teacher["metrics"], name), f"{value:.4f}", share))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]}".rstrip() for row in rows]
     if result["agreement"] is not None:
@@ -116,6 +116,11 @@ def card_numbers(result: Mapping[str, Any]) -> tuple[str, ...]:
     lines.append(f"parameters: {student['parameters']:,}, of the teacher {teacher['parameters']:,}")
     lines.append(f"size on disk: {student['bytes']:,} bytes, of the teacher {teacher['bytes']:,}")
     return tuple(lines)
+
+
+def _shown(metrics: Mapping[str, float], name: str) -> str:
+    """Return a metric as text; - where the model has none."""
+    return f"{metrics[name]:.4f}" if name in metrics else "-"
 
 
 def _share(name: str, result: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ def distill_encoder(
     """
     refuse_several("distill")
     refuse_used(out, resume=resume)
-    saved, model = open_encoder(teacher, Corpus.open(next(iter(corpus))), fills=soft.soft_weight > 0.0)
+    saved, model = open_encoder_teacher(teacher, Corpus.open(next(iter(corpus))), fills=soft.soft_weight > 0.0)
     digest = weights_digest(saved) or ""
     refuse_other_teacher(out, digest, teacher)
     student = student_of(saved, soft)
@@ -86,7 +86,11 @@ def distill_encoder(
             trainable=lambda own: teaching_task(_whole(own), model, soft),
             digest=digest,
             data=origin(saved.source, digest, verb="learned from"),
-            numbers=lambda rows: [f"{name}: {value:.4f}, of the teacher" for name, value in metrics_of(rows).items()],
+            numbers=lambda rows: (
+                []
+                if soft.soft_weight == 0.0
+                else [f"{name}: {value:.4f}, of the teacher" for name, value in metrics_of(rows).items()]
+            ),
         ),
     )
     say_larger(pretraining.model, model)
@@ -115,7 +119,7 @@ class _TeacherMetrics:
         return self._metrics
 
 
-def open_encoder(source: str, corpus: Corpus, *, fills: bool) -> tuple[SavedModel, PretrainingModel]:
+def open_encoder_teacher(source: str, corpus: Corpus, *, fills: bool) -> tuple[SavedModel, PretrainingModel]:
     """Open a pre-trained teacher for a corpus, in evaluation mode; `fills`: its masked-LM head is needed.
 
     Raises InputError for a model with a task, without that head, or with another vocabulary than the corpus.
@@ -175,7 +179,10 @@ def _compared(
     inputs = [to_inputs(batch) for batch in islice(iter(batches), TIMED_TEXTS // 64)]
     calls = [lambda: _encode(teacher, inputs), lambda: _encode(student, inputs)]
     times = milliseconds_per_text(calls, sum(len(part.ids) for part in inputs))
-    metrics = [metrics_of(rows), _metrics(student, rows)] if rows else [{}, {}]
+    metrics: list[Mapping[str, float]] = [{}, {}]
+    if rows:
+        fills = "masked_lm.bias" in (saved.weights or {})
+        metrics = [metrics_of(rows) if fills else {}, _metrics(student, rows)]
     sides = [
         measured(at, model, milliseconds=milliseconds, metrics=values)
         for at, model, milliseconds, values in zip(

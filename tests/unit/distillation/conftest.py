@@ -32,11 +32,11 @@ def write_reviews(path: Path, rows: list[tuple[str, str]]) -> Path:
 
 @pytest.fixture(scope="session")
 def reviews_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `data` (many labels), `few` (12 labels), `more.txt` (texts without labels) and `tok`."""
+    """A folder with `data` (many labels), `few` (6 labels), `more.txt` (texts without labels) and `tok`."""
     folder = tmp_path_factory.mktemp("reviews")
     rows = reviews_of(300, seed=1)
     dev = reviews_of(80, seed=2)
-    for name, train in (("data", rows), ("few", rows[:12])):
+    for name, train in (("data", rows), ("few", rows[:6])):
         write_reviews(folder / name / "train.tsv", train)
         write_reviews(folder / name / "dev.tsv", dev)
     (folder / "more.txt").write_text("".join(f"{text}\n" for text, _ in reviews_of(240, seed=3)))

@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.side_by_side import processor, show
 
 SHORT = (("pretraining",), ("finetuning",), ("inference",), ("data",), ("startup", "--no-compile"))
-LONG = (("memory",), ("scaling",), ("startup",))
+LONG = (("memory",), ("scaling",), ("startup",), ("busy",))
 
 
 def run(name: str, *options: str) -> dict[str, Any]:

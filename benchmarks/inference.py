@@ -27,7 +27,7 @@ from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.cpu.encoder import packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier, TextBatch
-from bertwright.training.hardware import choose_precision, keep_memory, square_rates
+from bertwright.training.hardware import choose_precision, prepare_processor, square_rates
 
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
 LATENCIES = (8, 32, 128, 512)
@@ -162,7 +162,7 @@ def main() -> None:
     options.add_argument("--sentences", type=int, default=128)
     options.add_argument("--parts", default="throughput,latency")
     arguments = options.parse_args()
-    keep_memory()
+    prepare_processor()
     torch.set_num_threads(arguments.threads)
     bf16 = choose_precision(square_rates()) == "bf16"
     if not bf16:

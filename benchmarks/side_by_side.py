@@ -108,10 +108,10 @@ def parser(description: str, *, threads: bool = True) -> argparse.ArgumentParser
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """The table, for people, on standard error."""
-    print(f"{'work':<34}{'peer':<40}{'ours':>12}{'theirs':>12}{'ratio':>8}{'spread':>8}", file=sys.stderr)
+    print(f"{'work':<44}{'peer':<40}{'ours':>12}{'theirs':>12}{'ratio':>8}{'spread':>8}", file=sys.stderr)
     for row in rows:
         figures = f"{row['ours']:>12,.2f}{row['theirs']:>12,.2f}{row['ratio']:>8.2f}{row['spread']:>8.2f}"
-        print(f"{row['work']:<34}{row['peer']:<40}{figures}  {row['unit']}", file=sys.stderr)
+        print(f"{row['work']:<44}{row['peer']:<40}{figures}  {row['unit']}", file=sys.stderr)
 
 
 def finish(

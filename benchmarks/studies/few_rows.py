@@ -17,7 +17,7 @@ from bertwright.model.config import size_config
 from bertwright.model.cpu.encoder import PackedLayer, packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier
-from bertwright.training.hardware import keep_memory
+from bertwright.training.hardware import prepare_processor
 
 LENGTHS = (8, 32, 64, 128, 256)
 TEXTS = 10
@@ -41,7 +41,7 @@ def main() -> None:
     given_parser.add_argument("--size", default="base")
     options = given_parser.parse_args()
     torch.set_num_threads(options.threads)
-    keep_memory()
+    prepare_processor()
     config = size_config(options.size, 30_522)
     model = Classifier(config, 2).eval()
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))

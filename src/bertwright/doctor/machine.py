@@ -27,8 +27,8 @@ from bertwright.training.hardware import (
     DTYPES,
     Precision,
     has_bf16,
-    keep_memory,
     measure_peak_flops,
+    prepare_processor,
     usable_cores,
 )
 from bertwright.training.memory import limit_bytes, processor_quota, total_bytes, usable_bytes
@@ -79,7 +79,7 @@ def machine_findings(*, quick: bool) -> Iterator[Finding]:
     yield processor(name, flags)
     yield memory(total_bytes(), usable_bytes(), limit=limit_bytes())
     if not quick:
-        keep_memory()
+        prepare_processor()
         torch.set_num_threads(usable_cores())
         kinds: tuple[Precision, ...] = ("fp32", "bf16") if has_bf16() else ("fp32",)
         yield speed({kind: _rates(kind) for kind in kinds}, usable_cores())

@@ -15,7 +15,7 @@ from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import kind_of, task_of, with_named_columns
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec
-from bertwright.training.hardware import keep_memory
+from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
@@ -38,7 +38,7 @@ def evaluate_task(
     `calibrate` fits a temperature on the data and stores it in the model folder. `precision` is one of PRECISIONS; None
     computes as in training. Raises InputError without the device.
     """
-    keep_memory()
+    prepare_processor()
     kind = kind_of(task)
     request = _request(kind, data, errors, calibrate=calibrate)
     saved = _open(model, precision, device)
@@ -84,7 +84,7 @@ def predict_file(
 
     `precision` and `device` as in `evaluate_task`.
     """
-    keep_memory()
+    prepare_processor()
     refuse_target(target, source=source)
     if raw and input_format not in ("auto", "lines"):
         raise InputError(f"--raw means --input-format lines; it contradicts --input-format {input_format}")

@@ -24,7 +24,7 @@ from bertwright.tasks.classification.examples import examples_of
 from bertwright.tasks.classification.model import noted_task
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_texts_of
 from bertwright.tasks.classification.task import CLASSIFICATION, open_logits
-from bertwright.training.hardware import keep_memory
+from bertwright.training.hardware import prepare_processor
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def write_submission(
     Raises InputError for a task without a model, a model of another task, and a missing test file. A test file with
     another number of rows than GLUE's is answered, and a message says so.
     """
-    keep_memory()
+    prepare_processor()
     refuse_unwritable(target, "--out", is_folder=False)
     unknown = sorted(models.keys() - set(TASKS))
     missing = [name for name in TASKS if name not in models and name not in _MAJORITY]

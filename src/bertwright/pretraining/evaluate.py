@@ -28,7 +28,7 @@ from bertwright.pretraining.systems import (
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
-from bertwright.training.hardware import keep_memory, resolve_device
+from bertwright.training.hardware import prepare_processor, resolve_device
 from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
@@ -98,7 +98,7 @@ def evaluate_pretraining(
     Raises InputError without the device, for a corpus of another tokenizer, and for rows that the model cannot read;
     RunFailed where a loss is not finite.
     """
-    keep_memory()
+    prepare_processor()
     saved = open_model(model)
     data = Corpus.open(corpus)
     most = saved.config.max_positions

@@ -29,7 +29,7 @@ from bertwright.tasks.finite import check_finite
 from bertwright.tasks.frozen_features import FeaturePositions, states_for
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer
-from bertwright.training.hardware import keep_memory
+from bertwright.training.hardware import prepare_processor
 
 _TEXTS = 256
 """Number of texts in memory at a time."""
@@ -169,7 +169,7 @@ def write_features(
     With pool none, text I has `hidden_I` [S, T, D], `tokens_I` [T] and `offsets_I` [T, 2]. Otherwise one array
     `vectors` [N, S, D] has the pooled states. `layers` [S] lists the states.
     """
-    keep_memory()
+    prepare_processor()
     refuse_target(str(target), source=source)
     if model.startswith("random:"):
         raise InputError(f"{model}: expected a model folder or a run; random weights have no useful features")

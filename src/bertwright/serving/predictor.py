@@ -25,7 +25,7 @@ from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import import_hint
 from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.training.hardware import keep_memory
+from bertwright.training.hardware import prepare_processor
 
 _ENDED: Final = object()
 _BLOCK_INPUTS: Final = 1024
@@ -40,7 +40,7 @@ def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predicto
     precision: auto is bf16 where this processor multiplies it faster, else fp32; int8 is faster and less exact.
     `Predictor.backend` is the precision in use. Raises InputError for a folder that is missing, incomplete or no model.
     """
-    keep_memory()
+    prepare_processor()
     messages: list[str] = []
     if str(model).startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
 from bertwright.training.settings import Device
+from bertwright.training.waiting import watch_cores
 
 Precision = Literal["fp32", "bf16"]
 CPU: Final = torch.device("cpu")
@@ -100,7 +101,13 @@ class Numerics(Settings):
         return self.model_copy(update={"processor": measured.processor, "peak_flops": measured.peak_flops})
 
 
-def keep_memory() -> None:
+def prepare_processor() -> None:
+    """Prepare this process for computing: keep freed memory, and let threads sleep sooner beside other programs."""
+    _keep_memory()
+    watch_cores()
+
+
+def _keep_memory() -> None:
     """Let the C allocator keep freed memory: page faults tripled the time of some kernels."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
@@ -179,7 +186,7 @@ def apply_numerics(numerics: Numerics) -> None:
             f"--resume: the run was started with {numerics.processor}, this machine has {_processor(numerics.device)}: "
             "results would differ in their bits; --allow-other-numerics resumes nevertheless"
         )
-    keep_memory()
+    prepare_processor()
     if numerics.device == "cuda":
         torch.cuda.set_device(device)
     torch.set_num_threads(numerics.threads)

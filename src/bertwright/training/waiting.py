@@ -1,0 +1,111 @@
+"""Waiting of OpenMP's threads beside other programs: they sleep sooner while those take the cores.
+
+A step divides each operation among threads, which wait for each other at its end. A waiting thread spins first, since
+that is fastest where each thread has a core. Where another program has one of the cores, spinning takes the other core
+from the very thread that is waited for, and a small model learns at a fifth of its speed (docs/log.md).
+
+GNU's OpenMP spins 1,000 rounds at most while a process has more threads in its pools than there are cores. So a thread
+here watches for how long the process waited for a core. Where that is long, it starts a second pool, which does
+nothing. The number of threads of each operation stays, and so do the bits of a run.
+"""
+
+import atexit
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+
+INTERVAL: Final = 0.5
+"""Seconds between two looks at the waiting times."""
+CROWDED: Final = 0.15
+"""Seconds that a thread of an operation waits for a core, in each second, from which the machine is crowded."""
+FREE: Final = 0.10
+"""Seconds of such waiting below which a crowded machine is free again."""
+_TASKS: Final = Path("/proc/self/task")
+_started = threading.Lock()
+
+
+def watch_cores() -> None:
+    """Start a thread that watches the waiting times until this process ends. Only Linux has such times."""
+    if sys.platform == "linux" and _started.acquire(blocking=False):
+        ended = threading.Event()
+        watching = threading.Thread(target=_watch, args=(ended,), name="bertwright-cores", daemon=True)
+        watching.start()
+
+        @atexit.register
+        def end() -> None:
+            ended.set()
+            watching.join()
+
+
+class SecondPool:
+    """A pool of OpenMP's threads that do nothing, from `start` to `end`."""
+
+    def __init__(self) -> None:
+        self._ended, self._ready = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold, name="bertwright-pool", daemon=True)
+
+    def start(self) -> None:
+        """Start the threads, and return when they are there."""
+        self._thread.start()
+        self._ready.wait()
+
+    def end(self) -> None:
+        """End the threads."""
+        self._ended.set()
+        self._thread.join()
+
+    def _hold(self) -> None:
+        torch.ones(1 << 18).neg_()  # large enough to be divided: this thread of Python gets a pool
+        self._ready.set()
+        self._ended.wait()
+
+
+def is_crowded(waited: float, seconds: float, *, threads: int, was_crowded: bool) -> bool:
+    """Return whether other programs take the cores.
+
+    waited       seconds that all threads together waited for a core, while `seconds` went by
+    threads      number of threads of an operation; one thread waits for no other
+    was_crowded  the result of the look before
+    """
+    return threads > 1 and waited / (seconds * threads) > (FREE if was_crowded else CROWDED)
+
+
+def waited_since(before: Mapping[str, int], now: Mapping[str, int]) -> float:
+    """Return the seconds for which the threads waited between two results of `waiting_times`."""
+    return sum(waited - before.get(thread, waited) for thread, waited in now.items()) / 1e9
+
+
+def waiting_times(threads: Path = _TASKS) -> dict[str, int]:
+    """Return for how long each thread of this process waited for a core so far, in nanoseconds, by its number.
+
+    threads   folder of the threads, each with a file `schedstat`
+    """
+    times = {}
+    for folder in threads.iterdir():
+        try:
+            times[folder.name] = int((folder / "schedstat").read_text("ascii").split()[1])
+        except (OSError, IndexError, ValueError):  # the thread has ended, or this kernel keeps no such times
+            continue
+    return times
+
+
+def _watch(ended: threading.Event) -> None:
+    pool: SecondPool | None = None
+    times, clock = waiting_times(), time.monotonic()
+    while not ended.wait(INTERVAL):
+        before, times, earlier, clock = times, waiting_times(), clock, time.monotonic()
+        waited, threads = waited_since(before, times), torch.get_num_threads()
+        crowded = is_crowded(waited, clock - earlier, threads=threads, was_crowded=pool is not None)
+        if crowded and pool is None:
+            pool = SecondPool()
+            pool.start()
+        elif pool is not None and not crowded:
+            pool.end()
+            pool = None
+    if pool is not None:
+        pool.end()

@@ -1,0 +1,94 @@
+"""Threads that sleep sooner while other programs take the cores."""
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertwright.training import waiting
+from bertwright.training.waiting import SecondPool, is_crowded, waited_since, waiting_times
+
+SECOND = 1_000_000_000
+"""Nanoseconds in a second."""
+
+
+def test_waiting_times_are_the_second_number_of_each_thread(tmp_path: Path) -> None:
+    for thread, text in {"11": "5000 700 3", "12": "1 0 1", "13": "", "14": "1 many 2"}.items():
+        (tmp_path / thread).mkdir()
+        (tmp_path / thread / "schedstat").write_text(text, "ascii")
+    (tmp_path / "15").mkdir()  # a thread that has just ended
+    assert waiting_times(tmp_path) == {"11": 700, "12": 0}
+
+
+def test_threads_that_begin_or_end_between_two_looks_count_nothing() -> None:
+    before = {"1": 5 * SECOND, "2": 1 * SECOND}
+    assert waited_since(before, {"1": 6 * SECOND, "3": 9 * SECOND}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("waited", "threads", "was_crowded", "crowded"),
+    [
+        (0.05, 2, False, False),
+        (0.35, 2, False, True),
+        (0.25, 2, False, False),  # between the two limits the result stays
+        (0.25, 2, True, True),
+        (0.15, 2, True, False),
+        (0.35, 8, False, False),  # one of eight threads
+        (0.90, 1, False, False),
+    ],
+)
+def test_a_machine_is_crowded_while_threads_wait_for_cores(
+    waited: float, threads: int, was_crowded: bool, crowded: bool
+) -> None:
+    assert is_crowded(waited, 1.0, threads=threads, was_crowded=was_crowded) == crowded
+    assert is_crowded(2 * waited, 2.0, threads=threads, was_crowded=was_crowded) == crowded
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads in /proc")
+def test_the_second_pool_has_threads_until_it_ends() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        torch.ones(1 << 18).neg_()  # the pool of this thread
+        alone, pool = len(waiting_times()), SecondPool()
+        pool.start()
+        assert len(waiting_times()) == alone + 3  # the thread of Python, and two more
+        pool.end()
+        patience = time.monotonic() + 30
+        while len(waiting_times()) > alone and time.monotonic() < patience:
+            time.sleep(0.01)
+        assert len(waiting_times()) == alone
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_pool_is_held_only_while_the_machine_is_crowded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting in five looks of a second: none, long, long, none, long; then the process ends."""
+    events: list[str] = []
+    clock = iter(range(100))
+    waited = iter([0, 0, 1, 2, 2, 3])
+
+    class Pool:
+        def start(self) -> None:
+            events.append("start")
+
+        def end(self) -> None:
+            events.append("end")
+
+    class Looks(threading.Event):
+        left = 5
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.left -= 1
+            events.append("look")
+            return self.left < 0
+
+    monkeypatch.setattr(waiting, "SecondPool", Pool)
+    monkeypatch.setattr(waiting, "waiting_times", lambda: {"1": next(waited) * SECOND})
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(waiting.torch, "get_num_threads", lambda: 2)
+    waiting._watch(Looks())
+    assert events == ["look", "look", "start", "look", "look", "end", "look", "start", "look", "end"]

@@ -59,7 +59,7 @@ class Teacher:
         that is not finite.
         """
         rows = {name: self.encode(examples) for name, examples in texts.items()}
-        facts = {"teacher": self.digest, "texts": _digest(rows)}
+        facts = {"answers": f"of {self.digest} to {_digest(rows)}"}  # of several entries the order would change
         if path.exists():
             return _stored(path, facts)
         say(f"{self.saved.source}: answers {sum(map(len, texts.values())):,} texts, once for all seeds")

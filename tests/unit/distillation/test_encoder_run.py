@@ -1,6 +1,7 @@
 """A student that is pre-trained: its folder, how it resumes, and teachers that are refused."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def test_another_vocabulary_is_refused(encoder: str, own_text: Path, own_tokeniz
     pieces = (own_tokenizer / "vocab.txt").read_text("utf-8").splitlines()
     pieces[100], pieces[101] = pieces[101], pieces[100]
     (tmp_path / "swapped").mkdir()
+    shutil.copyfile(own_tokenizer / "tokenizer_config.json", tmp_path / "swapped/tokenizer_config.json")
     (tmp_path / "swapped/vocab.txt").write_text("\n".join(pieces) + "\n", "utf-8")
     build_corpus([own_text], tokenizer=tmp_path / "swapped", out=tmp_path / "other", workers=1)
     with pytest.raises(InputError, match=f"its piece 100 is '{pieces[101]}', and in .*other it is '{pieces[100]}'"):

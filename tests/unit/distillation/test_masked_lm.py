@@ -23,7 +23,7 @@ def test_the_parts_of_the_loss(soft_weight: float, relation_weight: float | None
     parts = teaching_losses(student, teacher, inputs, settings)
     counts = teaching_task(student, teacher, settings).counts(inputs)
     expected: dict[str, float] = {}
-    learned, wanted = (model.logits(inputs)[0] for model in (student, teacher))
+    learned, wanted = (model.logits(inputs)[0].detach() for model in (student, teacher))
     if soft_weight < 1:
         expected["labels"] = (1 - soft_weight) * float(F.cross_entropy(learned, inputs.labels, reduction="sum"))
     if soft_weight > 0:
@@ -34,9 +34,9 @@ def test_the_parts_of_the_loss(soft_weight: float, relation_weight: float | None
         seen: list[torch.Tensor] = []
         for model in (student, teacher):
             states = model.encoder(inputs.ids, inputs.segments, inputs.mask, all_hidden=True).hidden
-            seen.append(model.encoder.layers[-1].attention.qkv(states[-2]))
+            seen.append(model.encoder.layers[-1].attention.qkv(states[-2]).detach())
         expected["relations"] = weight * float(relation_loss(seen[0], seen[1], inputs.mask, heads=2))
-    assert {name: float(loss) for name, (loss, _) in parts.items()} == pytest.approx(expected, rel=1e-9)
+    assert {name: float(loss.detach()) for name, (loss, _) in parts.items()} == pytest.approx(expected, rel=1e-9)
     assert {name for _, name in parts.values()} <= counts.keys()
     assert counts == {"predictions": len(inputs.labels), "tokens": int(inputs.mask.sum())}
 

@@ -17,6 +17,7 @@ from bertwright.distillation.run import ANSWERS, distill_task
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.distillation.soft_task import SoftTask
 from bertwright.errors import InputError, RunFailed, Stopped
+from bertwright.files import read_json
 from bertwright.finetuning.evaluate import evaluate_task
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -24,7 +25,6 @@ from bertwright.model.folder import open_model, save_model
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import get_spec
 from bertwright.text.wordpiece import Tokenizer
-from bertwright.training.run_folder import RunFolder
 from tests.support.encoders import classifier_config, save_classifier, small_classifier
 from tests.unit.distillation.conftest import reviews_of, write_reviews
 
@@ -47,10 +47,7 @@ def test_a_student_answers_as_the_teacher_more_often_than_one_that_learns_from_l
     few, more = reviews_folder / "few", reviews_folder / "more.txt"
     alone = distill(teacher, tmp_path / "alone", few, soft={"soft_weight": 0.0}, settings={"epochs": 93})
     taught = distill(teacher, tmp_path / "taught", few, texts=more, settings={"epochs": 3})
-    steps = [
-        json.loads((Path(result["out"]) / "seed-0" / "run.json").read_text())["resolved"]["steps"]
-        for result in (alone, taught)
-    ]
+    steps = [read_json(Path(result["out"]) / "seed-0" / "run.json")["resolved"]["steps"] for result in (alone, taught)]
     assert steps == [93, 93]
     assert taught["distillation"]["agreement"] > alone["distillation"]["agreement"] + 0.1
     assert taught["mean"] > alone["mean"]
@@ -79,7 +76,7 @@ def test_the_comparison_is_that_of_evaluate_and_stands_in_the_result_the_text_an
     )
     assert "time of a text" in result["text"]
     card = (out / "model" / "README.md").read_text("utf-8")
-    digest = json.loads((out / "run.json").read_text())["data"]["teacher"]
+    digest = read_json(out / "run.json")["data"]["teacher"]
     assert f"learned from the model `teacher`, its weights' sha256 `{digest[:16]}`" in card
     assert f"share of the teacher's accuracy: {compared['share']:.1%}" in card
     assert "distillation.layers: 2" in card
@@ -121,8 +118,8 @@ def test_a_resumed_run_gives_the_same_bytes_and_asks_the_teacher_once(
     distill(teacher, tmp_path / "cut", data, **options, resume=True)
     for name in ("model.safetensors", "README.md", "config.json"):
         assert (tmp_path / "cut/model" / name).read_bytes() == (tmp_path / "whole/model" / name).read_bytes(), name
-    first, again = RunFolder(tmp_path / "cut", {}), distill(teacher, tmp_path / "cut", data, **options, resume=True)
-    assert again["distillation"] == json.loads((first.folder / "run.json").read_text())["result"]["distillation"]
+    again = distill(teacher, tmp_path / "cut", data, **options, resume=True)
+    assert again["distillation"] == read_json(tmp_path / "cut" / "run.json")["result"]["distillation"]
 
 
 def test_another_teacher_and_damaged_answers_are_refused(

@@ -64,6 +64,8 @@ def test_another_shape_begins_with_random_weights(
     assert student.weights is None
     assert student.tokenizer == four_layers.tokenizer
     assert student.config.vocab_size == four_layers.config.vocab_size
+    widths = {128: 0.05, 64: 0.07}  # narrow models need larger weights
+    assert student.config.initializer_range == widths[student.config.hidden]
     assert words in capsys.readouterr().err
 
 

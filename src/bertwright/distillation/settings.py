@@ -1,6 +1,7 @@
 """Settings of a distillation (Hinton et al. 2015, Wang et al. 2020). It is read for --help, so it imports no torch."""
 
-from typing import Annotated, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
 from pydantic import ConfigDict, model_validator
 
@@ -43,3 +44,9 @@ class DistillationSettings(Settings):
     def encoder_relations(self) -> float:
         """Return the weight of the relations for a student that is pre-trained."""
         return ENCODER_RELATIONS if self.relation_weight is None else self.relation_weight
+
+
+def default_distillation(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default settings of a distillation where the recorded settings of a run have one; else nothing."""
+    defaults = DistillationSettings.model_construct().model_dump()
+    return {"distillation": defaults} if "distillation" in recorded else {}

@@ -22,6 +22,7 @@ from bertwright.finetuning.evaluate import evaluate_task
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model, save_model
+from bertwright.reports.report import with_pages
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import get_spec
 from bertwright.text.wordpiece import Tokenizer
@@ -75,6 +76,10 @@ def test_the_comparison_is_that_of_evaluate_and_stands_in_the_result_the_text_an
         compared["student"]["metrics"]["accuracy"] / compared["teacher"]["metrics"]["accuracy"]
     )
     assert "time of a text" in result["text"]
+    with_pages(result, out)
+    page = (out / "report.html").read_text("utf-8")
+    assert "distillation · layers" in page
+    assert "not a setting of this version" not in page
     card = (out / "model" / "README.md").read_text("utf-8")
     digest = read_json(out / "run.json")["data"]["teacher"]
     assert f"learned from the model `teacher`, its weights' sha256 `{digest[:16]}`" in card

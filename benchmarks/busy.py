@@ -20,6 +20,7 @@ from typing import IO, Any, Final, cast
 from unittest import mock
 
 from benchmarks.side_by_side import finish, parser
+from benchmarks.studies.schedule import numbers
 
 WORKS: Final[dict[str, Callable[[int], Callable[[], int]]]] = {}
 """Name → function of the number of threads that makes a model and returns one step, which returns its tokens."""
@@ -238,14 +239,14 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Measure each work beside each number of other programs, draw and print the table."""
-    given = parser(__doc__)
-    given.set_defaults(repeats=3)
-    given.add_argument("--beside", type=lambda text: [int(each) for each in text.split(",")], default=[0, 1, 2, 4])
-    given.add_argument("--seconds", type=float, default=3.0, help="seconds of one turn")
-    given.add_argument("--out", type=Path, help="folder of the picture")
-    given.add_argument("--serve", help=argparse.SUPPRESS)
-    given.add_argument("--watched", action="store_true", help=argparse.SUPPRESS)
-    options = given.parse_args()
+    options_parser = parser(__doc__)
+    options_parser.set_defaults(repeats=3)
+    options_parser.add_argument("--beside", type=numbers(int), default=[0, 1, 2, 4], help="numbers of other programs")
+    options_parser.add_argument("--seconds", type=float, default=3.0, help="seconds of one turn")
+    options_parser.add_argument("--out", type=Path, help="folder of the picture")
+    options_parser.add_argument("--serve", help=argparse.SUPPRESS)
+    options_parser.add_argument("--watched", action="store_true", help=argparse.SUPPRESS)
+    options = options_parser.parse_args()
     if options.serve:
         serve(options.serve, options.threads, watched=options.watched)
         return

@@ -1,7 +1,9 @@
-"""Python function → machine code, cached on disk for the next process."""
+"""Python function → machine code, cached on disk for the next process; and the compiler for C++."""
 
 import functools
 import hashlib
+import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +39,11 @@ def compiled(function: Function, **options: Any) -> Function:
     except (OSError, RuntimeError):
         dispatcher = numba.njit(nogil=True, **options)(function)
     return cast(Function, dispatcher)
+
+
+def cpp_compiler() -> str | None:
+    """Return the command of the C++ compiler, the environment's CXX first; None where there is none."""
+    return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
 def _digest(function: Callable[..., Any]) -> str:

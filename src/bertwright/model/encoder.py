@@ -87,11 +87,16 @@ class SelfAttention(nn.Module):
         return parts
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
+        """Return the context [B, H, Q, K]: by torch's fused attention, or step by step where that is needed or faster.
+
+        On processors no fused attention has dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that of
+        the steps (docs/log.md, "Attention in bf16").
+        """
         probability = self.dropout if self.training else 0.0
-        if not probability or query.device.type != "cpu":
+        is_slow = query.dtype == torch.bfloat16 and torch.is_grad_enabled()
+        if query.device.type != "cpu" or not (probability or is_slow):
             return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=probability)
-        # No fused CPU kernel has dropout, so training computes the formula step by step.
-        kept = dropout(_probabilities(query, key, keep), self.dropout, training=True)
+        kept = dropout(_probabilities(query, key, keep), probability, training=True)
         context: Tensor = kept @ value  # [B, H, Q, K]
         return context
 

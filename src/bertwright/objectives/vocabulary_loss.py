@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.corpus.shards import Corpus
+from bertwright.model.cpu import kernels
 from bertwright.model.heads import for_loss
 
 _COLUMNS: Final = 384
@@ -61,7 +62,7 @@ def block_rows(device: str) -> int:
 
 def projected_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """Return the summed cross entropy of `states` [M, D], word embeddings [V, D] and `bias` [V] for `labels` [M]."""
-    is_bf16 = _is_bf16(states.device)
+    is_bf16, states = _is_bf16(states.device), for_loss(states)
     tiled = states.dtype == torch.float32 and states.device.type == "cpu" and not torch.compiler.is_compiling()
     if tiled and torch.is_grad_enabled():
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -102,19 +103,27 @@ def _is_bf16(device: torch.device) -> bool:
 
 
 def _powers(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, powers: Tensor) -> _Powers | None:
-    """Compute the tiles into `powers` [at least M·V]; return None where a float cannot hold the sums."""
+    """Compute the tiles into `powers` [at least M·V].
+
+    Returns None where a float cannot hold the sums, or the bias is not finite.
+    """
     rows, kind = len(states), powers.dtype
     narrow = states.to(kind)
     others, to_states = states.new_zeros(rows), torch.zeros_like(states)
+    in_one_pass = kind == torch.bfloat16 and states.device.type == "cpu" and kernels.library() is not None
     tiles, (ordered, order) = list(_tiles(powers, rows, len(embeddings))), labels.sort()
     edges = torch.searchsorted(ordered, ordered.new_tensor([columns.start for _, columns in tiles] + [len(embeddings)]))
     for (tile, columns), (begin, end) in zip(tiles, pairwise(edges.tolist()), strict=True):
         part = embeddings[columns].to(kind)
-        torch.addmm(bias[columns].to(kind), narrow, part.t(), out=tile)
-        tile.exp_()
-        if begin < end:
-            tile[order[begin:end], ordered[begin:end] - columns.start] = 0.0
-        others += tile.sum(1, dtype=torch.float32)
+        if in_one_pass:
+            torch.mm(narrow, part.t(), out=tile)
+            kernels.exponentials(tile, bias[columns], labels, others, first=columns.start)
+        else:
+            torch.addmm(bias[columns].to(kind), narrow, part.t(), out=tile)
+            tile.exp_()
+            if begin < end:
+                tile[order[begin:end], ordered[begin:end] - columns.start] = 0.0
+            others += tile.sum(1, dtype=torch.float32)
         if kind == torch.float32:
             to_states.addmm_(tile, part)
         else:
@@ -122,12 +131,20 @@ def _powers(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, po
     targets = embeddings[labels]  # [M, D]
     chosen = (states * targets).sum(1) + bias[labels]
     sums = others + chosen.exp()
-    if not bool(((sums < _LARGEST) & (sums > 1 / _LARGEST)).all()):
+    is_usable = ((sums < _LARGEST) & (sums > 1 / _LARGEST)).all() & bias.isfinite().all()
+    if not bool(is_usable):
         return None
     against = others.log() - chosen
     factors, missing = sums.reciprocal(), against.sigmoid()
     to_states.mul_(factors[:, None]).addcmul_(targets, missing[:, None], value=-1)
     return _Powers(powers, factors, missing, F.softplus(against).sum(), to_states)
+
+
+def _column_sums(tile: Tensor, weights: Tensor) -> Tensor:
+    """Return the sums over the rows of a tile [M, C], each row times its weight [M]: fp32 [C]."""
+    if tile.dtype == torch.bfloat16 and tile.device.type == "cpu" and kernels.library() is not None:
+        return kernels.column_sums(tile, weights)
+    return torch.mv(tile.t(), weights.to(tile.dtype)).float()
 
 
 def _tiles(powers: Tensor, rows: int, size: int) -> Iterator[tuple[Tensor, slice]]:
@@ -150,13 +167,13 @@ class _ProjectedLoss(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         states, embeddings, labels = ctx.saved_tensors
         powers, factors = ctx.powers.powers, ctx.powers.factors * scale
-        scaled, weights = (states * factors[:, None]).to(powers.dtype), factors.to(powers.dtype)
+        scaled = (states * factors[:, None]).to(powers.dtype)
         to_embeddings = torch.empty(embeddings.shape, dtype=powers.dtype)
-        to_bias = torch.empty(len(embeddings), dtype=powers.dtype)
+        to_bias = states.new_empty(len(embeddings))
         for tile, columns in _tiles(powers, len(states), len(embeddings)):
             torch.mm(tile.t(), scaled, out=to_embeddings[columns])
-            torch.mv(tile.t(), weights, out=to_bias[columns])
-        to_embeddings, to_bias = to_embeddings.float(), to_bias.float()
+            to_bias[columns] = _column_sums(tile, factors)
+        to_embeddings = to_embeddings.float()
         missing = ctx.powers.missing * -scale
         to_embeddings.index_add_(0, labels, states * missing[:, None])
         to_bias.index_add_(0, labels, missing)
@@ -186,10 +203,10 @@ def _loss_and_gradients(
                 continue
             loss += powers.loss
             to_states[block] = powers.to_states
-            scaled, weights = (rows * powers.factors[:, None]).to(kind), powers.factors.to(kind)
+            scaled = (rows * powers.factors[:, None]).to(kind)
             for tile, columns in _tiles(powers.powers, len(rows), len(embeddings)):
                 to_embeddings[columns] += torch.mm(tile.t(), scaled)
-                to_bias[columns] += torch.mv(tile.t(), weights)
+                to_bias[columns] += _column_sums(tile, powers.factors)
             to_embeddings.index_add_(0, targets, rows * -powers.missing[:, None])
             to_bias.index_add_(0, targets, -powers.missing)
     return loss, to_states, to_embeddings, to_bias

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
+from bertwright.jit import cpp_compiler
 from bertwright.training.settings import Device
 from bertwright.training.waiting import watch_cores
 
@@ -197,7 +198,8 @@ def apply_numerics(numerics: Numerics) -> None:
 def _processor(device: Device) -> str:
     if device == "cuda":
         return f"{torch.cuda.get_device_name(resolve_device(device))}, torch {torch.__version__}"
-    return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+    compiler = "" if cpp_compiler() else ", no C++ compiler"  # the steps of model/cpu/kernels.cpp round differently
+    return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{compiler}"
 
 
 def measure_peak_flops(

@@ -173,7 +173,13 @@ class Loop(Generic[Batch]):
         self.trainable, self.plan, self.numerics, self.run, self.ranks = trainable, plan, numerics, run, ranks
         device = resolve_device(numerics.device)
         self.engine = Engine(trainable, compiled=numerics.compiled, device=device, ranks=ranks, sharding=sharding)
-        self.optimizer = build_optimizer(trainable.module, plan.optimizer, scale=plan.scale, blocks=trainable.blocks)
+        self.optimizer = build_optimizer(
+            trainable.module,
+            plan.optimizer,
+            scale=plan.scale,
+            blocks=trainable.blocks,
+            muon_dtype=torch.bfloat16 if numerics.precision == "bf16" else None,
+        )
         self._peak_flops = numerics.peak_flops * ranks.world_size
         self._sums: dict[str, float] = {}
         self._guard = LossGuard(watch_spikes=plan.watch_spikes, skips=plan.skip_loss_spikes)

@@ -37,13 +37,15 @@ class AdamW(torch.optim.AdamW):
     """torch's AdamW, with row-wise updates of tables that have sparse gradients, and Muon for its matrices."""
 
     tables: tuple[TableRows, ...] = ()
+    muon_dtype: torch.dtype | None = None
+    """Type of the numbers in the products of Muon; None for that of the weights."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Apply the gradients. Those of tables and of Muon's matrices are applied first, and removed."""
         for group in self.param_groups:
             if group["stacked"]:
-                muon.step(group, self.state)
+                muon.step(group, self.state, dtype=self.muon_dtype)
                 for parameter in group["params"]:
                     parameter.grad = None
             for table in self.tables:
@@ -64,11 +66,12 @@ def build_optimizer(
     *,
     scale: Callable[[str], float] = lambda _: 1.0,
     blocks: Sequence[nn.Module] = (),
+    muon_dtype: torch.dtype | None = None,
 ) -> AdamW:
     """Return AdamW over `module`; `scale(name)` multiplies a parameter's rate (layer-wise decay, a faster head).
 
-    With Muon, the matrices of `blocks` form groups of their own. A group's `stacked` is the number of matrices in each
-    of its parameters, 0 without Muon.
+    With Muon, the matrices of `blocks` form groups of their own; `muon_dtype` is the type of its products. A group's
+    `stacked` is the number of matrices in each of its parameters, 0 without Muon.
     """
     stacked_by_weight = muon.matrices(blocks) if settings.method == "muon" else {}
     groups: dict[tuple[float, bool, int], list[nn.Parameter]] = {}
@@ -100,6 +103,7 @@ def build_optimizer(
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
+    optimizer.muon_dtype = muon_dtype
     optimizer.tables = tuple(TableRows(table, optimizer.state[table.weight]) for table in sparse_tables(module))
     return optimizer
 

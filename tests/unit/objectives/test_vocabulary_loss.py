@@ -1,5 +1,6 @@
 """The vocabulary projection against torch's own linear and cross entropy."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertwright.model.cpu import kernels
 from bertwright.objectives import vocabulary_loss as projection
 from bertwright.objectives.vocabulary_loss import _COLUMNS, projected_loss, running_loss, token_losses
 
@@ -80,6 +82,55 @@ def test_what_is_known_by_heart_keeps_its_small_loss_and_gradients(sure: float, 
     for one, other in zip(true, mine, strict=True):
         assert float(F.cosine_similarity(one.flatten(), other.flatten(), dim=0)) > 0.999
         assert float(other.norm() / one.norm()) == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize("compute", [projected_loss, running_loss])
+def test_states_in_bf16_are_computed_like_the_same_numbers_in_fp32(compute: Any) -> None:
+    """The head's LayerNorm returns bf16 in a step of bf16."""
+    states, words, bias, labels = leaves()
+    narrow = states.detach().bfloat16()
+    gradients = []
+    for rows in (narrow, narrow.float()):
+        rows.requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = compute(rows, words, bias, labels)
+        gradients.append((loss.detach(), *torch.autograd.grad(loss, (words, bias, rows))))
+    for mine, other in zip(gradients[0][:3], gradients[1][:3], strict=True):
+        assert torch.equal(mine, other)
+    assert torch.equal(gradients[0][3], gradients[1][3].bfloat16())
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.5])
+def test_without_a_compiler_the_loss_is_that_of_the_compiled_steps(
+    scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kernels.library() is not None
+    gradients = []
+    for built in (kernels.library, lambda: None):
+        monkeypatch.setattr(kernels, "library", built)
+        tensors = leaves(scale)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = projected_loss(*tensors)
+        loss.backward()
+        gradients.append((loss.detach(), *(part.grad for part in tensors[:3])))
+    torch.testing.assert_close(gradients[0][0], gradients[1][0], atol=0, rtol=1e-3)
+    for mine, other in zip(gradients[0][1:], gradients[1][1:], strict=True):
+        assert float(F.cosine_similarity(mine.flatten(), other.flatten(), dim=0)) > 0.9999
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_number_that_is_not_finite_shows_in_the_loss(part: int, number: float, bf16: bool) -> None:
+    tensors = leaves()
+    with torch.no_grad():
+        tensors[part].flatten()[3] = number  # of a bias, that of a column which is no label
+    assert 3 not in tensors[3]
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        loss = projected_loss(*tensors)
+    loss.backward()
+    gradients = torch.cat([each.grad.flatten() for each in tensors[:3]])  # type: ignore[union-attr]
+    assert not bool(torch.cat([loss.detach()[None], gradients]).isfinite().all())
 
 
 def test_a_probability_too_small_for_a_float_still_has_its_loss() -> None:

@@ -13,9 +13,12 @@ from torch import nn
 from bertwright.cli import main
 from bertwright.model.config import size_config
 from bertwright.model.encoder import Encoder
+from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import muon
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
+from bertwright.training.hardware import Precision, resolve_numerics
+from bertwright.training.loop import Loop, Plan
 from bertwright.training.optimizer import AdamW, build_optimizer, set_rate
 from bertwright.training.settings import OptimizerSettings
 
@@ -47,6 +50,22 @@ def take_steps(module: Model, optimizer: AdamW, steps: range) -> None:
             parameter.grad = random(*parameter.shape, seed=1000 * step + number)
         set_rate(optimizer, 1e-3 * (1 - step / 10))
         optimizer.step()
+
+
+@pytest.mark.parametrize("shape", [(4, 128, 128), (2, 512, 128), (2, 128, 512)])
+def test_in_bf16_the_update_differs_by_about_one_percent(shape: tuple[int, int, int]) -> None:
+    matrices = random(*shape)
+    exact, narrow = muon.orthogonalise(matrices), muon.orthogonalise(matrices, torch.bfloat16)
+    assert narrow.dtype == torch.float32
+    assert 0.0 < float((narrow - exact).norm() / exact.norm()) < 0.02
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", None), ("bf16", torch.bfloat16)])
+def test_muon_multiplies_in_the_precision_of_the_run(precision: Precision, dtype: torch.dtype | None) -> None:
+    numerics = resolve_numerics("fp32", threads=1).model_copy(update={"precision": precision})
+    module = PretrainingModel(size_config("tiny", vocab_size=50))
+    loop = Loop(pretraining_task(module), Plan(steps=1, seed=0, optimizer=MUON), numerics, None)
+    assert loop.optimizer.muon_dtype == dtype
 
 
 @pytest.mark.parametrize("shape", [(128, 128), (512, 128), (128, 512)])

@@ -10,9 +10,7 @@ Shapes: N rows, W columns.
 import ctypes
 import functools
 import hashlib
-import os
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +23,7 @@ from torch import Tensor
 
 from bertwright.console import say
 from bertwright.files import cache_folder
+from bertwright.jit import cpp_compiler
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _FLAGS = (
@@ -111,12 +110,30 @@ def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Ten
     return out
 
 
+def exponentials(tile: Tensor, bias: Tensor, labels: Tensor, sums: Tensor, *, first: int) -> None:
+    """Turn logits without bias [N, W] into e^(logit + bias), 0 for labels; add each row's sum to `sums` (in place).
+
+    tile: bf16. bias [W] and sums [N]: fp32. labels [N]: column of each row's label, where the tile begins at `first`.
+    A logit above 88 counts as 88; NaN is not kept. There is no path in torch here: `library` must not be None.
+    """
+    library().exponentials(_at(tile), _at(bias), _at(labels), _at(sums), ctypes.c_int64(first), *_sizes(tile))
+
+
+def column_sums(tile: Tensor, weights: Tensor) -> Tensor:
+    """Return the sums over the rows of a tile [N, W] in bf16, each row times its weight [N] in fp32: fp32 [W].
+
+    There is no path in torch here: `library` must not be None.
+    """
+    sums = weights.new_empty(tile.shape[1])
+    library().column_sums(_at(tile), _at(weights), _at(sums), *_sizes(tile))
+    return sums
+
+
 @functools.cache
 def library() -> Any:
     """Return the compiled functions; None where they cannot be built on this machine."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
-        say("there is no C++ compiler here (c++): bias, GELU and LayerNorm take several passes each")
+    if (compiler := cpp_compiler()) is None:
+        say("there is no C++ compiler here (c++): bias, GELU, LayerNorm and exponentials take several passes each")
         return None
     command = [*shlex.split(compiler), *_FLAGS, *(_X86_FLAGS if _has_wide_vectors() else ())]
     key = _digest(repr((command, _SOURCE.read_bytes(), _processor())).encode())

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bertwright.corpus.shards import Corpus
-from bertwright.model.cpu import kernels
+from bertwright.model.cpu import training_kernels
 from bertwright.model.heads import for_loss
 
 _COLUMNS: Final = 384
@@ -110,14 +110,14 @@ def _powers(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, po
     rows, kind = len(states), powers.dtype
     narrow = states.to(kind)
     others, to_states = states.new_zeros(rows), torch.zeros_like(states)
-    in_one_pass = kind == torch.bfloat16 and states.device.type == "cpu" and kernels.library() is not None
+    in_one_pass = training_kernels.are_usable(narrow)
     tiles, (ordered, order) = list(_tiles(powers, rows, len(embeddings))), labels.sort()
     edges = torch.searchsorted(ordered, ordered.new_tensor([columns.start for _, columns in tiles] + [len(embeddings)]))
     for (tile, columns), (begin, end) in zip(tiles, pairwise(edges.tolist()), strict=True):
         part = embeddings[columns].to(kind)
         if in_one_pass:
             torch.mm(narrow, part.t(), out=tile)
-            kernels.exponentials(tile, bias[columns], labels, others, first=columns.start)
+            training_kernels.exponentials(tile, bias[columns], labels, others, first=columns.start)
         else:
             torch.addmm(bias[columns].to(kind), narrow, part.t(), out=tile)
             tile.exp_()
@@ -142,8 +142,8 @@ def _powers(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, po
 
 def _column_sums(tile: Tensor, weights: Tensor) -> Tensor:
     """Return the sums over the rows of a tile [M, C], each row times its weight [M]: fp32 [C]."""
-    if tile.dtype == torch.bfloat16 and tile.device.type == "cpu" and kernels.library() is not None:
-        return kernels.column_sums(tile, weights)
+    if training_kernels.are_usable(tile):
+        return training_kernels.column_sums(tile, weights)
     return torch.mv(tile.t(), weights.to(tile.dtype)).float()
 
 

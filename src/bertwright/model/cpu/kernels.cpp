@@ -4,29 +4,13 @@
 // A row of a product holds sums. They still have to be multiplied by the scale of the row (none: 1), and the bias has to
 // be added. Loops are divided among the threads of the enclosing parallel region; each loop ends with a barrier.
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
+#include "rows.h"
+
 #include <vector>
 
 #ifdef __AVX512VNNI__
 #include <immintrin.h>
 #endif
-
-#define WITH_THREADS _Pragma("omp parallel num_threads(threads) if (threads > 1)")
-#define EACH_ROW _Pragma("omp for schedule(static)") for (int64_t r = 0; r < count; r++)
-
-// e^x for x <= 88, to 2e-7: a power of 2 times a polynomial of the rest.
-static inline float exponential(float x) {
-    float scaled = (x < -87.0f ? -87.0f : x) * 1.44269504f;
-    float whole = __builtin_floorf(scaled + 0.5f);
-    float t = (scaled - whole) * 0.69314718f;
-    float sum = 1.0f + t * (1.0f + t * (0.5f + t * (1.6666667e-1f + t * (4.1666667e-2f + t * (8.3333333e-3f + t * 1.3888889e-3f)))));
-    int32_t bits = ((int32_t)whole + 127) << 23;
-    float power;
-    memcpy(&power, &bits, 4);
-    return sum * power;
-}
 
 // x times the normal distribution's cumulative probability of x; Abramowitz and Stegun 7.1.26, to 1.5e-7.
 static inline float gelu(float x) {
@@ -269,69 +253,6 @@ static void multiply(const Product &product, const Input &input, float *sums, in
                         count, product.inner, product.width);
     else
         multiply(input.wide, (const float *)product.weights, sums, count, product.inner, product.width);
-}
-
-// bf16 is the upper half of a float.
-static inline float widen(uint16_t half) {
-    uint32_t bits = (uint32_t)half << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
-// The nearest bf16; of two that are as near the even one.
-static inline uint16_t round_to_half(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-// tile: logits of the columns from `first` on, without bias, which become e^(logit + bias); 0 where the row's label is.
-// sums: the sum of each row is added.
-static void raise_rows(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first, int64_t count,
-                       int64_t width) {
-    EACH_ROW {
-        uint16_t *row = tile + r * width;
-        int64_t label = labels[r] - first;
-        if (label >= 0 && label < width) row[label] = 0xff80;  // -infinity
-        float sum = 0.0f;
-        for (int64_t i = 0; i < width; i++) {
-            float logit = widen(row[i]) + bias[i];
-            float power = exponential(logit > 88.0f ? 88.0f : logit);
-            sum += power;
-            row[i] = round_to_half(power);
-        }
-        if (label >= 0 && label < width) row[label] = 0;
-        sums[r] += sum;
-    }
-}
-
-// out: for each column the sum of its values, each times the weight of its row
-static void weigh_columns(const uint16_t *tile, const float *weights, float *out, int64_t count, int64_t width) {
-    static const int64_t COLUMNS = 64;
-#pragma omp for schedule(static)
-    for (int64_t begin = 0; begin < width; begin += COLUMNS) {
-        int64_t num = width - begin < COLUMNS ? width - begin : COLUMNS;
-        float sums[COLUMNS] = {};
-        for (int64_t r = 0; r < count; r++) {
-            const uint16_t *row = tile + r * width + begin;
-            if (num == COLUMNS)
-                for (int64_t i = 0; i < COLUMNS; i++) sums[i] += weights[r] * widen(row[i]);
-            else
-                for (int64_t i = 0; i < num; i++) sums[i] += weights[r] * widen(row[i]);
-        }
-        memcpy(out + begin, sums, num * sizeof(float));
-    }
-}
-
-extern "C" void exponentials(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first,
-                             int64_t count, int64_t width, int threads) {
-    WITH_THREADS raise_rows(tile, bias, labels, sums, first, count, width);
-}
-
-extern "C" void column_sums(const uint16_t *tile, const float *weights, float *out, int64_t count, int64_t width,
-                            int threads) {
-    WITH_THREADS weigh_columns(tile, weights, out, count, width);
 }
 
 extern "C" void quantise(const float *rows, uint8_t *out, float *scales, int64_t count, int64_t width, int threads) {

@@ -25,7 +25,7 @@ from bertwright.console import say
 from bertwright.files import cache_folder
 from bertwright.jit import cpp_compiler
 
-_SOURCE = Path(__file__).with_suffix(".cpp")
+_SOURCES = [Path(__file__).parent / name for name in ("kernels.cpp", "training_kernels.cpp", "rows.h")]
 _FLAGS = (
     *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     # These let the compiler vectorise loops. -ffast-math would also make the whole process round denormals to 0.
@@ -53,7 +53,7 @@ def quantise(rows: Tensor) -> tuple[Tensor, Tensor]:
         scales = torch.where(most > 0, most / 127, 1.0)
         return (rows / scales[:, None] + (MIDDLE + 0.5)).to(torch.uint8), scales
     narrow, scales = torch.empty(rows.shape, dtype=torch.uint8), torch.empty(len(rows), dtype=torch.float32)
-    built.quantise(_at(rows), _at(narrow), _at(scales), *_sizes(rows))
+    built.quantise(at(rows), at(narrow), at(scales), *sizes(rows))
     return narrow, scales
 
 
@@ -61,7 +61,7 @@ def finish(sums: Tensor, scales: Tensor | None, bias: Tensor) -> Tensor:
     """Return the output of the linear layer: sums times scales plus bias [N, W]."""
     if (built := library()) is None:
         return _finished(sums, scales, bias)
-    built.finish(_at(sums), _at(scales), _at(bias), *_sizes(sums))
+    built.finish(at(sums), at(scales), at(bias), *sizes(sums))
     return sums
 
 
@@ -69,8 +69,8 @@ def activate(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: 
     """Return GELU of the linear layer's output [N, W]."""
     if (built := library()) is None:
         return F.gelu(_finished(sums, scales, bias), approximate=approximate)
-    count, width, threads = _sizes(sums)
-    built.activate(_at(sums), _at(scales), _at(bias), None, None, count, width, approximate == "tanh", threads)
+    count, width, threads = sizes(sums)
+    built.activate(at(sums), at(scales), at(bias), None, None, count, width, approximate == "tanh", threads)
     return sums
 
 
@@ -79,9 +79,9 @@ def activate_quantise(sums: Tensor, scales: Tensor | None, bias: Tensor, *, appr
     if (built := library()) is None:
         return quantise(activate(sums, scales, bias, approximate=approximate))
     narrow, steps = torch.empty(sums.shape, dtype=torch.uint8), torch.empty(len(sums), dtype=torch.float32)
-    count, width, threads = _sizes(sums)
+    count, width, threads = sizes(sums)
     with_tanh = approximate == "tanh"
-    built.activate(_at(sums), _at(scales), _at(bias), _at(narrow), _at(steps), count, width, with_tanh, threads)
+    built.activate(at(sums), at(scales), at(bias), at(narrow), at(steps), count, width, with_tanh, threads)
     return narrow, steps
 
 
@@ -91,8 +91,8 @@ def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, 
         normed: Tensor = norm(before + _finished(sums, scales, bias))
         return normed
     before = before.contiguous()
-    pointers = map(_at, (sums, scales, bias, before, norm.weight, norm.bias))
-    built.add_norm(*pointers, ctypes.c_float(norm.eps), *_sizes(sums))
+    pointers = map(at, (sums, scales, bias, before, norm.weight, norm.bias))
+    built.add_norm(*pointers, ctypes.c_float(norm.eps), *sizes(sums))
     return sums
 
 
@@ -106,27 +106,8 @@ def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Ten
     out, kept = torch.empty(query.shape, dtype=torch.float32), keep.expand(batch, 1, 1, tokens).contiguous()
     threads = torch.get_num_threads() if batch * heads * tokens * query.shape[1] > 1 << 14 else 1
     sizes = map(ctypes.c_int64, (batch, query.shape[1], tokens, heads))
-    built.attend(_at(query), _at(key_value), _at(kept), _at(out), *sizes, ctypes.c_int(threads))
+    built.attend(at(query), at(key_value), at(kept), at(out), *sizes, ctypes.c_int(threads))
     return out
-
-
-def exponentials(tile: Tensor, bias: Tensor, labels: Tensor, sums: Tensor, *, first: int) -> None:
-    """Turn logits without bias [N, W] into e^(logit + bias), 0 for labels; add each row's sum to `sums` (in place).
-
-    tile: bf16. bias [W] and sums [N]: fp32. labels [N]: column of each row's label, where the tile begins at `first`.
-    A logit above 88 counts as 88; NaN is not kept. There is no path in torch here: `library` must not be None.
-    """
-    library().exponentials(_at(tile), _at(bias), _at(labels), _at(sums), ctypes.c_int64(first), *_sizes(tile))
-
-
-def column_sums(tile: Tensor, weights: Tensor) -> Tensor:
-    """Return the sums over the rows of a tile [N, W] in bf16, each row times its weight [N] in fp32: fp32 [W].
-
-    There is no path in torch here: `library` must not be None.
-    """
-    sums = weights.new_empty(tile.shape[1])
-    library().column_sums(_at(tile), _at(weights), _at(sums), *_sizes(tile))
-    return sums
 
 
 @functools.cache
@@ -136,7 +117,7 @@ def library() -> Any:
         say("there is no C++ compiler here (c++): bias, GELU, LayerNorm and exponentials take several passes each")
         return None
     command = [*shlex.split(compiler), *_FLAGS, *(_X86_FLAGS if _has_wide_vectors() else ())]
-    key = _digest(repr((command, _SOURCE.read_bytes(), _processor())).encode())
+    key = _digest(repr((command, [source.read_bytes() for source in _SOURCES], _processor())).encode())
     try:
         folder = cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
@@ -144,15 +125,16 @@ def library() -> Any:
         kept = [path for path in folder.glob(f"rows-{key}-*.so") if path.stem.endswith(_digest(path.read_bytes()))]
         return ctypes.CDLL(str(kept[0] if kept else _build(command, folder, key)))
     except (OSError, subprocess.CalledProcessError) as error:
-        why = getattr(error, "stderr", None) or str(error)
-        say(f"{_SOURCE.name} could not be built ({why.strip().splitlines()[-1]}): its steps take several passes each")
+        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+        say(f"{_SOURCES[0].name} could not be built ({reason}): its steps take several passes each")
         return None
 
 
 def _build(command: Sequence[str], folder: Path, key: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         built = Path(temporary) / "kernels.so"
-        subprocess.run([*command, str(_SOURCE), "-o", str(built)], check=True, capture_output=True, text=True)
+        sources = [str(source) for source in _SOURCES if source.suffix == ".cpp"]
+        subprocess.run([*command, *sources, "-o", str(built)], check=True, capture_output=True, text=True)
         return built.replace(folder / f"rows-{key}-{_digest(built.read_bytes())}.so")
 
 
@@ -164,11 +146,12 @@ def _finished(sums: Tensor, scales: Tensor | None, bias: Tensor) -> Tensor:
     return (sums if scales is None else sums * scales[:, None]) + bias
 
 
-def _at(tensor: Tensor | None) -> ctypes.c_void_p:
+def at(tensor: Tensor | None) -> ctypes.c_void_p:
+    """Return the address of a tensor's numbers; that of None is null."""
     return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
 
 
-def _sizes(rows: Tensor) -> tuple[ctypes.c_int64, ctypes.c_int64, ctypes.c_int]:
+def sizes(rows: Tensor) -> tuple[ctypes.c_int64, ctypes.c_int64, ctypes.c_int]:
     """Return rows, columns and threads; several threads only where there is enough work."""
     threads = torch.get_num_threads() if rows.numel() > 1 << 15 else 1
     return ctypes.c_int64(rows.shape[0]), ctypes.c_int64(rows.shape[1]), ctypes.c_int(threads)

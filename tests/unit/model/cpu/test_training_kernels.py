@@ -1,9 +1,9 @@
-"""The compiled steps of the vocabulary loss against torch."""
+"""The compiled steps of training in bf16 against torch."""
 
 import pytest
 import torch
 
-from bertwright.model.cpu import kernels
+from bertwright.model.cpu import training_kernels
 
 
 def tile_of(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -24,7 +24,7 @@ def test_exponentials_leave_out_the_label(rows: int, columns: int, threads: int)
     inside = (labels >= 100) & (labels < 100 + columns)
     exact[inside, labels[inside] - 100] = 0.0
     sums = torch.full((rows,), 3.0)
-    kernels.exponentials(tile, bias, labels, sums, first=100)
+    training_kernels.exponentials(tile, bias, labels, sums, first=100)
     torch.set_num_threads(before)
     torch.testing.assert_close(tile.double(), exact, atol=0, rtol=2**-8)
     torch.testing.assert_close(sums.double(), 3.0 + exact.sum(1), atol=0, rtol=1e-6)
@@ -32,7 +32,9 @@ def test_exponentials_leave_out_the_label(rows: int, columns: int, threads: int)
 
 def test_a_logit_that_no_float_can_raise_makes_a_sum_that_is_refused() -> None:
     sums = torch.zeros(1)
-    kernels.exponentials(torch.full((1, 3), 300.0).bfloat16(), torch.zeros(3), torch.tensor([9]), sums, first=0)
+    training_kernels.exponentials(
+        torch.full((1, 3), 300.0).bfloat16(), torch.zeros(3), torch.tensor([9]), sums, first=0
+    )
     assert float(sums) > 1e20
 
 
@@ -41,4 +43,4 @@ def test_column_sums_have_the_weights_of_the_rows(rows: int, columns: int) -> No
     tile, _, _ = tile_of(rows, columns)
     weights = torch.rand(rows, generator=torch.Generator().manual_seed(1))
     exact = weights.double() @ tile.double()
-    torch.testing.assert_close(kernels.column_sums(tile, weights).double(), exact, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(training_kernels.column_sums(tile, weights).double(), exact, atol=1e-4, rtol=1e-5)

@@ -1,0 +1,22 @@
+// Functions of one number, and loops over rows, which kernels.cpp and training_kernels.cpp share.
+
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#define WITH_THREADS _Pragma("omp parallel num_threads(threads) if (threads > 1)")
+#define EACH_ROW _Pragma("omp for schedule(static)") for (int64_t r = 0; r < count; r++)
+
+// e^x for x <= 88, to 2e-7: a power of 2 times a polynomial of the rest.
+static inline float exponential(float x) {
+    float scaled = (x < -87.0f ? -87.0f : x) * 1.44269504f;
+    float whole = __builtin_floorf(scaled + 0.5f);
+    float t = (scaled - whole) * 0.69314718f;
+    float sum = 1.0f + t * (1.0f + t * (0.5f + t * (1.6666667e-1f + t * (4.1666667e-2f + t * (8.3333333e-3f + t * 1.3888889e-3f)))));
+    int32_t bits = ((int32_t)whole + 127) << 23;
+    float power;
+    memcpy(&power, &bits, 4);
+    return sum * power;
+}

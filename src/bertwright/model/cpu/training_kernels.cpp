@@ -1,0 +1,68 @@
+// Steps of training in bf16 that torch computes in several passes: the exponentials and sums of the vocabulary loss.
+// Numbers are read and written as bf16, and computed as floats.
+// Each row, and each column of the sums, is computed by one thread, so the number of threads changes no bit.
+
+#include "rows.h"
+
+// bf16 is the upper half of a float.
+static inline float widen(uint16_t half) {
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+// The nearest bf16; of two that are as near the even one.
+static inline uint16_t round_to_half(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// tile: logits of the columns from `first` on, without bias, which become e^(logit + bias); 0 where the row's label is.
+// sums: the sum of each row is added.
+static void raise_rows(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first, int64_t count,
+                       int64_t width) {
+    EACH_ROW {
+        uint16_t *row = tile + r * width;
+        int64_t label = labels[r] - first;
+        if (label >= 0 && label < width) row[label] = 0xff80;  // -infinity
+        float sum = 0.0f;
+        for (int64_t i = 0; i < width; i++) {
+            float logit = widen(row[i]) + bias[i];
+            float power = exponential(logit > 88.0f ? 88.0f : logit);
+            sum += power;
+            row[i] = round_to_half(power);
+        }
+        if (label >= 0 && label < width) row[label] = 0;
+        sums[r] += sum;
+    }
+}
+
+// out: for each column the sum of its values, each times the weight of its row
+static void weigh_columns(const uint16_t *tile, const float *weights, float *out, int64_t count, int64_t width) {
+    static const int64_t COLUMNS = 64;
+#pragma omp for schedule(static)
+    for (int64_t begin = 0; begin < width; begin += COLUMNS) {
+        int64_t num = width - begin < COLUMNS ? width - begin : COLUMNS;
+        float sums[COLUMNS] = {};
+        for (int64_t r = 0; r < count; r++) {
+            const uint16_t *row = tile + r * width + begin;
+            if (num == COLUMNS)
+                for (int64_t i = 0; i < COLUMNS; i++) sums[i] += weights[r] * widen(row[i]);
+            else
+                for (int64_t i = 0; i < num; i++) sums[i] += weights[r] * widen(row[i]);
+        }
+        memcpy(out + begin, sums, num * sizeof(float));
+    }
+}
+
+extern "C" void exponentials(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first,
+                             int64_t count, int64_t width, int threads) {
+    WITH_THREADS raise_rows(tile, bias, labels, sums, first, count, width);
+}
+
+extern "C" void column_sums(const uint16_t *tile, const float *weights, float *out, int64_t count, int64_t width,
+                            int threads) {
+    WITH_THREADS weigh_columns(tile, weights, out, count, width);
+}

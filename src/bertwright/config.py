@@ -26,6 +26,7 @@ Group = Literal[
     "optimiser",
     "examples",
     "fine-tuning",
+    "distillation",
     "service",
     "limits",
     "evaluation",

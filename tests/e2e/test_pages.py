@@ -61,12 +61,14 @@ SMALLER = {
     "tokenizer extend": {"--add": "5"},
     "pretrain": {"--steps": "3", "--minutes": "0.01", "--size": "tiny"},
     "finetune": {"--bilstm": "32"},
+    "distill": {"--minutes": "0.01"},
 }
 """Command → values that replace those of a page."""
 ADDED = {
     "corpus build": {"--workers": "1"},
     "pretrain": {"--lengths": "32", "--batch-size": "8", "--evaluations": "1", "--threads": "1", "--precision": "fp32"},
     "finetune": {"--epochs": "1", "--batch-size": "16", "--max-length": "48", "--threads": "1", "--precision": "fp32"},
+    "distill": {"--batch-size": "16", "--threads": "1", "--precision": "fp32"},
     "evaluate pretraining": {"--rows": "16", "--length": "32"},
     "doctor": {"--quick": None},
     "paper table5": {"--scale": "smoke", "--arms": "bert", "--tasks": "rte"},
@@ -75,6 +77,7 @@ ADDED = {
 }
 """Command → options that replace a page's or are added to them."""
 PUT = {
+    "distillation.md": {"bertwright distill": {"tuned": "sst2"}},
     "export.md": {"": {"MODEL": "sst2"}},
     "faq.md": {"bertwright evaluate sst2": {"tuned": "sst2"}},
     "howto.md": {

@@ -16,16 +16,21 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.serving.settings import ServeSettings
 from tests.support.pages import PAGES, commands
 
-SETTINGS = {"pretrain": PretrainSettings, "finetune": FinetuneSettings, "serve": ServeSettings}
+SETTINGS = {
+    "pretrain": PretrainSettings,
+    "finetune": FinetuneSettings,
+    "distill": FinetuneSettings,
+    "serve": ServeSettings,
+}
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 ALL = [(page, words) for page in PAGES if page.name != "CHANGELOG.md" for words in commands(page.read_text("utf-8"))]
 
 
 @cache
-def parser_of(name: str) -> Any:
-    """The command's own signature on a function that does nothing."""
-    command = load_command(name)
+def parser_of(name: str, *arguments: str) -> Any:
+    """The command's own signature on a function that does nothing; the options depend on the typed arguments."""
+    command = load_command(name, arguments)
 
     def nothing(*_: Any, **__: Any) -> None: ...
 
@@ -47,7 +52,7 @@ def test_a_command_of_the_manual_can_be_typed(page: Path, words: list[str]) -> N
         assert {word.removeprefix("--").replace("-", "_") for word in rest if word.startswith("--")} <= known
         return
     with suppress(SystemExit) if "--help" in rest else nullcontext():
-        parse(parser_of(name), rest, prog=name)
+        parse(parser_of(name, *rest), rest, prog=name)
 
 
 def test_there_are_many() -> None:

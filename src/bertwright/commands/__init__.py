@@ -33,6 +33,7 @@ COMMANDS = {
     "runs": ("reports", "list the runs below a folder: progress, speed, metrics"),
     "report": ("reports", "write a page about a run, or about two: curves, metrics, settings"),
     "finetune": ("finetuning", "encoder + labelled table → a model for a task"),
+    "distill": ("distillation", "a smaller student that learns the answers of a teacher"),
     "evaluate": ("finetuning", "compute the metrics of a model on a task, or of its pre-training"),
     "predict": ("finetuning", "predict for every row of a table"),
     "submission": ("finetuning", "predict for GLUE's test files, as the zip file that its server takes"),

@@ -69,18 +69,27 @@ class SettingsOptions:
     The parameter is a mapping, nested as the settings are. It holds only the settings whose options were typed.
     recipes: settings by their names. The values of the one that --recipe names are the defaults in the help.
     plain: the defaults where no recipe is named; None: those of the class. chosen: settings among them that are
-    decided when the command runs.
+    decided when the command runs. left_out: settings that are no options of the command. others: option of the
+    command → the mark that takes the place of this one where that option is typed.
     """
 
     settings: type[Settings]
     recipes: Mapping[str, Settings] = field(default_factory=dict)
     plain: Settings | None = None
     chosen: frozenset[str] = frozenset()
+    left_out: frozenset[str] = frozenset()
+    others: Mapping[str, "SettingsOptions"] = field(default_factory=dict)
 
     def annotation(self, arguments: Sequence[str] = ()) -> Any:
         """Return the annotation of the parameter from which tyro makes the options, for a typed command line."""
+        typed_names = {text.split("=", 1)[0] for text in arguments}
+        for name, other in self.others.items():
+            if name in typed_names:
+                return other.annotation(arguments)
         recipe = self.recipes.get(_typed_recipe(arguments))
-        options = list(entries(self.settings, recipe or self.plain))
+        options = [
+            option for option in entries(self.settings, recipe or self.plain) if self.left_out.isdisjoint(option.fields)
+        ]
         if recipe is None:
             options = [replace(option, is_chosen=not self.chosen.isdisjoint(option.fields)) for option in options]
         by_name = {option.name: option for option in options}

@@ -66,8 +66,8 @@ def pretrain_command(
             --micro-tokens or --activation-checkpointing. Results then differ in their last bits.
     """
     settings = _with_short_forms(settings, no_next_sentence=no_next_sentence, whole_word_mask=whole_word_mask)
-    fraction, corpora = _fraction(held_out), _corpora(corpus)
-    settings = _with_fraction(settings, fraction, corpora)
+    fraction, corpora = fraction_of(held_out), corpora_of(corpus)
+    settings = with_fraction(settings, fraction, corpora)
     unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
     if settings.get("evaluations") and not (folder or unadapted.held_out_share):
@@ -178,7 +178,7 @@ def _with_short_forms(
     return settings
 
 
-def _with_fraction(
+def with_fraction(
     settings: Mapping[str, Any], fraction: float | None, corpora: Mapping[Path, float]
 ) -> Mapping[str, Any]:
     """Return the settings with the fraction of the documents that is kept for validation, if one was typed."""
@@ -189,7 +189,7 @@ def _with_fraction(
     return {**settings, "held_out_share": held_out_fraction(list(corpora), fraction)}
 
 
-def _corpora(typed: tuple[str, ...]) -> dict[Path, float]:
+def corpora_of(typed: tuple[str, ...]) -> dict[Path, float]:
     """Return the corpus folders with their weights; InputError where there is none, or one twice."""
     from bertwright.objectives.batches import parse_weights
 
@@ -203,7 +203,7 @@ def _corpora(typed: tuple[str, ...]) -> dict[Path, float]:
     return corpora
 
 
-def _fraction(held_out: str | None) -> float | None:
+def fraction_of(held_out: str | None) -> float | None:
     """Return the fraction of --held-out, such as 0.01; None where it is a folder or absent."""
     if held_out == "":
         raise InputError("--held-out '': expected a corpus folder, or a fraction of the documents such as 0.01")

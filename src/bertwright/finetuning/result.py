@@ -41,6 +41,7 @@ def finish_run(
     with model_folder(run.model) as folder:
         shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
         described = read_description(folder / "config.json")
+        comparison = bound.compare(folder)
         card = finetuning_card(
             settings,
             described.config,
@@ -54,8 +55,11 @@ def finish_run(
             max_length=settings.max_length,
             result=result,
             began=origin(prepared.saved.source, prepared.digests["weights"]),
+            more_data=comparison.data,
+            more_numbers=comparison.numbers,
         )
         (folder / CARD).write_text(card, "utf-8")
+    result |= comparison.result
     run.note(finished=True, result=result)
     return {**result, "text": _text(result)}
 

@@ -94,6 +94,37 @@ def tune(
     with say_once(printed):
         prepared = prepare(settings, task, model, data, tokenizer, cache=out / "features")
         request, settings = settings, schedule(settings, prepared)
+    return train_seeds(
+        settings,
+        prepared,
+        chosen=chosen_values(request, settings, max_length=prepared.bound.task.max_length),
+        model=model,
+        data=data,
+        out=out,
+        resume=resume,
+        allow_other_numerics=allow_other_numerics,
+        ranks=ranks,
+        sharding=sharding,
+    )
+
+
+def train_seeds(
+    settings: ScheduledSettings,
+    prepared: Prepared,
+    *,
+    chosen: Mapping[str, Any],
+    model: str,
+    data: Path,
+    out: Path,
+    resume: bool,
+    allow_other_numerics: bool,
+    ranks: Ranks = SINGLE_PROCESS,
+    sharding: Sharding = "ddp",
+) -> tuple[dict[str, Any], bool]:
+    """Train all seeds of a prepared task in the run folder `out`; return what `tune` does.
+
+    chosen: settings that the program chose. model, data: where the initial model and the labelled data are.
+    """
     source = model if model.startswith("random:") else str(Path(model))  # without a slash at the end
     run = start_run(
         out,
@@ -110,7 +141,7 @@ def tune(
     with session(run):
         run.note(places={"model": model, "data": str(data.absolute())})
         if "chosen" not in run.record:  # the first start decides, so that a resumed run writes the same card
-            run.note(chosen=chosen_values(request, settings, max_length=prepared.bound.task.max_length))
+            run.note(chosen=dict(chosen))
         if run.writes:
             prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / "tokenizer"))
         numerics, processes = _resolved(settings, run, Processes(ranks, sharding), allow_other=allow_other_numerics)

@@ -38,11 +38,13 @@ def pretraining_card(
     steps: int,
     metrics: Mapping[str, float],
     longest: int,
+    more_numbers: Sequence[str] = (),
 ) -> str:
     """Return the card of a pre-trained model.
 
     data: a line for each corpus and, from `origin`, for the initial model. tokens: number of tokens of all corpora.
     metrics: metrics of the last validation. longest: number of tokens of the longest training rows so far.
+    more_numbers: further lines of that part.
     """
     reads = f"It reads at most {config.max_positions} tokens at a time"
     if 0 < longest < config.max_positions and family_of(config).learns_positions:
@@ -68,7 +70,7 @@ def pretraining_card(
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
         data=data,
         settings=[f"steps: {steps:,}", *_settings(settings, leave_out=("steps", "minutes"))],
-        numbers=[f"{name}: {value:.4f}" for name, value in metrics.items()],
+        numbers=[*(f"{name}: {value:.4f}" for name, value in metrics.items()), *more_numbers],
         data_of_numbers="On validation text, at the end of the training:",
         compared_with="the paper's",
         limits=limits,
@@ -106,15 +108,17 @@ def finetuning_card(
     max_length: int,
     result: Mapping[str, Any],
     began: str,
+    more_data: Sequence[str] = (),
+    more_numbers: Sequence[str] = (),
 ) -> str:
     """Return the card of a fine-tuned model: the best of the seeds in `result`.
 
     chosen: settings that the program chose for the rows and the model; of `settings` only the others are listed.
-    began: the line of `origin`.
+    began: the line of `origin`. more_data, more_numbers: further lines of these two parts.
     """
     data = [f"{rows:,} rows of training data, sha256 `{str(digests['train'])[:16]}`"]
     data += [f"validated on `{name}`, sha256 `{digest[:16]}`" for name, digest in digests.get("dev", {}).items()]
-    data.append(began)
+    data += [began, *more_data]
     scores, metric = result["scores"], result["metric"]
     mean = f"{metric}: {result['mean']:.4f} ± {result['sd']:.4f} over {len(scores)} seeds"
     numbers = [mean] if len(scores) > 1 else []
@@ -125,6 +129,7 @@ def finetuning_card(
         for baseline, values in result["baselines"]["metrics"].items()
         for name, value in values.items()
     ]
+    numbers += more_numbers
     limits = [
         "The best epoch, and the best of several seeds, were chosen on the data of these numbers, so the numbers are a "
         "little too good.",
@@ -150,13 +155,13 @@ def finetuning_card(
     )
 
 
-def origin(source: str, digest: str | None) -> str:
+def origin(source: str, digest: str | None, *, verb: str = "began from") -> str:
     """Return the line of a card about the initial model: its folder's name, or that of its run, and its digest."""
     if digest is None:
         return "began from random weights"
     folder = Path(source).absolute()
     name = folder.parent.name if folder.name == "model" else folder.name
-    return f"began from the model `{name}`, its weights' sha256 `{digest[:16]}`"
+    return f"{verb} the model `{name}`, its weights' sha256 `{digest[:16]}`"
 
 
 def _card(

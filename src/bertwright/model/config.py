@@ -3,6 +3,7 @@
 This module does not import torch, because `--help` reads it.
 """
 
+import math
 import re
 from abc import ABC, abstractmethod
 from operator import attrgetter
@@ -136,6 +137,11 @@ def encoder_shape(config: BackboneConfig, source: str) -> EncoderConfig:
     if not attends_both_ways(config):
         raise InputError(f"{source}: expected a BERT, whose tokens attend to both sides, got another kind of model")
     return config
+
+
+def initializer_range_for(hidden: int) -> float:
+    """Return the standard deviation of new weights for a width: 0.02 for 768, and more for narrower models."""
+    return float(f"{0.02 * math.sqrt(768 / hidden):.1g}")
 
 
 def with_dropout(config: AnyConfig, probability: float) -> AnyConfig:

@@ -14,7 +14,7 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
-from bertwright.model.config import BackboneConfig, EncoderConfig, Start
+from bertwright.model.config import BackboneConfig, EncoderConfig, Start, initializer_range_for
 from bertwright.model.folder import open_model
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
 from bertwright.pretraining.init_from import size_name
@@ -78,23 +78,28 @@ def plain_settings(
     corpus: Mapping[Path, float],
     out: Path,
     init_from: str | None = None,
+    initial: BackboneConfig | None = None,
     resume: bool = False,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> tuple[PretrainSettings, Numerics | None]:
     """Return the settings of a run without a recipe, and the numerics by which they were chosen; say which and why.
 
-    typed: settings that a person set, which stay. A run that is resumed keeps the settings of its run.json, but for
+    typed: settings that a person set, which stay. initial: configuration of the model from which the run starts, where
+    it is no model of --init-from. A run that is resumed keeps the settings of its run.json, but for
     those that may change; nothing is measured then, and the numerics are None.
     Raises InputError for a corpus or a model that cannot be opened.
     """
     noted = _noted_settings(out) if resume else None
     if noted is not None:
-        left_out = PretrainSettings.numeric | PretrainSettings.changeable
+        left_out = (
+            PretrainSettings.numeric | PretrainSettings.changeable | (set(noted) - {*PretrainSettings.model_fields})
+        )
         if {"steps", "minutes"} & set(typed):
             left_out |= {"steps", "minutes"}
         kept = {name: value for name, value in noted.items() if name not in left_out}
         return PretrainSettings.model_validate(merged(kept, typed)), None
-    unadapted = resolve_settings(None, typed, from_model=init_from is not None)
+    initial = open_model(init_from).config if init_from else initial
+    unadapted = resolve_settings(None, typed, from_model=initial is not None)
     numerics = resolve_numerics(unadapted.precision, threads=unadapted.threads, device=unadapted.device)
     corpora = [Corpus.open(folder) for folder in corpus]
     total = sum(corpus.values())
@@ -104,7 +109,7 @@ def plain_settings(
         vocab_size=corpora[0].tokenizer.vocab_size,
         flops=UTILISATION * numerics.peak_flops * ranks.world_size,
     )
-    settings, reason = choose_for_budget(typed, budget, initial=open_model(init_from).config if init_from else None)
+    settings, reason = choose_for_budget(typed, budget, initial=initial)
     settings, reason = ranks.broadcast([settings.model_dump(mode="json", exclude_unset=True), reason])
     if ranks.is_main:
         say(reason)
@@ -178,7 +183,7 @@ def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -
         "optimizer": {"learning_rate": float(f"{rate:.1g}")},
     }
     if not from_model:
-        values["initializer_range"] = float(f"{0.02 * math.sqrt(768 / config.hidden):.1g}")
+        values["initializer_range"] = initializer_range_for(config.hidden)
         if not system.startswith("lstm"):
             values["start"] = _start(config, system)
     return values

@@ -106,7 +106,7 @@ def step_seconds(
 
     micro_batches(0)  # the first call compiles the code that makes rows, and plans the epoch
     return measure_step_seconds(
-        trainable_of(pretraining.model),
+        pretraining.trainable(),
         micro_batches,
         plan=Plan(steps=10**6, seed=pretraining.settings.seed, optimizer=pretraining.settings.optimizer),
         numerics=numerics,

@@ -17,7 +17,6 @@ from bertwright.pretraining.measure import (
 )
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
-from bertwright.pretraining.systems import trainable_of
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Outcome, train
@@ -50,6 +49,23 @@ def pretrain(
     pretraining, measured = prepare_pretraining(
         settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, numerics=numerics, ranks=ranks
     )
+    options: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "sharding": sharding}
+    return pretrain_prepared(pretraining, measured, out=out, held_out=held_out, init_from=init_from, **options)
+
+
+def pretrain_prepared(
+    pretraining: Pretraining,
+    measured: Numerics,
+    *,
+    out: Path,
+    held_out: Path | None,
+    init_from: str | None,
+    resume: bool,
+    allow_other_numerics: bool,
+    sharding: Sharding = "ddp",
+) -> Mapping[str, Any]:
+    """Start or resume the run of a prepared pre-training, on a machine with the numerics `measured`; see `pretrain`."""
+    ranks = pretraining.ranks
     _refuse_changed_corpora(pretraining)
     if not (out / "run.json").exists():
         apply_numerics(measured)
@@ -96,6 +112,7 @@ def _data_facts(pretraining: Pretraining) -> dict[str, Any]:
         "corpus": corpora if len(corpora) > 1 else pretraining.corpus.fingerprint,
         "held_out": validation_corpus.fingerprint if validation_corpus else None,
         "init_from": f"sha256:{initial_model[1]}" if initial_model else None,
+        **({"teacher": pretraining.teaching.digest} if pretraining.teaching else {}),
     }
 
 
@@ -157,7 +174,7 @@ def _train(pretraining: Pretraining, run: RunFolder, numerics: Numerics, steps: 
         pretraining,
         numerics,
         lambda: train(
-            trainable_of(pretraining.model),
+            pretraining.trainable(),
             pretraining.batches(steps),
             plan=pretraining.plan(steps, run=run),
             numerics=numerics,

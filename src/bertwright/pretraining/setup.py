@@ -1,7 +1,7 @@
 """Settings → everything that a pre-training run needs: rows, model, plan and evaluation (paper §3.1 and A.2)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,30 @@ from bertwright.pretraining.systems import (
     new_model,
     refuse_vocabulary,
     second_sentence_of,
+    trainable_of,
 )
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, full_state
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable, full_state
 from bertwright.training.hardware import Numerics, resolve_numerics
 from bertwright.training.loop import Plan, checkpoint_activations
 from bertwright.training.run_folder import RunFolder
 
 _SEGMENTS = "encoder.embeddings.segment.weight"
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """A teacher of the model that is pre-trained.
+
+    trainable   makes what the loop trains: the model, with a loss that compares it with the teacher
+    digest      sha256 of the teacher's weights
+    data        line of the model card about the teacher
+    numbers     makes the lines of the model card about the teacher's metrics on the validation rows
+    """
+
+    trainable: Callable[[SystemModel], Trainable[Any]]
+    digest: str
+    data: str
+    numbers: Callable[[ValidationRows], Sequence[str]]
 
 
 def prepare_pretraining(
@@ -47,10 +64,11 @@ def prepare_pretraining(
     corpus: Path | Mapping[Path, float],
     out: Path,
     held_out: Path | None,
-    init_from: str | None,
+    init_from: str | SavedModel | None,
     write_plans: bool = True,
     numerics: Numerics | None = None,
     ranks: Ranks = SINGLE_PROCESS,
+    teaching: Teaching | None = None,
 ) -> tuple["Pretraining", Numerics]:
     """Return the rows and the initialised model of a run, and the numerics of this machine.
 
@@ -63,12 +81,12 @@ def prepare_pretraining(
     data = corpora[0][0]
     validation_corpus = Corpus.open(held_out) if held_out else None
     _refuse_corpora(settings, corpora, validation_corpus)
-    if init_from and init_from.startswith("random:"):
+    if isinstance(init_from, str) and init_from.startswith("random:"):
         raise InputError(
             f"--init-from {init_from}: expected a pre-trained model; a run without --init-from starts from random "
             "weights, give its --size"
         )
-    saved = open_model(init_from) if init_from else None
+    saved = open_model(init_from) if isinstance(init_from, str) else init_from
     settings = adopt_shape(settings, saved)
     if saved and settings.start != "random":
         say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.source}")
@@ -88,6 +106,7 @@ def prepare_pretraining(
         initial_model=(saved.source, weights_digest(saved)) if saved else None,
         write_plans=write_plans,
         ranks=ranks,
+        teaching=teaching,
     )
     return pretraining, numerics
 
@@ -163,6 +182,7 @@ class Pretraining:
         write_plans: bool = True,
         ranks: Ranks = SINGLE_PROCESS,
         initial_model: tuple[str, str | None] | None = None,
+        teaching: Teaching | None = None,
     ) -> None:
         self.settings, self.model, self.ranks = settings, model, ranks
         self.corpora = tuple(corpora)
@@ -173,6 +193,8 @@ class Pretraining:
         """The corpus of --held-out. Without it validation documents come from the training corpora."""
         self.initial_model = initial_model
         """Path of the model of --init-from, and the sha256 of its weights."""
+        self.teaching = teaching
+        """The teacher, where the model learns from one."""
         self.processes = ranks.world_size
         """Number of processes that started the run. A step has at least as many micro-batches."""
         self.config = model.encoder.config
@@ -204,6 +226,10 @@ class Pretraining:
             part="held_out" if fraction else "all",
             held_out_share=fraction,
         )
+
+    def trainable(self) -> Trainable[Any]:
+        """Return the model with the functions by which the loop trains it."""
+        return self.teaching.trainable(self.model) if self.teaching else trainable_of(self.model)
 
     def batches(self, steps: int) -> Callable[[int], list[Any]]:
         """Return a function from a step to its micro-batches, in the phase of the step.
@@ -288,6 +314,8 @@ class Pretraining:
         phases = zip(self.phase_bounds(of), self.settings.phases, strict=True)
         architecture = architecture_name(self.model)
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
+        teacher = [self.teaching.data] if self.teaching else []
+        of_teacher = self.teaching.numbers(self.validation) if self.teaching and self.validation and metrics else []
         save_model(
             folder,
             weights,
@@ -298,11 +326,12 @@ class Pretraining:
             card=pretraining_card(
                 self.settings.model_copy(update={"start": "random"}) if self.initial_model else self.settings,
                 self.config,
-                data=[*map(_corpus_line, self.corpora), *initial_model],
+                data=[*map(_corpus_line, self.corpora), *initial_model, *teacher],
                 tokens=sum(corpus.manifest.tokens for corpus, _ in self.corpora),
                 architecture=architecture,
                 steps=steps,
                 metrics=metrics,
+                more_numbers=of_teacher,
                 longest=max((phase.length for (begin, _), phase in phases if begin < steps), default=0),
             ),
         )

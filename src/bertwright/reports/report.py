@@ -15,6 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from pydantic import BaseModel
 
 from bertwright.console import say
+from bertwright.distillation.settings import default_distillation
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, read_object
 from bertwright.finetuning.schedule import CHOSEN
@@ -297,13 +298,10 @@ def _settings(run: Run) -> PageTable:
 
     Settings that the program chose come next, and are not marked; nor is a schedule of which that is not known.
     """
-    values, defaults = _flat(run.record["settings"]), _flat(_defaults(run.kind))
-    if run.kind == "finetune":
-        defaults |= dict.fromkeys(CHOSEN, "chosen by the program")
+    values, defaults = _flat(run.record["settings"]), _flat(_defaults(run))
     chosen = [name for name in values if name in run.record.get("chosen", ())]
     not_marked = CHOSEN if run.kind == "finetune" and "chosen" not in run.record else chosen
-    marked_ones = [name for name in values if name not in not_marked and name in defaults]
-    differing = [name for name in marked_ones if values[name] != defaults[name]]
+    differing = [name for name in values if name not in not_marked and values[name] != defaults.get(name, values[name])]
     rest = [name for name in values if name not in differing and name not in chosen]
     origin = "the paper" if run.kind == "pretrain" else "the default"
     rows = [[_spaced(name), values[name], f"{origin}: {defaults[name]}"] for name in differing]
@@ -327,10 +325,12 @@ def _settings_that_differ(runs: Sequence[Run], names: Sequence[str]) -> PageTabl
     return PageTable("Settings that differ", ["", *names], rows, note=f"The other {same} settings are the same.")
 
 
-def _defaults(kind: str) -> Mapping[str, Any]:
-    """Return the default settings of a kind of run."""
-    settings: type[BaseModel] = PretrainSettings if kind == "pretrain" else FinetuneSettings
-    return settings.model_construct().model_dump(mode="json")
+def _defaults(run: Run) -> Mapping[str, Any]:
+    """Return the default settings of a run of that kind."""
+    settings: type[BaseModel] = PretrainSettings if run.kind == "pretrain" else FinetuneSettings
+    chosen = dict.fromkeys(CHOSEN, "chosen by the program") if run.kind == "finetune" else {}
+    defaults = settings.model_construct().model_dump(mode="json")
+    return defaults | chosen | default_distillation(run.record["settings"])
 
 
 def _machine(runs: Sequence[Run], names: Sequence[str]) -> PageTable:

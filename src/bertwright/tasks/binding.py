@@ -6,7 +6,7 @@ scikit-learn use it: read → encode → collate → model → loss, and logits 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,6 +53,18 @@ class ModelToSave:
     labels: tuple[str, ...]
     extra: Mapping[str, Any]
     vectors: VectorHead | None = None
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """A trained model beside another one: entries of the run's result, and lines of the model card.
+
+    data, numbers: lines of these two parts of the card, without facts about the machine.
+    """
+
+    result: Mapping[str, Any] = field(default_factory=dict)
+    data: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
 
 
 class TaskKind(ABC):
@@ -249,6 +261,10 @@ class BoundTask:
 
     def prepare(self) -> None:
         """Compute values that all seeds share, before the first seed."""
+
+    def compare(self, folder: Path) -> ModelComparison:
+        """Return the comparison of the trained model in `folder` with another one; empty where there is none."""
+        return ModelComparison()
 
     def build(self, config: BackboneConfig) -> nn.Module:
         """Build the model for an encoder of this shape."""

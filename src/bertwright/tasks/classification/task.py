@@ -132,11 +132,15 @@ class ClassificationKind(TaskKind):
         return Classifier(config, task.num_outputs, both_orders=reads_both_orders(task, config))
 
     def loss(self, task: ClassificationTask, model: nn.Module, batch: TextBatch) -> Tensor:
-        """Return the loss summed over rows, each times its weight.
+        """Return the loss summed over rows, each times its weight: `loss_of_logits` of the model's logits."""
+        return self.loss_of_logits(task, model(batch), batch)
+
+    def loss_of_logits(self, task: ClassificationTask, logits: Tensor, batch: TextBatch) -> Tensor:
+        """Return the loss of logits [B, L], summed over rows, each times its weight.
 
         It is the cross entropy, the squared error of a regression, or the sum of all labels' binary cross entropies.
         """
-        logits = for_loss(model(batch))
+        logits = for_loss(logits)
         assert batch.targets is not None
         reduction = "sum" if batch.weights is None else "none"
         if task.kind == "regression":

@@ -229,9 +229,10 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
             counts, [row["their_part_of_fair_share"] for row in points], "s--", color="#b3541e", label="as torch comes"
         )
         each.axhline(1.0, color="#888888", linewidth=0.8)
-        each.set(title=name.replace("`", "").replace(", ", ",\n"), xlabel="busy programs beside it", ylim=(0, None))
+        each.set(title=name.replace("`", "").replace(", ", ",\n"), xlabel="busy programs beside it")
         each.title.set_fontsize(9)
-    figure.axes[0].set_ylabel("speed ÷ fair share")
+    highest = max(max(row["of_fair_share"], row["their_part_of_fair_share"]) for row in rows)
+    figure.axes[0].set(ylabel="speed ÷ fair share", ylim=(0, 1.05 * highest))
     figure.axes[0].legend(fontsize=8)
     figure.savefig(path, dpi=120, metadata={"Software": None})
     pyplot.close(figure)

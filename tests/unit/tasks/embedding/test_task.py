@@ -41,7 +41,7 @@ def resolved_once(one_thread: Numerics, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
+def start_model(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: Path) -> str:
     return write_encoder(tmp_path_factory.mktemp("encoder") / "m", places_tokenizer, hidden_dropout=0.1)
 
 
@@ -64,9 +64,9 @@ def bound(task: VectorTask, data: Path, encoder: str) -> BoundTask:
 
 
 def test_a_training_raises_the_measure_above_the_untrained_vectors(
-    pairs_folder: Path, encoder: str, tmp_path: Path
+    pairs_folder: Path, start_model: str, tmp_path: Path
 ) -> None:
-    result = finetune(SETTINGS, EMBED, model=encoder, data=pairs_folder, out=tmp_path / "run")
+    result = finetune(SETTINGS, EMBED, model=start_model, data=pairs_folder, out=tmp_path / "run")
     before = result["baselines"]["metrics"]["cosine of the frozen model"]["mrr@10"]
     assert result["metric"] == "mrr@10"
     assert result["mean"] > before + 0.1
@@ -74,11 +74,11 @@ def test_a_training_raises_the_measure_above_the_untrained_vectors(
     assert settings == VectorSettings(normalize=True, max_length=32)
 
 
-def test_settings_of_the_vectors_are_kept_in_the_folder(pairs_folder: Path, encoder: str, tmp_path: Path) -> None:
+def test_settings_of_the_vectors_are_kept_in_the_folder(pairs_folder: Path, start_model: str, tmp_path: Path) -> None:
     wanted = ["pooling=cls", "normalize=false", "widths=16,48", "query_prompt=query: ", "document_prompt=passage: "]
     task = with_settings(EMBED, wanted)
     once = SETTINGS.model_copy(update={"epochs": 1})
-    finetune(once, task, model=encoder, data=pairs_folder, out=tmp_path / "run")
+    finetune(once, task, model=start_model, data=pairs_folder, out=tmp_path / "run")
     settings = read_vector_settings(tmp_path / "run" / "model")
     prompts = {"query": "query: ", "document": "passage: "}
     expected = VectorSettings(pooling=("cls",), widths=(48, 16), prompts=prompts, max_length=32)
@@ -89,10 +89,12 @@ def test_settings_of_the_vectors_are_kept_in_the_folder(pairs_folder: Path, enco
 
 
 def test_sentence_transformers_computes_the_vectors_that_were_validated(
-    pairs_folder: Path, encoder: str, tmp_path: Path
+    pairs_folder: Path, start_model: str, tmp_path: Path
 ) -> None:
     task = with_settings(EMBED, ["query_prompt=who ", "document_prompt=the "])
-    finetune(SETTINGS.model_copy(update={"epochs": 1}), task, model=encoder, data=pairs_folder, out=tmp_path / "run")
+    finetune(
+        SETTINGS.model_copy(update={"epochs": 1}), task, model=start_model, data=pairs_folder, out=tmp_path / "run"
+    )
     saved = open_model(str(tmp_path / "run"))
     theirs = SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
     task = EMBEDDING.for_model(EMBED, saved, 32)
@@ -104,14 +106,14 @@ def test_sentence_transformers_computes_the_vectors_that_were_validated(
         np.testing.assert_allclose(theirs.encode(list(texts), prompt_name=name), vectors, atol=1e-5)
 
 
-def test_a_width_that_the_vectors_lack_is_refused(pairs_folder: Path, encoder: str, tmp_path: Path) -> None:
+def test_a_width_that_the_vectors_lack_is_refused(pairs_folder: Path, start_model: str, tmp_path: Path) -> None:
     task = with_settings(EMBED, ["widths=64"])
     with pytest.raises(InputError, match="widths: 64: expected 1 to 48"):
-        finetune(SETTINGS, task, model=encoder, data=pairs_folder, out=tmp_path / "run")
+        finetune(SETTINGS, task, model=start_model, data=pairs_folder, out=tmp_path / "run")
 
 
-def test_the_default_prompt_is_that_of_texts_of_one_kind(pairs_folder: Path, encoder: str) -> None:
-    saved = open_model(encoder)
+def test_the_default_prompt_is_that_of_texts_of_one_kind(pairs_folder: Path, start_model: str) -> None:
+    saved = open_model(start_model)
     with pytest.raises(InputError, match=r"default_prompt=query: expected the name of a prompt \(there is none\)"):
         EMBEDDING.for_model(with_settings(EMBED, ["default_prompt=query"]), saved, 32)
     task = with_settings(EMBED, ["query_prompt=the garden ", "default_prompt=query"])
@@ -119,18 +121,18 @@ def test_the_default_prompt_is_that_of_texts_of_one_kind(pairs_folder: Path, enc
     (pairs_folder / "train.tsv").write_text(
         "sentence1\tsentence2\tscore\nharbour\tkitchen\t1\nstation\tmeadow\t2\n", "utf-8"
     )
-    inputs = bound(task, pairs_folder, encoder).train[1]
+    inputs = bound(task, pairs_folder, start_model).train[1]
     assert inputs[0].prompt == inputs[1].prompt == 1 + len(open_tokenizer(saved).ids(["the garden "])[0])
 
 
-def test_a_batch_of_one_has_no_negatives(pairs_folder: Path, encoder: str, tmp_path: Path) -> None:
+def test_a_batch_of_one_has_no_negatives(pairs_folder: Path, start_model: str, tmp_path: Path) -> None:
     alone = SETTINGS.model_copy(update={"batch_size": 1})
     with pytest.raises(InputError, match="expected at least two rows in a batch"):
-        finetune(alone, EMBED, model=encoder, data=pairs_folder, out=tmp_path / "run")
+        finetune(alone, EMBED, model=start_model, data=pairs_folder, out=tmp_path / "run")
 
 
-def test_a_step_is_one_batch_of_parts(pairs_folder: Path, encoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = bound(EMBED, pairs_folder, encoder)
+def test_a_step_is_one_batch_of_parts(pairs_folder: Path, start_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = bound(EMBED, pairs_folder, start_model)
     monkeypatch.setattr("bertwright.finetuning.batches.MICRO_TOKENS", 64)
     (batch,) = steps_of(work, 16, seed=0)(0)
     assert len(batch.targets) == 16
@@ -141,11 +143,11 @@ def texts_of(batch: PairBatch) -> int:
     return sum(len(part.ids) for part in batch.parts)
 
 
-def test_no_text_is_the_negative_of_a_text_that_it_matches(write: Callable[[str, Any], Path], encoder: str) -> None:
+def test_no_text_is_the_negative_of_a_text_that_it_matches(write: Callable[[str, Any], Path], start_model: str) -> None:
     rows = ["a\tone", "a\ttwo", "b\tone", "c\tthree", "c\tA", "d\tfour"]
     path = write("data/train.tsv", "anchor\tpositive\n" + "\n".join(rows) + "\n")
     write("data/dev.tsv", "anchor\tpositive\nx\ty\nz\tw\n")
-    work = bound(EMBED, path.parent, encoder)
+    work = bound(EMBED, path.parent, start_model)
     batch = work.batch(np.arange(6))
     assert texts_of(batch) == 4 + 5  # each text once
     pairs = work.targets
@@ -162,11 +164,11 @@ def test_no_text_is_the_negative_of_a_text_that_it_matches(write: Callable[[str,
     assert scores.grad[~is_masked].all()
 
 
-def test_prompts_are_put_before_the_texts(pairs_folder: Path, encoder: str) -> None:
+def test_prompts_are_put_before_the_texts(pairs_folder: Path, start_model: str) -> None:
     prompts = {"query": "the garden ", "document": "the tower "}
     task = EMBED.model_copy(update={"vectors": VectorSettings(prompts=prompts)})
-    tokenizer = open_tokenizer(open_model(encoder))
-    firsts, seconds = bound(task, pairs_folder, encoder).train[1]
+    tokenizer = open_tokenizer(open_model(start_model))
+    firsts, seconds = bound(task, pairs_folder, start_model).train[1]
     for texts, prompt in ((firsts, "the garden "), (seconds, "the tower ")):
         ids = [tokenizer.begin_id, *tokenizer.ids([prompt])[0]]
         assert texts.prompt == len(ids)

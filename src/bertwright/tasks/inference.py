@@ -145,12 +145,12 @@ _PATIENCE = 2.0
 """Seconds after which progress is shown."""
 
 
-def batches_by_length(lengths: NDArray[np.int64], most: int = ANSWERED_TOKENS) -> Iterator[NDArray[np.int64]]:
+def batches_by_length(lengths: NDArray[np.int64], most: int | None = None) -> Iterator[NDArray[np.int64]]:
     """Yield the row numbers of each batch, longest rows first, with about `most` tokens per batch.
 
-    `lengths` [N] are all above 0; a batch is as wide as its first row.
+    most: ANSWERED_TOKENS where it is None. `lengths` [N] are all above 0; a batch is as wide as its first row.
     """
-    order = np.argsort(-lengths, kind="stable")
+    order, most = np.argsort(-lengths, kind="stable"), most or ANSWERED_TOKENS
     begin = 0
     while begin < len(order):
         count = max(1, most // int(lengths[order[begin]]))

@@ -56,6 +56,7 @@ FOUND = {
     "cased": False,
     "labels": [],
     "task": "",
+    "vectors": "",
     "left_out": [],
 }
 

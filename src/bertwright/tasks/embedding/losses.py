@@ -14,7 +14,8 @@ from bertwright.model.heads import for_loss
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
     """Return the cosines [A, P] of vectors [A, D] and [P, D]; not in bf16, whose cosines have two digits."""
-    with torch.autocast(first.device.type, enabled=False):
+    device = first.device.type if torch.amp.is_autocast_available(first.device.type) else "cpu"
+    with torch.autocast(device, enabled=False):
         return F.normalize(for_loss(first), dim=-1) @ F.normalize(for_loss(second), dim=-1).T
 
 

@@ -77,7 +77,7 @@ def _advice(best: str) -> str:
         "another learning rate, or more epochs (--epochs)"
     )
     if best == COSINE:
-        vectors = "bertwright features --layers last --pool mean"
+        vectors = "bertwright.load(MODEL).vectors in Python"
         return f"Use the vectors of the model before fine-tuning ({vectors}), or try {more}."
     return f"Try {more}."
 

@@ -113,10 +113,10 @@ def activation_bytes(
     processes: as for `largest_micro_batch`.
     """
     rows = largest_micro_batch(settings, length, processes=processes)
-    width, layer = config.hidden, _numbers_per_token(settings, config, length)
+    width, layer = config.hidden, _numbers_per_token(settings, config, length, precision)
     if attends_both_ways(config):  # the last layer computes the masked positions and [CLS] alone
         masked = int(predictions_by_length(settings.examples.masking, length)[-1])
-        attention = _attention_numbers(settings, config, length)
+        attention = _attention_numbers(settings, config, length, precision)
         last, logits = 3 * width * length + (15 * width + attention) * (masked + 1), rows * masked
     else:
         head = 6 if isinstance(config, EncoderConfig) and not isinstance(config, GPTConfig) else 2
@@ -128,18 +128,24 @@ def activation_bytes(
     return (_NUMBER_BYTES if precision == "fp32" else 2) * kept + _NUMBER_BYTES * logits * config.vocab_size
 
 
-def _numbers_per_token(settings: PretrainSettings, config: SingleBackboneConfig, length: int) -> int:
+def _numbers_per_token(settings: PretrainSettings, config: SingleBackboneConfig, length: int, precision: str) -> int:
     """Return how many numbers the backward pass needs of each token in one layer."""
     if isinstance(config, LSTMConfig):
         return 7 * config.cells + 3 * config.hidden  # gates and cells, inputs and outputs
     assert isinstance(config, EncoderConfig)
     # attention, norms and dropout keep 10 D, the feed-forward part 8 D
-    return 18 * config.hidden + _attention_numbers(settings, config, length)
+    return 18 * config.hidden + _attention_numbers(settings, config, length, precision)
 
 
-def _attention_numbers(settings: PretrainSettings, config: EncoderConfig, length: int) -> int:
-    """Return how many numbers the softmax, the dropout mask and their product have for a token; none on a GPU."""
-    return 3 * config.heads * length if settings.dropout and settings.device == "cpu" else 0
+def _attention_numbers(settings: PretrainSettings, config: EncoderConfig, length: int, precision: str) -> int:
+    """Return how many numbers of attention are kept for a token; none where torch's fused attention computes it.
+
+    Without dropout, step by step in bf16, it is the softmax alone.
+    """
+    if settings.device != "cpu":
+        return 0
+    kept = 3 if settings.dropout else 1 if precision == "bf16" else 0
+    return kept * config.heads * length
 
 
 def estimate_memory(

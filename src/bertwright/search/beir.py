@@ -36,15 +36,15 @@ class RetrievalData:
     def documents(self, block: int) -> Iterator[tuple[list[str], list[str]]]:
         """Yield the ids and the texts of at most `block` documents at a time, in the order of the file."""
         remaining = _records(self.corpus)
-        while pairs := [(id, _text(fields, location)) for location, id, fields in islice(remaining, block)]:
+        while pairs := [(id, _joined(fields, location)) for location, id, fields in islice(remaining, block)]:
             yield [id for id, _ in pairs], [text for _, text in pairs]
 
 
 def open_retrieval(data: Path) -> RetrievalData:
     """Open a folder, with the judgements of qrels/test.tsv; or one file qrels/NAME.tsv of such a folder.
 
-    Raises InputError, with file and line, for a missing file, an empty text, an id that is there twice, and a judgement
-    that names no document or no query.
+    Raises InputError, with file and line, for a missing file, a judged query without a text, an id that is there twice,
+    and a judgement that names no document or no query.
     """
     folder = data if data.is_dir() else data.parent.parent
     qrels = _qrels_of(data)
@@ -53,11 +53,11 @@ def open_retrieval(data: Path) -> RetrievalData:
     if not ids:
         raise InputError(f"{corpus}: expected documents, one JSON object a line, found none")
     queries_file = _packed_file(folder, "queries.jsonl")
-    queries = {id: _text(fields, location) for location, id, fields in _records(queries_file)}
+    queries = {id: (fields, location) for location, id, fields in _records(queries_file)}
     for _ in _unique(queries_file):
         pass
-    judgements = _judgements(qrels, set(ids), queries, corpus=corpus, queries_file=queries_file)
-    return RetrievalData(corpus, qrels, ids, {id: queries[id] for id in judgements}, judgements)
+    judgements = _judgements(qrels, set(ids), set(queries), corpus=corpus, queries_file=queries_file)
+    return RetrievalData(corpus, qrels, ids, {id: _query(*queries[id]) for id in judgements}, judgements)
 
 
 def is_retrieval(data: Path) -> bool:
@@ -115,20 +115,28 @@ def _unique(path: Path) -> Iterator[tuple[str, str]]:
         yield location, id
 
 
-def _text(fields: dict[str, object], location: str) -> str:
-    """Return title and text, joined by a blank. Raises InputError where both are empty, or are no texts."""
+def _query(fields: dict[str, object], location: str) -> str:
+    """Return the text of a judged query. Raises InputError where it is empty, or no text."""
+    text = _joined(fields, location)
+    if is_blank(text):
+        raise InputError(f"{location}: expected a text in 'text', got an empty one; a judgement names this query")
+    return text
+
+
+def _joined(fields: dict[str, object], location: str) -> str:
+    """Return title and text, joined by a blank; published collections have documents in which both are empty.
+
+    Raises InputError where one is no text.
+    """
     parts = [fields.get(name, "") for name in ("title", "text")]
     for name, part in zip(("title", "text"), parts, strict=True):
         if not isinstance(part, str):
             raise InputError(f"{location}: expected a text in '{name}', got {shown(part)}")
-    text = " ".join(str(part) for part in parts).strip()
-    if is_blank(text):
-        raise InputError(f"{location}: expected a text in 'text', got an empty one")
-    return text
+    return " ".join(str(part) for part in parts).strip()
 
 
 def _judgements(
-    path: Path, documents: set[str], queries: dict[str, str], *, corpus: Path, queries_file: Path
+    path: Path, documents: set[str], queries: set[str], *, corpus: Path, queries_file: Path
 ) -> dict[str, dict[str, int]]:
     judgements: dict[str, dict[str, int]] = {}
     for number, line in decoded_lines(path, read_lines(path)):

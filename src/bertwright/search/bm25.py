@@ -20,7 +20,9 @@ _BLOCK: Final = 8192
 def rank_by_bm25(
     data: RetrievalData, queries: Sequence[str], left_out: NDArray[np.int64]
 ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Return the numbers and scores of the best documents of each query; all documents are in memory at once.
+    """Return the numbers and scores of the best documents that share a word with each query.
+
+    All documents are in memory at once.
 
     Words are lower-cased, English stop words left out, and the rest stemmed by Snowball's English rules. `left_out` is
     that of `BestDocuments.add`. Raises MissingExtra without bm25s and PyStemmer.
@@ -40,8 +42,9 @@ def rank_by_bm25(
     index = bm25s.BM25(k1=K1, b=B)
     index.index(bm25s.tokenize(texts, **options), show_progress=False)
     tokens = bm25s.tokenize(list(queries), return_ids=False, **options)
-    best = BestDocuments(len(queries), min(DEPTH, len(order)))
+    best, all_documents = BestDocuments(len(queries), min(DEPTH, len(order))), np.array(order, dtype=np.int64)
     for row, words in enumerate(tokens):
-        scores = index.get_scores(words) if words else np.zeros(len(order), dtype=np.float32)
-        best.add(row, scores[None].astype(np.float32), np.array(order, dtype=np.int64), left_out[row : row + 1])
+        scores = index.get_scores(words) if words else np.zeros(len(order))
+        hits = np.flatnonzero(scores > 0)  # the others have no word of the query
+        best.add(row, scores[None, hits].astype(np.float32), all_documents[hits], left_out[row : row + 1])
     return best.best()

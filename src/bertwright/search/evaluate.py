@@ -107,7 +107,9 @@ def _cosines(encoder: SentenceEncoder, examples: TextExamples, width: int | None
         raise InputError(f"{examples.source}: expected pairs of texts with a score, found none")
     for row, texts in enumerate(zip(examples.texts_a, examples.texts_b, strict=True)):
         if any(map(is_blank, texts)):
-            raise InputError(f"{examples.location(row)}: expected two texts, got an empty one")
+            raise InputError(
+                f"{examples.location(row)}: expected two texts, got an empty one; correct or remove the row"
+            )
     vectors = unit(encoder.vectors([*examples.texts_a, *examples.texts_b], width=width)).astype(np.float64)
     first, second = vectors[: len(examples)], vectors[len(examples) :]
     # Rounded, because a rank correlation would order pairs of equal texts by rounding errors.

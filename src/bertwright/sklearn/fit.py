@@ -115,7 +115,8 @@ class Learned:
             state["extra"],
         )
         self.tokenizer, self.files, self._ready = state["tokenizer"], state["files"], None
-        self.head = None if state["vectors"] is None else head_of_bytes(state["vectors"])
+        vectors = state.get("vectors")
+        self.head = None if vectors is None else head_of_bytes(vectors)
 
 
 def read(model: str | Path) -> Learned:

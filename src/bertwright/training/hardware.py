@@ -95,7 +95,7 @@ class Numerics(Settings):
     @property
     def matches_machine(self) -> bool:
         """Return whether this machine's processor and torch give the same bits."""
-        return self.processor == _processor(self.device)
+        return self.processor == _processor(self.device, self.precision)
 
     def on_machine(self, measured: "Numerics") -> "Numerics":
         """Return the numerics with the processor and the peak FLOP/s of `measured`, to resume on another machine."""
@@ -130,7 +130,7 @@ def resolve_numerics(
         precision=precision,
         threads=torch.get_num_threads(),
         peak_flops=rates[precision],
-        processor=_processor(device),
+        processor=_processor(device, precision),
         device=device,
     )
 
@@ -184,7 +184,8 @@ def apply_numerics(numerics: Numerics) -> None:
     device = resolve_device(numerics.device)
     if not numerics.matches_machine:
         raise InputError(
-            f"--resume: the run was started with {numerics.processor}, this machine has {_processor(numerics.device)}: "
+            f"--resume: the run was started with {numerics.processor}, this machine has "
+            f"{_processor(numerics.device, numerics.precision)}: "
             "results would differ in their bits; --allow-other-numerics resumes nevertheless"
         )
     prepare_processor()
@@ -195,10 +196,11 @@ def apply_numerics(numerics: Numerics) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow
 
 
-def _processor(device: Device) -> str:
+def _processor(device: Device, precision: Precision) -> str:
     if device == "cuda":
         return f"{torch.cuda.get_device_name(resolve_device(device))}, torch {torch.__version__}"
-    compiler = "" if cpp_compiler() else ", no C++ compiler"  # the steps of model/cpu/kernels.cpp round differently
+    # In bf16 the steps of model/cpu/training_kernels.cpp round differently from torch's.
+    compiler = ", no C++ compiler" if precision == "bf16" and not cpp_compiler() else ""
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{compiler}"
 
 

@@ -6,7 +6,8 @@ from the very thread that is waited for, and a small model learns at a fifth of 
 
 GNU's OpenMP spins 1,000 rounds at most while a process has more threads in its pools than there are cores. So a thread
 here watches for how long the process waited for a core. Where that is long, it starts a second pool, which does
-nothing. The number of threads of each operation stays, and so do the bits of a run.
+nothing. The number of threads of each operation stays, and so do the bits of a run. Two pools are more threads than
+cores where an operation has more threads than half of the cores, as by default; with fewer, nothing changes.
 """
 
 import atexit
@@ -60,8 +61,10 @@ class SecondPool:
         self._thread.join()
 
     def _hold(self) -> None:
-        torch.ones(1 << 18).neg_()  # large enough to be divided: this thread of Python gets a pool
-        self._ready.set()
+        try:
+            torch.ones(1 << 18).neg_()  # large enough to be divided: this thread of Python gets a pool
+        finally:
+            self._ready.set()
         self._ended.wait()
 
 
@@ -85,8 +88,12 @@ def waiting_times(threads: Path = _TASKS) -> dict[str, int]:
 
     threads   folder of the threads, each with a file `schedstat`
     """
-    times = {}
-    for folder in threads.iterdir():
+    times: dict[str, int] = {}
+    try:
+        folders = list(threads.iterdir())
+    except OSError:  # there is no /proc here, or too many files are open
+        return times
+    for folder in folders:
         try:
             times[folder.name] = int((folder / "schedstat").read_text("ascii").split()[1])
         except (OSError, IndexError, ValueError):  # the thread has ended, or this kernel keeps no such times

@@ -109,6 +109,20 @@ def test_activations_are_what_autograd_keeps(own_corpus: Path, system: str, size
     assert losses
 
 
+@pytest.mark.parametrize(("dropout", "precision", "numbers"), [(0.0, "fp32", 0), (0.0, "bf16", 1), (0.1, "bf16", 3)])
+def test_attention_step_by_step_is_planned(own_corpus: Path, dropout: float, precision: str, numbers: int) -> None:
+    """Numbers that a token keeps for each head and position: of a row twice as long, twice as many."""
+    settings = short_settings(dropout=dropout, phases=(Phase(length=32, share=1.0),), micro_tokens=64)
+    config = encoder_config(settings, Corpus.open(own_corpus).tokenizer.vocab_size).model_copy(update={"layers": 3})
+    kept = [
+        activation_bytes(settings, config.model_copy(update={"heads": heads}), length=32, precision=precision)
+        for heads in (1, 2)
+    ]
+    tokens_of_layers = 2 * 64 + 2 * (round(0.15 * 32) + 1)  # the last layer computes the masked positions and [CLS]
+    bytes_of_number = 4 if precision == "fp32" else 2
+    assert kept[1] - kept[0] == pytest.approx(numbers * 32 * tokens_of_layers * bytes_of_number)
+
+
 @pytest.mark.parametrize("method", ["adamw", "muon"])
 def test_a_checkpoint_is_as_large_as_planned(
     own_corpus: Path, tmp_path: Path, method: Literal["adamw", "muon"]

@@ -48,14 +48,9 @@ def test_the_file_of_judgements_is_test_or_the_named_one(tmp_path: Path) -> None
         ("qrels/test.tsv", "q1\td2\tmuch", r"test.tsv:5: expected a whole number as score, got 'much'"),
         ("qrels/test.tsv", "q1\td2", r"test.tsv:5: expected query-id, corpus-id and score, parted by tabs"),
         ("qrels/test.tsv", "q1\td1\t1", r"test.tsv:5: query 'q1' and document 'd1' are judged twice"),
-        (
-            "corpus.jsonl",
-            '{"_id": "d7", "title": "", "text": " "}',
-            r"corpus.jsonl:4: expected a text in 'text', got an",
-        ),
+        ("corpus.jsonl", '{"_id": "d7", "text": 7}', r"corpus.jsonl:4: expected a text in 'text', got 7"),
         ("corpus.jsonl", '{"_id": "d1", "text": "again"}', r"corpus.jsonl:4: the id 'd1' is there twice"),
         ("corpus.jsonl", '{"_id": 7, "text": "x"}', r"corpus.jsonl:4: expected a text in '_id', got 7"),
-        ("queries.jsonl", '{"_id": "q4", "text": ""}', r"queries.jsonl:4: expected a text in 'text', got an empty one"),
         ("queries.jsonl", "[1]", r"queries.jsonl:4: expected one object"),
     ],
 )
@@ -72,4 +67,20 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     folder = write_beir(tmp_path / "data")
     (folder / "queries.jsonl").unlink()
     with pytest.raises(InputError, match=r"data: expected queries.jsonl \(or packed"):
+        open_retrieval(folder)
+
+
+def test_documents_and_unjudged_queries_may_be_empty(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "data")
+    for file, line in (
+        ("corpus.jsonl", '{"_id": "d7", "title": "", "text": " "}'),
+        ("queries.jsonl", '{"_id": "q7", "text": ""}'),
+    ):
+        with (folder / file).open("a", encoding="utf-8") as stream:
+            stream.write(line + "\n")
+    data = open_retrieval(folder)
+    assert [text for _, texts in data.documents(2) for text in texts][-1] == ""
+    with (folder / "qrels/test.tsv").open("a", encoding="utf-8") as stream:
+        stream.write("q7\td7\t1\n")
+    with pytest.raises(InputError, match=r"queries.jsonl:4: expected a text in 'text', got an empty one; a judgement"):
         open_retrieval(folder)

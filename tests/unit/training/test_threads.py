@@ -49,3 +49,14 @@ def test_processes_of_torchrun_share_the_cores(four_cores: pytest.MonkeyPatch) -
     four_cores.setenv("LOCAL_WORLD_SIZE", "2")
     four_cores.setenv("OMP_NUM_THREADS", "1")
     assert machine.usable_cores() == 2
+
+
+def test_a_run_in_bf16_notes_that_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16 compiled steps round differently from torch's; fp32 uses none of them."""
+    numerics = machine.resolve_numerics("fp32", threads=1)
+    in_bf16 = numerics.model_copy(update={"precision": "bf16"})
+    assert numerics.matches_machine
+    assert in_bf16.matches_machine
+    monkeypatch.setattr(machine, "cpp_compiler", lambda: None)
+    assert numerics.matches_machine
+    assert not in_bf16.matches_machine

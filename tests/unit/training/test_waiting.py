@@ -1,12 +1,11 @@
 """Threads that sleep sooner while other programs take the cores."""
 
+import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from bertwright.training import waiting
 from bertwright.training.waiting import SecondPool, is_crowded, waited_since, waiting_times
@@ -47,22 +46,37 @@ def test_a_machine_is_crowded_while_threads_wait_for_cores(
     assert is_crowded(2 * waited, 2.0, threads=threads, was_crowded=was_crowded) == crowded
 
 
+ADDED = """
+import os, torch
+from bertwright.training.waiting import SecondPool
+torch.set_num_threads(3)
+torch.ones(1 << 18).neg_()  # the pool of this thread
+alone, pool = set(os.listdir("/proc/self/task")), SecondPool()
+pool.start()
+print(len(set(os.listdir("/proc/self/task")) - alone))
+pool.end()
+"""
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads in /proc")
-def test_the_second_pool_has_threads_until_it_ends() -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        torch.ones(1 << 18).neg_()  # the pool of this thread
-        alone, pool = len(waiting_times()), SecondPool()
-        pool.start()
-        assert len(waiting_times()) == alone + 3  # the thread of Python, and two more
-        pool.end()
-        patience = time.monotonic() + 30
-        while len(waiting_times()) > alone and time.monotonic() < patience:
-            time.sleep(0.01)
-        assert len(waiting_times()) == alone
-    finally:
-        torch.set_num_threads(threads)
+def test_the_second_pool_has_threads_of_its_own() -> None:
+    """In a process of its own, where no other test has left a thread."""
+    done = subprocess.run([sys.executable, "-c", ADDED], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 3  # the thread of Python, and two more
+
+
+def test_a_pool_that_cannot_compute_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    monkeypatch.setattr(waiting.torch, "ones", lambda _: 1 / 0)
+    pool = SecondPool()
+    pool.start()
+    pool.end()
+    assert len(failed) == 1
+
+
+def test_without_proc_there_are_no_waiting_times(tmp_path: Path) -> None:
+    assert waiting_times(tmp_path / "missing") == {}
 
 
 def test_a_pool_is_held_only_while_the_machine_is_crowded(monkeypatch: pytest.MonkeyPatch) -> None:

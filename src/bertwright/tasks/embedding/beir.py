@@ -4,12 +4,14 @@ The folder holds queries.jsonl and corpus.jsonl (_id, text, and for documents pe
 the columns query-id, corpus-id, score. Each file may be packed. A score above 0 makes a pair.
 """
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError, shown
+from bertwright.files import file_digest
 from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
 from bertwright.tables.files import OPENERS
 from bertwright.tables.reader import BLOCK_ROWS, Table, open_table, read_table
@@ -25,6 +27,12 @@ _QUERY, _DOCUMENT, _SCORE = "query-id", "corpus-id", "score"
 def qrels_file(folder: Path, split: str) -> Path | None:
     """Return the judgements of a split (train, dev or test); None where there are none."""
     return _packed_or_not(folder / QRELS / f"{split}.tsv")
+
+
+def texts_digest(folder: Path) -> str:
+    """Return the sha256 of the files of queries and documents, which the judgements name by their ids."""
+    files = [file for stem in ("queries", "corpus") if (file := _packed_or_not(folder / f"{stem}.jsonl"))]
+    return hashlib.sha256(" ".join(map(file_digest, files)).encode()).hexdigest()
 
 
 def read_judged(task: VectorTask, folder: Path, qrels: Path) -> TextPairs:

@@ -10,7 +10,7 @@ from bertwright.files import file_digest
 from bertwright.tasks.binding import LabelledData
 from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.split import split_rows
-from bertwright.tasks.embedding.beir import QRELS, qrels_file, read_judged
+from bertwright.tasks.embedding.beir import QRELS, qrels_file, read_judged, texts_digest
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.spans import read_spans
 from bertwright.tasks.embedding.spec import Layout, VectorTask
@@ -39,6 +39,8 @@ def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
     digests: dict[str, Any] = {"train": file_digest(path), "dev": {}}
     if dev_path:
         digests["dev"][dev_path.name] = file_digest(dev_path)
+    if layout == "beir":
+        digests["texts"] = texts_digest(data)
     if validation is None:
         _refuse_twins(train)
         train, validation = split_pairs(train, data)

@@ -64,3 +64,12 @@ def test_a_folder_of_another_layout_is_refused(beir: Path, tmp_path: Path) -> No
     (beir / "corpus.jsonl.xz").unlink()
     with pytest.raises(InputError, match=r"expected corpus\.jsonl"):
         read_vector_data(EMBED, beir)
+
+
+def test_other_texts_under_the_same_ids_are_other_data(beir: Path) -> None:
+    before = read_vector_data(EMBED, beir).digests
+    documents = lzma.decompress((beir / "corpus.jsonl.xz").read_bytes()).replace(b"text 3", b"text three")
+    (beir / "corpus.jsonl.xz").write_bytes(lzma.compress(documents))
+    after = read_vector_data(EMBED, beir).digests
+    assert before["train"] == after["train"]
+    assert before["texts"] != after["texts"]

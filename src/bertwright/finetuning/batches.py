@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bertwright.errors import InputError
 from bertwright.tasks.binding import BoundTask
 
 MICRO_TOKENS = 4096
@@ -29,7 +30,15 @@ def epoch_batches(lengths: NDArray[np.int64], batch_size: int, *, seed: int, epo
 
 
 def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) -> Callable[[int], Sequence[Any]]:
-    """Return a function step → micro-batches: `parts` of them, or more where one would exceed MICRO_TOKENS."""
+    """Return a function step → micro-batches: `parts` of them, or more where one would exceed MICRO_TOKENS.
+
+    Raises InputError where the rows of a batch are each other's negatives, and a part would have a single row.
+    """
+    if bound.kind.contrasts and parts > 1 and min(batch_size, len(bound.lengths)) < 2 * parts:
+        raise InputError(
+            f"{parts} processes, batches of {batch_size} of {len(bound.lengths):,} rows: expected at least two rows for "
+            "each process, which are each other's negatives; start fewer processes, or set a larger --batch-size"
+        )
     per_epoch = -(-len(bound.lengths) // batch_size)
 
     @lru_cache(maxsize=1)

@@ -64,8 +64,8 @@ def schedule(settings: FinetuneSettings, prepared: Prepared) -> ScheduledSetting
     contrasts = prepared.bound.kind.contrasts
     if contrasts and 1 in (rows, settings.batch_size):
         raise InputError(
-            f"--batch-size {settings.batch_size}, {rows:,} training rows: expected at least two rows in a batch: the "
-            "other rows of a batch are the negatives from which vectors are learned"
+            f"--batch-size {settings.batch_size or 'not set'}, {rows:,} training rows: expected at least two rows in a "
+            "batch: the other rows of a batch are the negatives from which vectors are learned"
         )
     chosen = scheduled(settings, config, rows, contrasts=contrasts)
     if None in (settings.epochs, settings.batch_size, settings.learning_rate):

@@ -131,6 +131,15 @@ def test_a_batch_of_one_has_no_negatives(pairs_folder: Path, start_model: str, t
         finetune(alone, EMBED, model=start_model, data=pairs_folder, out=tmp_path / "run")
 
 
+def test_each_of_several_processes_needs_negatives(pairs_folder: Path, start_model: str) -> None:
+    work = bound(EMBED, pairs_folder, start_model)
+    assert len(steps_of(work, 8, seed=0, parts=4)(0)) == 4
+    with pytest.raises(
+        InputError, match="expected at least two rows for each process"
+    ):
+        steps_of(work, 7, seed=0, parts=4)
+
+
 def test_a_step_is_one_batch_of_parts(pairs_folder: Path, start_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     work = bound(EMBED, pairs_folder, start_model)
     monkeypatch.setattr("bertwright.finetuning.batches.MICRO_TOKENS", 64)

@@ -36,8 +36,8 @@ def steps_of(bound: BoundTask, batch_size: int, *, seed: int, parts: int = 1) ->
     """
     if bound.kind.contrasts and parts > 1 and min(batch_size, len(bound.lengths)) < 2 * parts:
         raise InputError(
-            f"{parts} processes, batches of {batch_size} of {len(bound.lengths):,} rows: expected at least two rows for "
-            "each process, which are each other's negatives; start fewer processes, or set a larger --batch-size"
+            f"{parts} processes, batches of {batch_size} of {len(bound.lengths):,} rows: expected at least two rows "
+            "for each process, which are each other's negatives; start fewer processes, or set a larger --batch-size"
         )
     per_epoch = -(-len(bound.lengths) // batch_size)
 

@@ -134,9 +134,7 @@ def test_a_batch_of_one_has_no_negatives(pairs_folder: Path, start_model: str, t
 def test_each_of_several_processes_needs_negatives(pairs_folder: Path, start_model: str) -> None:
     work = bound(EMBED, pairs_folder, start_model)
     assert len(steps_of(work, 8, seed=0, parts=4)(0)) == 4
-    with pytest.raises(
-        InputError, match="expected at least two rows for each process"
-    ):
+    with pytest.raises(InputError, match="expected at least two rows for each process"):
         steps_of(work, 7, seed=0, parts=4)
 
 

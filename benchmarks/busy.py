@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import IO, Any, Final, cast
@@ -22,46 +23,10 @@ from unittest import mock
 from benchmarks.side_by_side import finish, parser
 from benchmarks.studies.schedule import numbers
 
-WORKS: Final[dict[str, Callable[[int], Callable[[], int]]]] = {}
-"""Name → function of the number of threads that makes a model and returns one step, which returns its tokens."""
 PROGRAMS: Final = {"ours": "20000", "torch": "300000"}
 """Rounds for which a waiting thread of OpenMP spins (GOMP_SPINCOUNT) in ours, and as torch comes."""
 REST: Final = 2.0
 """Seconds beside the other programs before the clock starts."""
-
-
-def work(name: str) -> Callable[[Callable[[int], Callable[[], int]]], Callable[[int], Callable[[], int]]]:
-    """Register a work under a name."""
-
-    def register(make: Callable[[int], Callable[[], int]]) -> Callable[[int], Callable[[], int]]:
-        WORKS[name] = make
-        return make
-
-    return register
-
-
-@work("pre-training `tiny`, 32 rows of 64")
-def tiny(threads: int) -> Callable[[], int]:
-    """Return a step of a small model: hundreds of operations of some microseconds."""
-    return _training("tiny", 32, 64, threads)
-
-
-@work("pre-training `6x384`, 8 rows of 64")
-def six_layers(threads: int) -> Callable[[], int]:
-    """Return a step of a model of 6 layers of 384."""
-    return _training("6x384", 8, 64, threads)
-
-
-@work("answering with `6x384`, 32 texts of 32")
-def batches(threads: int) -> Callable[[], int]:
-    """Return a batch of answers."""
-    return _answering("6x384", 32, 32, threads)
-
-
-@work("answering with `6x384`, one text of 32")
-def one_text(threads: int) -> Callable[[], int]:
-    """Return one answer, as the server gives it to a single client."""
-    return _answering("6x384", 1, 32, threads)
 
 
 def _training(size: str, batch: int, length: int, threads: int) -> Callable[[], int]:
@@ -112,6 +77,15 @@ def _answering(size: str, batch: int, length: int, threads: int) -> Callable[[],
         return batch * length
 
     return step
+
+
+WORKS: Final[dict[str, Callable[[int], Callable[[], int]]]] = {
+    "pre-training `tiny`, 32 rows of 64": partial(_training, "tiny", 32, 64),
+    "pre-training `6x384`, 8 rows of 64": partial(_training, "6x384", 8, 64),
+    "answering with `6x384`, 32 texts of 32": partial(_answering, "6x384", 32, 32),
+    "answering with `6x384`, one text of 32": partial(_answering, "6x384", 1, 32),
+}
+"""Name → function of the number of threads that makes a model and returns one step, which returns its tokens."""
 
 
 def serve(name: str, threads: int, *, watched: bool) -> None:

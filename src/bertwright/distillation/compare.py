@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from torch import nn
 
-from bertwright.distillation.student import count_weights
 from bertwright.model.folder import WEIGHTS
+from bertwright.pretraining.resources import count_parameters
 
 TIMED_TEXTS: Final = 256
 """Largest number of validation rows whose time is measured."""
@@ -41,7 +41,7 @@ class Measured:
 def measured(folder: Path, model: nn.Module, *, milliseconds: float, metrics: Mapping[str, float]) -> Measured:
     """Return the numbers of the model in a model folder."""
     shown = {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
-    return Measured(count_weights(model), (folder / WEIGHTS).stat().st_size, milliseconds, shown)
+    return Measured(count_parameters(model), (folder / WEIGHTS).stat().st_size, milliseconds, shown)
 
 
 def milliseconds_per_text(calls: Sequence[Callable[[], object]], texts: int) -> list[float]:

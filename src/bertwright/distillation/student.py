@@ -12,6 +12,7 @@ from bertwright.console import say
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.model.config import EncoderConfig, encoder_shape, initializer_range_for, size_config, written_size
 from bertwright.model.folder import SavedModel
+from bertwright.pretraining.resources import count_parameters
 
 _LAYERS = "encoder.layers."
 _SHAPE = ("hidden", "heads", "intermediate")
@@ -64,11 +65,6 @@ def student_of(teacher: SavedModel, settings: DistillationSettings) -> SavedMode
 
 def say_larger(student: nn.Module, teacher: nn.Module) -> None:
     """Say where the student has no fewer parameters than the teacher, which is no error."""
-    numbers = [count_weights(model) for model in (student, teacher)]
+    numbers = [count_parameters(model) for model in (student, teacher)]
     if numbers[0] >= numbers[1]:
         say(f"the student has {numbers[0]:,} parameters, no fewer than the teacher's {numbers[1]:,}")
-
-
-def count_weights(model: nn.Module) -> int:
-    """Return the number of parameters of a model."""
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -8,9 +8,10 @@ import torch
 
 from bertwright.console import say_once
 from bertwright.distillation.settings import DistillationSettings
-from bertwright.distillation.student import count_weights, say_larger, student_of, taken_layers
+from bertwright.distillation.student import say_larger, student_of, taken_layers
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel, open_model
+from bertwright.pretraining.resources import count_parameters
 from tests.support.encoders import write_encoder
 
 
@@ -82,7 +83,7 @@ def test_a_larger_student_is_reported(capsys: pytest.CaptureFixture[str]) -> Non
         assert not capsys.readouterr().err
         say_larger(large, small)
     assert "the student has 12 parameters, no fewer than the teacher's 6" in capsys.readouterr().err
-    assert count_weights(large) == 12
+    assert count_parameters(large) == 12
 
 
 @pytest.mark.parametrize("shape", [{}, {"size": "tiny", "layers": 2}])

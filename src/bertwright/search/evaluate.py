@@ -10,13 +10,14 @@ from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
 from bertwright.search.beir import RetrievalData, is_retrieval, open_retrieval
 from bertwright.search.bm25 import rank_by_bm25
-from bertwright.search.exact import BestDocuments, unit
+from bertwright.search.exact import BestDocuments
 from bertwright.search.metrics import DEPTH, RETRIEVAL_METRICS, retrieval_metrics
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.files import InputFormat, table_stem
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.examples import TextExamples, read_examples
 from bertwright.tasks.classification.spec import STSB, with_columns
+from bertwright.tasks.embedding.metrics import rounded_cosines, unit
 from bertwright.tasks.inference import open_answering
 from bertwright.tasks.metrics import measure
 from bertwright.tasks.sentence_vectors import SentenceEncoder
@@ -26,7 +27,6 @@ from bertwright.training.settings import Device
 
 _DOCUMENTS: Final = 4096
 """Number of documents whose texts and vectors are in memory at a time."""
-_CORRELATIONS: Final = ("spearman", "pearson")
 
 
 def evaluate_embed(
@@ -87,11 +87,11 @@ def _similarity(encoder: SentenceEncoder, pairs: dict[str, TextExamples], width:
     for name, examples in pairs.items():
         cosines, scores = _cosines(encoder, examples, width), examples.targets
         assert scores is not None
-        files[name] = {"pairs": len(examples), **measure(_CORRELATIONS, cosines, scores)}
+        files[name] = {"pairs": len(examples), **measure(("spearman", "pearson"), cosines, scores)}
         all_cosines.append(cosines)
         all_scores.append(scores)
     cosines, scores = np.concatenate(all_cosines), np.concatenate(all_scores)
-    pooled = {"pairs": len(cosines), **measure(_CORRELATIONS, cosines, scores)}
+    pooled = {"pairs": len(cosines), **measure(("spearman", "pearson"), cosines, scores)}
     left_out = {name: dict(examples.left_out) for name, examples in pairs.items() if examples.left_out}
     rows = {**files, **({"all pairs": pooled} if len(files) > 1 else {})}
     lines = [f"{'':24}{'pairs':>8}{'spearman':>10}{'pearson':>10}"]
@@ -110,11 +110,8 @@ def _cosines(encoder: SentenceEncoder, examples: TextExamples, width: int | None
             raise InputError(
                 f"{examples.location(row)}: expected two texts, got an empty one; correct or remove the row"
             )
-    vectors = unit(encoder.vectors([*examples.texts_a, *examples.texts_b], width=width)).astype(np.float64)
-    first, second = vectors[: len(examples)], vectors[len(examples) :]
-    # Rounded, because a rank correlation would order pairs of equal texts by rounding errors.
-    cosines: NDArray[np.float64] = np.round(np.sum(first * second, axis=1), 6)
-    return cosines
+    vectors = unit(encoder.vectors([*examples.texts_a, *examples.texts_b], width=width))
+    return rounded_cosines(vectors[: len(examples)], vectors[len(examples) :])
 
 
 def _search(encoder: SentenceEncoder, data: RetrievalData, width: int | None) -> dict[str, Any]:

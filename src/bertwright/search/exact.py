@@ -62,10 +62,3 @@ class BestDocuments:
         for first in range(0, len(queries), QUERIES):
             rows = slice(first, first + QUERIES)
             self.add(first, queries[rows] @ documents.T, numbers, left_out[rows])
-
-
-def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return vectors [N, W] divided by their lengths; a vector of zeros stays one."""
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
-    divided: NDArray[np.float32] = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
-    return divided

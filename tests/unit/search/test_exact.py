@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from bertwright.search.exact import BestDocuments, unit
+from bertwright.search.exact import BestDocuments
+from bertwright.tasks.embedding.metrics import unit
 
 
 @pytest.mark.parametrize("block", [1, 7, 50])

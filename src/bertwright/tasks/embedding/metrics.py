@@ -10,6 +10,7 @@ from bertwright.tasks.metrics import measure
 
 POOL: Final = 1000
 """Number of validation pairs whose second texts and hard negatives are ranked together."""
+_CORRELATIONS: Final = ("spearman", "pearson")
 _FIRST_RANKS: Final = 10
 _SAME: Final = 1e-6
 """Cosines whose range is below this number are constant."""
@@ -21,13 +22,10 @@ def vector_metrics(pairs: TextPairs, firsts: NDArray[Any], seconds: NDArray[Any]
     Pairs with scores have Spearman's and Pearson's correlation of the cosines with the scores. Other pairs have mrr@10,
     the mean of 1 / rank of the positive (0 below rank 10), and accuracy, the fraction of positives with rank 1.
     """
-    units = [
-        vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12) for vectors in (firsts, seconds)
-    ]
+    units = [unit(vectors) for vectors in (firsts, seconds)]
     if pairs.scores is not None:
-        cosines = np.sum(units[0][pairs.anchors] * units[1][pairs.positives], axis=1, dtype=np.float64)
-        # Rounded, because a rank correlation would order pairs of equal texts by rounding errors.
-        values = measure(("spearman", "pearson"), np.round(cosines, 5), pairs.scores)
+        cosines = rounded_cosines(units[0][pairs.anchors], units[1][pairs.positives])
+        values = measure(_CORRELATIONS, cosines, pairs.scores)
         return {**values, "collapsed": float(np.ptp(cosines) < _SAME)}
     ranks = np.concatenate([_ranks(pairs, rows, units) for rows in _pools(len(pairs))])
     found_early = np.where(ranks <= _FIRST_RANKS, 1.0 / ranks, 0.0)
@@ -37,6 +35,22 @@ def vector_metrics(pairs: TextPairs, firsts: NDArray[Any], seconds: NDArray[Any]
         "accuracy": float((ranks == 1).mean()),
         "collapsed": float(is_constant),
     }
+
+
+def unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors [N, W] divided by their lengths; a vector of zeros stays one."""
+    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    divided: NDArray[np.float32] = (vectors / np.maximum(lengths, 1e-12)).astype(np.float32)
+    return divided
+
+
+def rounded_cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the cosine [N] of each pair of unit vectors [N, W].
+
+    It is rounded, because a rank correlation would order pairs of equal texts by rounding errors.
+    """
+    cosines: NDArray[np.float64] = np.round(np.sum(first.astype(np.float64) * second, axis=1), 6)
+    return cosines
 
 
 def _pools(count: int) -> list[NDArray[np.int64]]:

@@ -63,11 +63,14 @@ class VectorModel(nn.Module):
 
 
 def parts_of(
-    texts: EncodedSide, chosen: NDArray[np.int64], *, pad_id: int, most: int = PART_TOKENS
+    texts: EncodedSide, chosen: NDArray[np.int64], *, pad_id: int, most: int | None = None
 ) -> tuple[tuple[TextPart, ...], NDArray[np.int64]]:
-    """Return the chosen texts in parts of about `most` tokens, and the position of each text [N] among all parts."""
+    """Return the chosen texts in parts of about `most` tokens, and the position of each text [N] among all parts.
+
+    most: PART_TOKENS where it is None.
+    """
     lengths = np.array([len(texts.ids[text]) for text in chosen])
-    rows = list(batches_by_length(lengths, most))
+    rows = list(batches_by_length(lengths, most or PART_TOKENS))
     positions = np.empty(len(chosen), dtype=np.int64)
     positions[np.concatenate(rows)] = np.arange(len(chosen))
     return tuple(texts.part(chosen[part], pad_id=pad_id) for part in rows), positions

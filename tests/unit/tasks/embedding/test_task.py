@@ -143,7 +143,22 @@ def test_a_step_is_one_batch_of_parts(pairs_folder: Path, start_model: str, monk
     monkeypatch.setattr("bertwright.finetuning.batches.MICRO_TOKENS", 64)
     (batch,) = steps_of(work, 16, seed=0)(0)
     assert len(batch.targets) == 16
-    assert len(batch.parts) >= 2
+
+
+def test_a_batch_of_many_parts_has_the_loss_and_gradients_of_two(
+    pairs_folder: Path, start_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than two parts are computed by gradient caching."""
+    work = bound(EMBED, pairs_folder, start_model)
+    model = work.build(open_model(start_model).config).eval()
+    results = []
+    for tokens, is_cached in ((4096, False), (32, True)):
+        monkeypatch.setattr("bertwright.tasks.embedding.model.PART_TOKENS", tokens)
+        batch = work.batch(np.arange(16))
+        assert (len(batch.parts) > 2) == is_cached
+        loss = work.kind.loss(work.task, model, batch)
+        results.append((loss.detach(), torch.autograd.grad(loss, list(model.encoder.layers.parameters()))))
+    torch.testing.assert_close(results[0], results[1], atol=1e-5, rtol=1e-4)
 
 
 def texts_of(batch: PairBatch) -> int:

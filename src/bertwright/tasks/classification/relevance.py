@@ -13,21 +13,22 @@ def relevant_label(task: TaskSpec, source: str) -> str | None:
     a task without pairs, and for one that has neither a number nor two labels.
     """
     if not isinstance(task, ClassificationTask):
-        raise _no_reranker(source, f"one for {task.name}")
+        raise no_reranker(source, f"one for {task.name}")
     if len(task.text) == 1:
-        raise _no_reranker(source, f"one for {task.name}, which reads one text")
+        raise no_reranker(source, f"one for {task.name}, which reads one text")
     if task.kind == "regression":
         return None
     if task.kind == "multilabel" or len(task.labels) != 2:
         several = ", any number of which apply" if task.kind == "multilabel" else ""
-        raise _no_reranker(source, f"one for {task.name} with the labels {listed_labels(task.labels)}{several}")
+        raise no_reranker(source, f"one for {task.name} with the labels {listed_labels(task.labels)}{several}")
     if task.positive is not None:
         return task.positive
     short, long = sorted(task.labels, key=len)
     return short if long.casefold().endswith(short.casefold()) else task.labels[1]
 
 
-def _no_reranker(source: str, actual: str) -> InputError:
+def no_reranker(source: str, actual: str) -> InputError:
+    """Return the error for a model that is no reranker; `actual` says what it is."""
     return InputError(
         f"{source}: expected a reranker, a model that was fine-tuned on two texts with a number or with two labels, "
         f"got {actual}; train one: bertwright finetune regress --text-column query --text-column document …"

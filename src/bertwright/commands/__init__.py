@@ -39,6 +39,8 @@ COMMANDS = {
     "submission": ("finetuning", "predict for GLUE's test files, as the zip file that its server takes"),
     "score squad": ("finetuning", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
     "features": ("interop", "hidden states of a frozen encoder for every line of a text, as .npz"),
+    "index": ("search", "vectors of your texts, for search: a folder that texts are added to and removed from"),
+    "search": ("search", "the texts of an index that are nearest to a query"),
     "import": ("interop", "a checkpoint in Google's, Hugging Face's or OpenAI's format → a model folder"),
     "export onnx": ("interop", "a model for ONNX Runtime, compared with PyTorch first; with 8 bits on request"),
     "fill": ("pretraining", "predict the pieces behind [MASK]"),

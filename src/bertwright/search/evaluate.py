@@ -10,7 +10,7 @@ from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
 from bertwright.search.beir import RetrievalData, is_retrieval, open_retrieval
 from bertwright.search.bm25 import rank_by_bm25
-from bertwright.search.exact import BestDocuments
+from bertwright.search.exact import BestDocuments, as_compared, check_similarity
 from bertwright.search.metrics import DEPTH, RETRIEVAL_METRICS, retrieval_metrics
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.files import InputFormat, table_stem
@@ -117,15 +117,13 @@ def _cosines(encoder: SentenceEncoder, examples: TextExamples, width: int | None
 def _search(encoder: SentenceEncoder, data: RetrievalData, width: int | None) -> dict[str, Any]:
     """Return the metrics of an exact search, and those of BM25 where it is installed."""
     similarity = encoder.settings.similarity
-    if similarity not in ("cosine", "dot"):
-        raise InputError(f"the model's similarity is {similarity}; a search computes cosine or dot")
-    as_compared = unit if similarity == "cosine" else np.asarray
+    check_similarity(similarity)
     numbers = {id: number for number, id in enumerate(data.ids)}
     left_out = np.array([numbers.get(id, -1) for id in data.queries], dtype=np.int64)
-    queries = as_compared(encoder.vectors(list(data.queries.values()), "query", width=width))
+    queries = as_compared(encoder.vectors(list(data.queries.values()), "query", width=width), similarity)
     best, done = BestDocuments(len(queries), min(DEPTH, len(data.ids))), 0
     for ids, texts in data.documents(_DOCUMENTS):
-        vectors = as_compared(encoder.vectors(texts, "document", width=width, first=done))
+        vectors = as_compared(encoder.vectors(texts, "document", width=width, first=done), similarity)
         best.add_vectors(queries, vectors, np.array([numbers[id] for id in ids], dtype=np.int64), left_out)
         done += len(ids)
     rows = {"model": _metrics(best.best(), data)}

@@ -1,7 +1,8 @@
 """query vectors [Q, W], blocks of documents → the best documents of each query; exact, in bounded memory.
 
 Documents are numbered so that of two with the same score the one with the lower number is the better one. Score and
-number are one integer, so that the order is the same for every size of the blocks.
+number are one integer, so that the order is the same for every size of the blocks. Of many documents, only those with a
+score near the best ones get such an integer.
 """
 
 from typing import Final
@@ -9,10 +10,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bertwright.errors import InputError
+from bertwright.model.vector_settings import Similarity
+from bertwright.tasks.embedding.metrics import unit
+
 QUERIES: Final = 256
 """Number of queries that are compared with a block of documents at a time."""
 DECIMALS: Final = 6
 """Decimals of a score: products of equal vectors differ by rounding from block to block, and would break ties."""
+_MANY: Final = 8
+"""Documents of a block for each one that is kept, from which on candidates are chosen before they get their keys."""
 _NO_KEY: Final = np.iinfo(np.int64).min
 _NUMBERS: Final = (1 << 32) - 1
 
@@ -31,6 +38,16 @@ class BestDocuments:
 
         left_out [Q] is the number of a document that does not count for a query; -1: none.
         """
+        if scores.shape[1] < _MANY * (self.most + 1):
+            self._add(first, scores, numbers, left_out)
+            return
+        for row, of_query in enumerate(scores):
+            columns = _candidates(of_query, self.most + 1)  # one more, since one may be left out
+            self._add(first + row, of_query[None, columns], numbers[columns], left_out[row : row + 1])
+
+    def _add(
+        self, first: int, scores: NDArray[np.float32], numbers: NDArray[np.int64], left_out: NDArray[np.int64]
+    ) -> None:
         ordered = np.round(scores.astype(np.float32), DECIMALS).astype(np.float32) + np.float32(0.0)  # no -0.0
         bits = ordered.view(np.int32)
         bits = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)  # integers in the order of the scores
@@ -62,3 +79,25 @@ class BestDocuments:
         for first in range(0, len(queries), QUERIES):
             rows = slice(first, first + QUERIES)
             self.add(first, queries[rows] @ documents.T, numbers, left_out[rows])
+
+
+def check_similarity(similarity: Similarity) -> None:
+    """Raise InputError for a similarity that is no product of vectors."""
+    if similarity not in ("cosine", "dot"):
+        raise InputError(f"the model's similarity is {similarity}; a search computes cosine or dot")
+
+
+def as_compared(vectors: NDArray[np.float32], similarity: Similarity) -> NDArray[np.float32]:
+    """Return vectors [N, W] whose products are the similarity: for cosine, divided by their lengths."""
+    return unit(vectors) if similarity == "cosine" else vectors
+
+
+def _candidates(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
+    """Return the places of all scores [N] that, rounded, are at least the rounded score number `most` from the top.
+
+    Rounding keeps the order of two scores or makes them equal. Scores that it makes equal differ by less than the
+    margin, which also covers the rounding of large scores to float32.
+    """
+    least = float(np.partition(scores, len(scores) - most)[len(scores) - most])
+    margin = 2.0 * 10.0**-DECIMALS + 1e-6 * abs(least)
+    return np.flatnonzero(scores >= np.float32(least - margin))

@@ -13,6 +13,7 @@ from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, shown
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
+from bertwright.search.index import SearchIndex
 from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
@@ -20,7 +21,7 @@ from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, 
 from bertwright.serving.reranking import can_rerank, ranked_texts, refuse_empty_query, relevance
 from bertwright.serving.results import RankedText, Vector
 from bertwright.serving.settings import AnswerPrecision
-from bertwright.tables.reader import column_names, column_values
+from bertwright.tables.reader import column_names, column_values, refuse_halves
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.inference import Answerable, choose
@@ -173,6 +174,26 @@ class Predictor:
     def reranks(self) -> bool:
         """Return whether the model is a reranker."""
         return can_rerank(self.pipeline)
+
+    def search(self, queries: Any, *, index: str | Path | SearchIndex, top_k: int = 10) -> Any:
+        """Return the best rows of an index for a query, or a list of them for each of several queries.
+
+        index: a folder that `bertwright index` wrote, or a `SearchIndex`, which is opened once for many calls. Each row
+        is a `Hit` with id, score, text and fields; the best comes first. Raises InputError for an index of another
+        model, and for an empty query.
+        """
+        opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
+        column = [queries] if isinstance(queries, str) else _column(queries)
+        if column is None:
+            raise InputError(f"{_described(queries)}: expected a query, or a list or column of queries")
+        texts = list(column)
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InputError(f"query {number}: expected a text, got {_described(text)}")
+            refuse_halves([text], f"query {number}: ")
+        with self._lock, redirect_messages(_warn):
+            hits = opened.search(self.pipeline_for("vectors").sentences, texts, top_k)
+        return hits[0] if isinstance(queries, str) else hits
 
     @property
     def heads(self) -> int:

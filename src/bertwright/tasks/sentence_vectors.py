@@ -1,6 +1,9 @@
 """texts → sentence vectors [N, W], as the settings in the model folder say; without settings the mean of all tokens."""
 
+import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, cast
 
@@ -11,7 +14,7 @@ from torch import nn
 
 from bertwright.errors import InputError
 from bertwright.model.backbones import Backbone
-from bertwright.model.folder import SavedModel
+from bertwright.model.folder import SavedModel, weights_digest
 from bertwright.model.vector_head import VectorHead, open_vector_head
 from bertwright.model.vector_settings import VectorSettings
 from bertwright.tasks.feature_based import frozen_encoder
@@ -59,6 +62,7 @@ class SentenceEncoder:
         positions = saved.config.max_positions
         self.max_length = min(self.settings.max_length or positions, positions)
         self.pad_id = saved.config.pad_id
+        self._described = saved if saved.weights is None else replace(saved, weights={})  # the encoder has the tensors
 
     @property
     def size(self) -> int:
@@ -69,6 +73,23 @@ class SentenceEncoder:
     def is_described(self) -> bool:
         """Return True where the folder describes its vectors; False where the mean of all tokens stands in."""
         return self.settings != VectorSettings()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a sha256 of all that decides the vectors: weights, configuration, settings of vectors and tokenizer.
+
+        Precision and device are no part of it. Raises InputError for random weights.
+        """
+        weights = weights_digest(self._described)
+        if weights is None:
+            raise InputError(f"{self._described.source}: random weights have no fingerprint; name a model folder")
+        settings = (self._described.config, self.settings)  # without defaults, so that a new setting changes nothing
+        digest = hashlib.sha256(f"{weights} {self.tokenizer.hash} {self.max_length}".encode())
+        for each in settings:
+            digest.update(each.model_dump_json(exclude_defaults=True).encode())
+        for name, tensor in sorted(self.head.state_dict().items()):
+            digest.update(name.encode() + tensor.float().cpu().numpy().tobytes())
+        return digest.hexdigest()
 
     def check_width(self, width: int | None, option: str) -> None:
         """Raise InputError where `width` is more than the vectors have; `option` names where it was given."""

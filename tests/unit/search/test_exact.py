@@ -34,3 +34,22 @@ def test_scores_of_both_signs_and_of_any_size_are_ordered() -> None:
     [(numbers, values)] = best.best()
     assert numbers.tolist() == [5, 4, 2, 3, 1, 0]  # -0.0 and 0.0 are a tie
     np.testing.assert_allclose(values, scores[0, numbers], atol=1e-6)
+
+
+@pytest.mark.parametrize("most", [1, 3, 10])
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 3e4])
+def test_of_many_documents_the_best_are_those_of_a_full_sort(most: int, scale: float) -> None:
+    draw = np.random.default_rng(7)
+    # Steps of less than the rounding: many scores are equal only when they are rounded.
+    scores = (draw.integers(-40, 40, size=(3, 500)) * 3e-7 * scale + 0.5).astype(np.float32)
+    scores[1] = np.float32(0.25)
+    best, numbers = BestDocuments(3, most), draw.permutation(1000)[:500]
+    left_out = np.array([numbers[np.argmax(scores[0])], -1, -1])
+    for part in (slice(0, 200), slice(200, 500)):  # both are large enough that candidates are chosen
+        best.add(0, scores[:, part], numbers[part], left_out)
+    for row, (found, values) in enumerate(best.best()):
+        rounded = {int(number): np.round(value, 6) for number, value in zip(numbers, scores[row], strict=True)}
+        rounded.pop(int(left_out[row]), None)
+        expected = sorted(rounded, key=lambda number: (-rounded[number], number))[:most]
+        assert found.tolist() == expected
+        assert values.tolist() == [rounded[number] for number in expected]

@@ -1,0 +1,106 @@
+"""The commands index and search: texts → an index of their vectors, and queries → the nearest texts."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from bertwright.commands import CommandResult
+from bertwright.commands.arguments import BadRowsOption, DeviceOption, PrecisionOption, Repeatable
+from bertwright.errors import InputError
+from bertwright.tables.files import InputFormat
+
+_Tables = Annotated[
+    Positional[tuple[str, ...]],
+    arg(help="Tables (csv, tsv, JSON lines, Parquet), or .txt with one text a line; packed or not; - for a pipe."),
+]
+_TextColumn = Annotated[Repeatable, arg(help="Column of the text (default: text, sentence or the only one).")]
+
+
+def index_command(
+    texts: _Tables = (),
+    /,
+    *,
+    out: Path,
+    model: str | None = None,
+    add: bool = False,
+    remove: Repeatable = (),
+    remove_ids: Path | None = None,
+    text_column: _TextColumn = (),
+    id_column: str | None = None,
+    width: int | None = None,
+    input_format: InputFormat = "auto",
+    on_error: BadRowsOption = "stop",
+    precision: PrecisionOption = "auto",
+    device: DeviceOption = "cpu",
+) -> CommandResult:
+    """Compute the vectors of texts and write them to a folder in which `search` finds the nearest ones.
+
+    Ids, texts and all other columns are kept. An existing index is changed with --add or --remove, and not built again.
+
+    Args:
+        out: Folder of the index; with --add, --remove and --remove-ids an existing one.
+        model: MODEL: a model folder or a run folder (with --add: by default the model that the index names).
+        add: Add the texts to the index in --out.
+        remove: Id of a row to remove from the index in --out; once for each.
+        remove_ids: File with an id on each line: rows to remove.
+        text_column: Column of the text (default: text, sentence or the only one); the texts of several are joined.
+        id_column: Column of the ids (default: id or _id; without them the number of the row).
+        width: Number of first components of the vectors, for a model with Matryoshka widths.
+        input_format: Format of the files, where the endings of their names do not say it.
+    """
+    from bertwright.search.run import add_texts, index_texts, remove_rows
+    from bertwright.search.texts import TextTables
+
+    if remove or remove_ids:
+        if texts or add or model or width or text_column or id_column:
+            raise InputError("--remove: removes rows of --out; give TEXTS and the options of texts in another command")
+        return remove_rows(out, ids=remove, ids_file=remove_ids)
+    if not texts:
+        raise InputError("index: expected TEXTS, tables with texts; or --remove ID, to remove rows of --out")
+    tables = TextTables(texts, text=text_column, id=id_column, format=input_format, on_error=on_error)
+    computing: Any = {"precision": precision, "device": device}
+    if add:
+        if width is not None:
+            raise InputError(f"--width {width}: an index has one width, that of its first texts; leave the option out")
+        return add_texts(tables, out, model=model, **computing)
+    if model is None:
+        raise InputError("--model: expected the model folder that computes the vectors")
+    return index_texts(tables, out, model=model, width=width, **computing)
+
+
+def search_command(
+    index: Positional[Path],
+    query: Positional[str | None] = None,
+    /,
+    *,
+    queries: str | None = None,
+    model: str | None = None,
+    top_k: int = 10,
+    text_column: _TextColumn = (),
+    id_column: str | None = None,
+    input_format: InputFormat = "auto",
+    precision: PrecisionOption = "auto",
+    device: DeviceOption = "cpu",
+) -> CommandResult:
+    """Print the texts of an index that are nearest to a query: score, id and text, the nearest first.
+
+    With --json the hits have all fields.
+
+    Args:
+        index: Folder that `bertwright index` wrote.
+        query: Text to search with.
+        queries: Table or .txt with many queries, in place of QUERY; - for a pipe.
+        model: MODEL: by default the one that the index names. Another one than that which made the index is refused.
+        top_k: Number of texts for each query.
+        text_column: Column of --queries with the text (default: text, sentence or the only one).
+        id_column: Column of --queries with the ids (default: id or _id; without them the number of the row).
+        input_format: Format of --queries, where the ending of its name does not say it.
+    """
+    from bertwright.search.run import SearchRequest, search_texts
+    from bertwright.search.texts import TextTables
+
+    if (query is None) == (queries is None):
+        raise InputError("search: expected QUERY or --queries FILE, one of the two")
+    tables = TextTables((queries,), text=text_column, id=id_column, format=input_format) if queries else None
+    return search_texts(SearchRequest(index, query, tables, model, top_k, precision, device))

@@ -1,0 +1,251 @@
+"""rows with texts → index folder; queries → the nearest rows, exactly (see `index_files` for the files).
+
+An open index is what its folder was when it was opened. Adding and removing write a new manifest, and give a new index.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.console import Status
+from bertwright.errors import InputError, shown
+from bertwright.files import new_folder
+from bertwright.locks import locked_file
+from bertwright.search.exact import BestDocuments, as_compared, check_similarity
+from bertwright.search.index_files import (
+    IndexManifest,
+    Row,
+    Segment,
+    SegmentEntry,
+    new_segment,
+    read_index_manifest,
+    segment_entry,
+    write_index_manifest,
+)
+from bertwright.shipped import shipped
+from bertwright.tables.bad_rows import is_blank
+from bertwright.tasks.finite import check_finite
+from bertwright.tasks.sentence_vectors import SentenceEncoder
+
+LOCK: Final = "lock"
+"""File that the process holds locked which changes the index."""
+_SCORES: Final = 1 << 22
+"""Number of scores in memory at a time."""
+
+
+@dataclass(frozen=True)
+class IndexedText:
+    """A row to index, and its location for messages, as "file:line"."""
+
+    row: Row
+    location: str
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A row that a query found. score: cosine or dot product, rounded to six decimals."""
+
+    id: str
+    score: float
+    text: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Added:
+    """Number of rows that were added, and of those among them whose text is longer than the model reads."""
+
+    rows: int
+    cut: int
+
+
+class SearchIndex:
+    """An open index folder. Threads may search together; the folder may be changed meanwhile."""
+
+    def __init__(self, folder: Path, manifest: IndexManifest) -> None:
+        """Map the files of an index. Raises InputError for a file that is missing, cut or damaged."""
+        self.folder, self.manifest = folder, manifest
+        self.segments = [Segment(folder, entry, manifest.width) for entry in manifest.segments]
+        self._begins = np.cumsum([0, *map(len, self.segments)])
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "SearchIndex":
+        """Open an index folder. Raises InputError, with the file, for a missing, cut or damaged index."""
+        folder = Path(folder)
+        return cls(folder, read_index_manifest(folder))
+
+    @classmethod
+    def build(
+        cls,
+        folder: str | Path,
+        encoder: SentenceEncoder,
+        texts: Iterable[Sequence[IndexedText]],
+        *,
+        model: str,
+        width: int | None = None,
+    ) -> tuple["SearchIndex", Added]:
+        """Write a new index of blocks of texts; the folder appears when it is complete.
+
+        model: path of the model of `encoder`, noted in the index. width: number of first components of the vectors.
+        Raises InputError for a folder that is not empty, no text, and faults of the texts; RunFailed for a vector that
+        is not finite.
+        """
+        encoder.check_width(width, "--width")
+        check_similarity(encoder.settings.similarity)
+        manifest = IndexManifest(
+            model=model if model in shipped() else str(Path(model).resolve()),
+            fingerprint=encoder.fingerprint,
+            width=width or encoder.size,
+            similarity=encoder.settings.similarity,
+        )
+        with new_folder(Path(folder)) as unfinished:
+            manifest, added = _with_segment(unfinished, manifest, encoder, texts, set())
+            write_index_manifest(unfinished, manifest)
+        return cls.open(folder), added
+
+    def add(self, encoder: SentenceEncoder, texts: Iterable[Sequence[IndexedText]]) -> tuple["SearchIndex", Added]:
+        """Add blocks of texts as a new segment; return the index with them.
+
+        Raises InputError for another model than that of the index, an id that is in it, and faults of the texts; the
+        index is then as before.
+        """
+        with self._changing() as current:
+            current.check_model(encoder)
+            ids = {id for segment in current.segments for id in segment.ids}
+            manifest, added = _with_segment(self.folder, current.manifest, encoder, texts, ids)
+            write_index_manifest(self.folder, manifest)
+        return SearchIndex.open(self.folder), added
+
+    def remove(self, ids: Iterable[tuple[str, str]]) -> "SearchIndex":
+        """Remove rows by pairs of (id, location for messages); return the index without them.
+
+        Raises InputError for an id that is not there, or that is there twice; the index is then as before.
+        """
+        with self._changing() as current:
+            removed: list[set[int]] = [set(segment.entry.removed) for segment in current.segments]
+            seen: dict[str, str] = {}
+            for id, location in ids:
+                if id in seen:
+                    raise InputError(f"{location}: the id '{shown(id)}' is there twice (first: {seen[id]})")
+                seen[id] = location
+                place = next((place for place, segment in enumerate(current.segments) if id in segment.ids), None)
+                if place is None:
+                    raise InputError(f"{location}: there is no id '{shown(id)}' in {self.folder}; nothing was removed")
+                removed[place].add(current.segments[place].ids[id])
+            entries = [
+                entry.model_copy(update={"removed": tuple(sorted(numbers))})
+                for entry, numbers in zip(current.manifest.segments, removed, strict=True)
+            ]
+            write_index_manifest(self.folder, current.manifest.model_copy(update={"segments": tuple(entries)}))
+        return SearchIndex.open(self.folder)
+
+    def check_model(self, encoder: SentenceEncoder) -> None:
+        """Raise InputError where the vectors of `encoder` are not those of the index."""
+        if encoder.fingerprint != self.manifest.fingerprint:
+            raise InputError(
+                f"{self.folder}: expected the model that made this index ({self.manifest.model}, fingerprint "
+                f"{self.manifest.fingerprint[:12]}), got one with the fingerprint {encoder.fingerprint[:12]}: its "
+                "weights, tokenizer or settings of vectors differ; use that model, or build the index again"
+            )
+
+    def search(self, encoder: SentenceEncoder, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
+        """Return the best rows of each query, the best first; of two with the same score, the one added first.
+
+        Raises InputError for another model, an empty query, and a `top_k` below 1.
+        """
+        if top_k < 1:
+            raise InputError(f"top_k {top_k}: expected at least 1")
+        self.check_model(encoder)
+        for number, query in enumerate(queries):
+            if is_blank(query):
+                raise InputError(f"query {number}: expected a text, got an empty one")
+        vectors = encoder.of_rows(encoder.rows(queries, "query")[0], "query", width=self.manifest.width)
+        check_finite(vectors, "query {}".format)
+        return self.hits(as_compared(vectors, self.manifest.similarity), top_k)
+
+    def hits(self, queries: NDArray[np.float32], top_k: int) -> list[list[Hit]]:
+        """Return the best rows for each query vector [Q, W], as `nearest`."""
+        return [
+            [self._hit(number, score) for number, score in zip(numbers.tolist(), scores.tolist(), strict=True)]
+            for numbers, scores in self.nearest(queries, top_k)
+        ]
+
+    def nearest(self, queries: NDArray[np.float32], top_k: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Return the numbers and scores of the best rows for each query vector [Q, W], the best first.
+
+        Rows are numbered through all segments from 0 on. For cosine the query vectors have length 1.
+        """
+        best = BestDocuments(len(queries), min(top_k, max(1, self.manifest.rows)))
+        nothing = np.full(len(queries), -1, dtype=np.int64)
+        block = max(1, _SCORES // max(1, len(queries)))
+        for begin, segment in zip(self._begins.tolist(), self.segments, strict=False):
+            for first in range(0, len(segment), block):
+                numbers = np.arange(first, min(len(segment), first + block))
+                scores = queries @ segment.vectors[first : first + block].T
+                if segment.kept is not None:
+                    numbers = segment.kept[slice(*np.searchsorted(segment.kept, [first, first + block]))]
+                    scores = scores[:, numbers - first]
+                best.add(0, scores, begin + numbers, nothing)
+        return best.best()
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    def _hit(self, number: int, score: float) -> Hit:
+        place = int(np.searchsorted(self._begins, number, side="right")) - 1
+        row = self.segments[place].row(number - int(self._begins[place]))
+        return Hit(row.id, round(score, 6), row.text, row.fields)
+
+    @contextmanager
+    def _changing(self) -> Iterator["SearchIndex"]:
+        """Yield the index as it is now, while no other process may change it."""
+        with locked_file(self.folder / LOCK, f"{self.folder}: another process is changing this index"):
+            yield SearchIndex.open(self.folder)
+
+
+def _with_segment(
+    folder: Path,
+    manifest: IndexManifest,
+    encoder: SentenceEncoder,
+    texts: Iterable[Sequence[IndexedText]],
+    taken: set[str],
+) -> tuple[IndexManifest, Added]:
+    """Write a segment of these texts; return the manifest with it. `taken` are the ids of the index.
+
+    A segment that a killed process wrote has no entry in the manifest, and its files are replaced here.
+    """
+    number, num_cut, ids = len(manifest.segments), 0, set[str]()
+    with new_segment(folder, number, manifest.width) as segment, Status(ends=False) as status:
+        for block in texts:
+            for text in block:
+                _refuse_taken(text, taken, ids)
+                ids.add(text.row.id)
+            rows, cut = encoder.rows([text.row.text for text in block], "document")
+            vectors = encoder.of_rows(rows, "document", width=manifest.width, progress="vectors computed")
+            locations = [text.location for text in block]
+            check_finite(vectors, locations.__getitem__)
+            segment.write(as_compared(vectors, manifest.similarity), [text.row for text in block])
+            num_cut += sum(cut)
+            status.update(f"{segment.num_rows:,} texts are in the index")
+        if not segment.num_rows:
+            raise InputError("expected at least one text, got none")
+    entry: SegmentEntry = segment_entry(folder, number, segment.num_rows)
+    changes = {"segments": (*manifest.segments, entry), "numbered": manifest.numbered + segment.num_rows}
+    return manifest.model_copy(update=changes), Added(segment.num_rows, num_cut)
+
+
+def _refuse_taken(text: IndexedText, taken: set[str], ids: set[str]) -> None:
+    """Raise InputError where the id of a text is in the index (`taken`), or is that of an earlier text (`ids`)."""
+    id = shown(text.row.id)
+    if text.row.id in taken:
+        raise InputError(
+            f"{text.location}: the id '{id}' is in the index already; expected a new one: remove it first with "
+            "--remove, or give the text another id"
+        )
+    if text.row.id in ids:
+        raise InputError(f"{text.location}: the id '{id}' is there twice; ids must differ")

@@ -1,0 +1,216 @@
+"""files of an index ↔ memory: the manifest, the vectors and the rows of each segment.
+
+    manifest.json         model, width, similarity, segments with sizes and digests; written last
+    vectors-00000.npy     the vectors [N, W] of a segment, float32
+    rows-00000.arrow      its ids, texts and fields; the fields of a row are one JSON object
+
+A segment is written once and never changed. The numbers of its removed rows are in the manifest, so that every change
+of an index is one file that takes its name in one step.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from bertwright.config import Count, Positive, Settings
+from bertwright.errors import Damaged, InputError, shown
+from bertwright.files import atomic_file, file_digest, json_bytes, read_object, write_json
+from bertwright.model.vector_settings import Similarity
+from bertwright.tables.json_values import json_text
+from bertwright.version import __version__
+
+MANIFEST: Final = "manifest.json"
+_AGAIN: Final = "put the index back from a copy, or build it again with 'bertwright index'"
+_SCHEMA: Final = pa.schema([("id", pa.string()), ("text", pa.string()), ("fields", pa.string())])
+
+
+class FileEntry(Settings):
+    """Name, size in bytes and sha256 of a file."""
+
+    name: str
+    bytes: Positive
+    sha256: str
+
+
+class SegmentEntry(Settings):
+    """Files of a segment, its number of rows, and the numbers of those that were removed, ascending."""
+
+    rows: Positive
+    vectors: FileEntry
+    texts: FileEntry
+    removed: tuple[Count, ...] = ()
+
+
+class IndexManifest(Settings):
+    """Content of manifest.json of an index."""
+
+    format: Literal[1] = 1
+    made_by: str = f"bertwright {__version__}"
+    model: str
+    """Path of the model that made the vectors, or the name of one that comes with the program."""
+    fingerprint: str
+    """Fingerprint of that model; see `SentenceEncoder.fingerprint`."""
+    width: Positive
+    similarity: Similarity
+    numbered: Count = 0
+    """Number of rows that were added so far, the removed ones included; ids of rows without one go on from it."""
+    segments: tuple[SegmentEntry, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Return the number of rows that are not removed."""
+        return sum(entry.rows - len(entry.removed) for entry in self.segments)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of an index: its id, its text, and the other fields of its table."""
+
+    id: str
+    text: str
+    fields: dict[str, Any]
+
+
+def read_index_manifest(folder: Path) -> IndexManifest:
+    """Read and check manifest.json. Raises InputError where it is missing, damaged or of another version."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{folder}: not an index (it has no {MANIFEST}); make one with 'bertwright index'")
+    content = read_object(path)
+    noted = content.pop("digest", None)
+    if content.get("format") != 1:
+        raise InputError(
+            f"{path}: expected an index of format 1, got {shown(content.get('format'))}; build it again with "
+            "'bertwright index'"
+        )
+    if noted != _digest(content):
+        raise Damaged(f"{path}: its digest is not that of its content: it was changed or damaged; {_AGAIN}")
+    try:
+        return IndexManifest.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}; {_AGAIN}") from None
+
+
+def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
+    """Write manifest.json, with the digest of its content, atomically."""
+    content = manifest.model_dump(mode="json")
+    write_json(folder / MANIFEST, {**content, "digest": _digest(content)})
+
+
+class Segment:
+    """Rows of an index and their vectors, memory-mapped.
+
+    vectors: float32 [N, W]. kept: numbers of the rows that are not removed, ascending; None where none is removed.
+    """
+
+    def __init__(self, folder: Path, entry: SegmentEntry, width: int) -> None:
+        """Map the files of a segment. Raises InputError for a file that is missing, cut or damaged."""
+        for file in (entry.vectors, entry.texts):
+            _check_file(folder, file)
+        self.entry, self._texts = entry, folder / entry.texts.name
+        try:
+            vectors = np.load(folder / entry.vectors.name, mmap_mode="r", allow_pickle=False)
+            table = pa.ipc.open_file(pa.memory_map(str(self._texts))).read_all()
+        except (ValueError, pa.ArrowException) as error:
+            raise InputError(f"{folder}: the files of a segment cannot be read ({error}); {_AGAIN}") from None
+        shape = (entry.rows, width)
+        if (vectors.shape, vectors.dtype, table.schema) != (shape, np.float32, _SCHEMA) or len(table) != entry.rows:
+            raise InputError(
+                f"{folder / entry.vectors.name}: expected float32 vectors of shape {shape} and {entry.rows} rows in "
+                f"{entry.texts.name}, got {vectors.dtype} of shape {vectors.shape} and {len(table)} rows; {_AGAIN}"
+            )
+        self.vectors: NDArray[np.float32] = vectors
+        self._table = table
+        removed = np.array(entry.removed, dtype=np.int64)
+        self.kept = np.delete(np.arange(entry.rows), removed) if len(removed) else None
+
+    def __len__(self) -> int:
+        return self.entry.rows
+
+    def row(self, number: int) -> Row:
+        """Return a row by its number in the segment."""
+        cells = {name: self._table.column(name)[number].as_py() for name in _SCHEMA.names}
+        return Row(cells["id"], cells["text"], json.loads(cells["fields"]))
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Return the id of each row that is not removed, with the number of the row."""
+        ids = self._table.column("id").to_pylist()
+        return {ids[number]: number for number in (range(len(ids)) if self.kept is None else self.kept.tolist())}
+
+
+class SegmentWriter:
+    """Writer of a segment, block by block, in memory that does not grow with it."""
+
+    def __init__(self, vectors: IO[bytes], texts: IO[bytes], width: int) -> None:
+        self._vectors, self._width, self.num_rows = vectors, width, 0
+        self._texts = pa.ipc.new_file(texts, _SCHEMA)
+        self._write_header()
+
+    def write(self, vectors: NDArray[np.float32], rows: Sequence[Row]) -> None:
+        """Append rows with their vectors [N, W]."""
+        cells = [(row.id, row.text, json_text(row.fields)) for row in rows]
+        columns = [pa.array(column, pa.string()) for column in zip(*cells, strict=True)]
+        self._texts.write_batch(pa.record_batch(columns, schema=_SCHEMA))
+        self._vectors.write(np.ascontiguousarray(vectors, dtype=np.float32).tobytes())
+        self.num_rows += len(rows)
+
+    def close(self) -> None:
+        """Write the end of the rows, and the number of vectors into the header of their file."""
+        self._texts.close()
+        self._vectors.seek(0)
+        self._write_header()
+
+    def _write_header(self) -> None:
+        """Write the header of a .npy file; numpy leaves room in it for any number of rows."""
+        header = {"descr": "<f4", "fortran_order": False, "shape": (self.num_rows, self._width)}
+        np.lib.format.write_array_header_1_0(self._vectors, header)
+
+
+@contextmanager
+def new_segment(folder: Path, number: int, width: int) -> Iterator[SegmentWriter]:
+    """Yield the writer of segment `number`; its files take their names when the block ends without an error."""
+    vectors, texts = _paths(folder, number)
+    with atomic_file(vectors) as vector_stream, atomic_file(texts) as text_stream:
+        writer = SegmentWriter(vector_stream, text_stream, width)
+        yield writer
+        writer.close()
+
+
+def segment_entry(folder: Path, number: int, num_rows: int) -> SegmentEntry:
+    """Return the entry of a written segment for the manifest."""
+    entries = [
+        FileEntry(name=path.name, bytes=path.stat().st_size, sha256=file_digest(path))
+        for path in _paths(folder, number)
+    ]
+    return SegmentEntry(rows=num_rows, vectors=entries[0], texts=entries[1])
+
+
+def _paths(folder: Path, number: int) -> tuple[Path, Path]:
+    return folder / f"vectors-{number:05d}.npy", folder / f"rows-{number:05d}.arrow"
+
+
+def _check_file(folder: Path, entry: FileEntry) -> None:
+    path = folder / entry.name
+    if not path.is_file():
+        raise Damaged(f"{path}: this file of the index is missing; {_AGAIN}")
+    if (size := path.stat().st_size) != entry.bytes:
+        problem = "cut" if size < entry.bytes else "too long"
+        raise Damaged(f"{path}: is {problem}: {size:,} bytes, but {entry.bytes:,} in {MANIFEST}; {_AGAIN}")
+    if file_digest(path) != entry.sha256:
+        raise Damaged(f"{path}: its digest is not that in {MANIFEST}: it was changed or damaged; {_AGAIN}")
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json_bytes(content)).hexdigest()

@@ -1,0 +1,130 @@
+"""The commands `index` and `search`: tables of texts → index, and queries → the best rows."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from bertwright.errors import InputError
+from bertwright.files import refuse_occupied
+from bertwright.search.index import Hit, SearchIndex
+from bertwright.search.index_files import MANIFEST
+from bertwright.search.texts import TextTables
+from bertwright.shipped import shipped
+from bertwright.tables.bad_rows import is_blank
+from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.inference import open_answering
+from bertwright.tasks.sentence_vectors import SentenceEncoder
+from bertwright.text.decompress import decoded_lines, read_lines
+from bertwright.training.hardware import prepare_processor
+from bertwright.training.settings import Device
+
+_SHOWN: Final = 100
+"""Number of characters of a text that a printed line shows."""
+
+
+def index_texts(
+    tables: TextTables, out: Path, *, model: str, width: int | None, precision: str, device: Device
+) -> dict[str, Any]:
+    """Write a new index of tables; return its size and its rate. Raises InputError for bad texts and a used folder."""
+    if (out / MANIFEST).is_file():
+        raise InputError(f"--out {out}: is an index already; add --add to add the texts to it, or name another folder")
+    refuse_occupied(out)
+    encoder, started = open_encoder(model, precision, device), time.monotonic()
+    index, added = SearchIndex.build(out, encoder, tables.blocks(), model=model, width=width)
+    return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
+
+
+def add_texts(tables: TextTables, out: Path, *, model: str | None, precision: str, device: Device) -> dict[str, Any]:
+    """Add tables to an index; return its new size. `model` None is the model that the index names."""
+    index = SearchIndex.open(out)
+    encoder, started = open_encoder(model or model_of(index), precision, device), time.monotonic()
+    index, added = index.add(encoder, replace(tables, first=index.manifest.numbered + 1).blocks())
+    return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
+
+
+def remove_rows(out: Path, *, ids: Sequence[str], ids_file: Path | None) -> dict[str, Any]:
+    """Remove rows by their ids, and by those in a file with an id on each line; return the new size of the index."""
+    index = SearchIndex.open(out)
+    before = len(index)
+    index = index.remove([*((id, "--remove") for id in ids), *(_ids_in(ids_file) if ids_file else ())])
+    return _described(index, removed=before - len(index))
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """Queries for an index: one text, or tables of them. `model` None is the model that the index names."""
+
+    index: Path
+    query: str | None
+    queries: TextTables | None
+    model: str | None
+    top_k: int
+    precision: str
+    device: Device
+
+
+def search_texts(request: SearchRequest) -> dict[str, Any]:
+    """Return the best rows of each query, the best first. Raises InputError for another model, and empty queries."""
+    if request.top_k < 1:
+        raise InputError(f"--top-k {request.top_k}: expected at least 1")
+    if request.query is not None and is_blank(request.query):
+        raise InputError("QUERY: expected a text, got an empty one")
+    index = SearchIndex.open(request.index)
+    encoder = open_encoder(request.model or model_of(index), request.precision, request.device)
+    if request.query is not None:
+        [hits] = index.search(encoder, [request.query], request.top_k)
+        return {"query": request.query, "hits": [asdict(hit) for hit in hits], "text": "\n".join(hit_lines(hits))}
+    answers: list[dict[str, Any]] = []
+    lines: list[str] = []
+    for block in request.queries.blocks() if request.queries else ():
+        found = index.search(encoder, [each.row.text for each in block], request.top_k)
+        for query, hits in zip((each.row for each in block), found, strict=True):
+            answers.append({"id": query.id, "query": query.text, "hits": [asdict(hit) for hit in hits]})
+            lines += [f"{query.id}  {_short(query.text)}", *hit_lines(hits), ""]
+    return {"queries": answers, "text": "\n".join(lines).rstrip()}
+
+
+def hit_lines(hits: Sequence[Hit]) -> list[str]:
+    """Return a line for each row: score, id, and the beginning of its text."""
+    width = max((len(hit.id) for hit in hits), default=0)
+    return [f"{hit.score:9.4f}  {hit.id:{width}}  {_short(hit.text)}" for hit in hits]
+
+
+def open_encoder(model: str, precision: str, device: Device) -> SentenceEncoder:
+    """Open a model folder for vectors, in the precision and on the device of inference."""
+    prepare_processor()
+    saved = open_answering(model, precision, device)
+    return SentenceEncoder(saved, open_tokenizer(saved))
+
+
+def model_of(index: SearchIndex) -> str:
+    """Return the model that an index names. Raises InputError where it is not there any more."""
+    model = index.manifest.model
+    if model not in shipped() and not Path(model).is_dir():
+        raise InputError(
+            f"{index.folder}: the model that made this index is not at {model} any more; name it with --model"
+        )
+    return model
+
+
+def _ids_in(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the id on each line that is not empty, and its location."""
+    if not path.exists():
+        raise InputError(f"--remove-ids {path}: there is no such file")
+    for number, line in decoded_lines(path, read_lines(path)):
+        if line.strip():
+            yield line.strip(), f"{path}:{number}"
+
+
+def _described(index: SearchIndex, *, seconds: float | None = None, **counts: int) -> dict[str, Any]:
+    manifest = index.manifest
+    rate = {} if seconds is None else {"texts_per_second": round(counts["added"] / max(seconds, 1e-9), 1)}
+    size = {"rows": manifest.rows, "width": manifest.width, "similarity": manifest.similarity}
+    return {"index": str(index.folder), "model": manifest.model, **size, **counts, **rate}
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"

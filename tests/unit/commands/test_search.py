@@ -1,0 +1,127 @@
+"""The commands `index` and `search`: built, added to, removed from and searched as the command line says."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.search.index import SearchIndex
+from bertwright.serving.predictor import load
+from tests.support.commands import run_json
+from tests.support.encoders import write_encoder
+
+LINES = {"a": "A ship sails on the sea.", "b": "Rain falls on the roof.", "c": "The teacher reads a book."}
+FP32 = ("--precision", "fp32")
+
+
+@pytest.fixture(scope="module")
+def plain_model(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> str:
+    """A folder with an encoder without settings of vectors; no test writes to it."""
+    return write_encoder(tmp_path_factory.mktemp("plain") / "model", own_tokenizer)
+
+
+@pytest.fixture
+def made_index(tmp_path: Path, plain_model: str, capsys: pytest.CaptureFixture[str]) -> Path:
+    """An index of three texts with ids and a field."""
+    (tmp_path / "a.csv").write_text("id,text,kind\n" + "".join(f"{id},{text},x\n" for id, text in LINES.items()))
+    result, _ = run_json(capsys, "index", tmp_path / "a.csv", "--model", plain_model, "--out", tmp_path / "i", *FP32)
+    assert (result["rows"], result["added"], result["cut"], result["similarity"]) == (3, 3, 0, "cosine")
+    assert result["texts_per_second"] > 0
+    return tmp_path / "i"
+
+
+def test_a_text_is_its_own_nearest_one(made_index: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result, _ = run_json(capsys, "search", made_index, LINES["b"], "--top-k", 2, *FP32)
+    assert len(result["hits"]) == 2
+    assert result["hits"][0] == {"id": "b", "score": 1.0, "text": LINES["b"], "fields": {"kind": "x"}}
+    assert main(["search", str(made_index), LINES["b"], *FP32]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"   1.0000  b  {LINES['b']}"
+
+
+def test_queries_of_a_table_keep_their_ids(
+    made_index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    queries = tmp_path / "queries.jsonl"
+    queries.write_text("".join(json.dumps({"_id": f"q{id}", "text": LINES[id]}) + "\n" for id in "ca"), "utf-8")
+    result, _ = run_json(capsys, "search", made_index, "--queries", queries, "--top-k", 1, *FP32)
+    assert [(one["id"], one["query"], one["hits"][0]["id"]) for one in result["queries"]] == [
+        ("qc", LINES["c"], "c"),
+        ("qa", LINES["a"], "a"),
+    ]
+
+
+def test_texts_are_added_and_removed(made_index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("The old house stands by the lane.\n", "utf-8")
+    result, _ = run_json(capsys, "index", tmp_path / "more.txt", "--out", made_index, "--add", *FP32)
+    assert (result["rows"], result["added"]) == (4, 1)
+    (tmp_path / "ids.txt").write_text("b\n\nc\n", "utf-8")
+    result, _ = run_json(capsys, "index", "--out", made_index, "--remove", "a", "--remove-ids", tmp_path / "ids.txt")
+    assert (result["rows"], result["removed"]) == (1, 3)
+    result, _ = run_json(capsys, "search", made_index, "house", *FP32)
+    assert [hit["id"] for hit in result["hits"]] == ["4"]  # the fourth row that was added
+
+
+def test_a_loaded_model_searches(made_index: Path, plain_model: str, tmp_path: Path, own_tokenizer: Path) -> None:
+    model = load(plain_model, precision="fp32")
+    hits = model.search(LINES["c"], index=made_index, top_k=1)
+    assert [(hit.id, hit.score, hit.fields) for hit in hits] == [("c", 1.0, {"kind": "x"})]
+    several = model.search([LINES["a"], LINES["b"]], index=SearchIndex.open(made_index))
+    assert [hits[0].id for hits in several] == ["a", "b"]
+
+
+Change = Callable[[Path, str], list[Any]]
+CHANGES: dict[str, Change] = {
+    "is an index already; add --add": lambda index, model: ["index", "a.csv", "--model", model, "--out", index],
+    "a.csv:2: the id 'a' is in the index already": lambda index, _: ["index", "a.csv", "--out", index, "--add"],
+    "--model: expected the model folder": lambda index, _: ["index", "a.csv", "--out", f"{index}2"],
+    "--width 99: expected 1 to 48": lambda index, model: [
+        *("index", "a.csv", "--model", model, "--out", f"{index}2", "--width", "99")
+    ],
+    "--width 8: an index has one width": lambda index, _: ["index", "a.csv", "--out", index, "--add", "--width", "8"],
+    "--remove: there is no id 'z' in": lambda index, _: ["index", "--out", index, "--remove", "z"],
+    "ids.txt:2: there is no id 'z' in": lambda index, _: ["index", "--out", index, "--remove-ids", "ids.txt"],
+    "no.txt: there is no such file": lambda index, _: ["index", "--out", index, "--remove-ids", "no.txt"],
+    "--remove: removes rows of --out": lambda index, _: ["index", "a.csv", "--out", index, "--remove", "a"],
+    "index: expected TEXTS": lambda index, _: ["index", "--out", index],
+    "expected the model that made this index": lambda index, _: ["search", index, "a", "--model", "other"],
+    "QUERY: expected a text": lambda index, _: ["search", index, " "],
+    "search: expected QUERY or --queries": lambda index, _: ["search", index],
+    "--top-k 0: expected at least 1": lambda index, _: ["search", index, "a", "--top-k", "0"],
+    "not an index (it has no manifest.json)": lambda index, _: ["search", index.parent, "a"],
+}
+
+
+@pytest.mark.parametrize("message", CHANGES)
+def test_bad_usage_is_refused(
+    message: str,
+    made_index: Path,
+    plain_model: str,
+    own_tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(made_index.parent)
+    Path("ids.txt").write_text("a\nz\n", "utf-8")
+    if "made this index" in message:
+        write_encoder(Path("other"), own_tokenizer, hidden=32)
+    arguments = [str(argument) for argument in CHANGES[message](made_index, plain_model)]
+    assert main([*arguments, "--precision", "fp32"]) == 2
+    assert message in capsys.readouterr().err
+    assert len(SearchIndex.open(made_index)) == 3
+    assert not Path(f"{made_index}2").exists()
+
+
+def test_a_model_that_moved_is_named_again(
+    tmp_path: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("A ship.\n", "utf-8")
+    model = Path(write_encoder(tmp_path / "model", own_tokenizer))
+    run_json(capsys, "index", tmp_path / "a.txt", "--model", model, "--out", tmp_path / "i", *FP32)
+    model.rename(tmp_path / "moved")
+    assert main(["search", str(tmp_path / "i"), "ship", *FP32]) == 2
+    assert "is not at" in capsys.readouterr().err
+    result, _ = run_json(capsys, "search", tmp_path / "i", "ship", "--model", tmp_path / "moved", *FP32)
+    assert result["hits"][0]["id"] == "1"

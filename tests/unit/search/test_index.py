@@ -1,0 +1,231 @@
+"""An index folder: searches equal those of a full sort, adding and removing, and every fault by its file."""
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from bertwright.errors import InputError
+from bertwright.model.folder import open_model
+from bertwright.model.vector_settings import VectorSettings
+from bertwright.search import index as index_module
+from bertwright.search.index import IndexedText, SearchIndex
+from bertwright.search.index_files import Row
+from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.finite import NotFinite
+from bertwright.tasks.sentence_vectors import SentenceEncoder
+from tests.support.encoders import write_encoder
+from tests.support.folders import contents
+from tests.support.vectors import write_vector_model
+
+TEXTS = {
+    "ship": "A ship sails on the sea.",
+    "rain": "Rain falls on the roof of the house.",
+    "book": "The teacher reads a book.",
+    "lane": "The old house stands by the lane.",
+}
+QUERIES = ("a ship on the sea", "rain on the house")
+PROMPTS = VectorSettings(prompts={"query": "to ask: ", "document": ""}, normalize=True, max_length=20)
+
+
+def open_encoder(folder: Path) -> SentenceEncoder:
+    saved = open_model(str(folder))
+    return SentenceEncoder(saved, open_tokenizer(saved))
+
+
+def blocks(texts: dict[str, str], size: int = 3) -> list[list[IndexedText]]:
+    rows = [
+        IndexedText(Row(id, text, {"line": line}), f"a.tsv:{line}") for line, (id, text) in enumerate(texts.items())
+    ]
+    return [rows[first : first + size] for first in range(0, len(rows), size)]
+
+
+@pytest.fixture(scope="module")
+def vector_model(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
+    """A folder with an encoder whose queries have a prompt; no test writes to it."""
+    folder = tmp_path_factory.mktemp("vectors") / "model"
+    write_vector_model(folder, own_tokenizer, PROMPTS)
+    return folder
+
+
+@pytest.fixture
+def build(tmp_path: Path, vector_model: Path) -> Callable[..., SearchIndex]:
+    """Build an index of these texts with that model."""
+    numbers = count()
+
+    def build_index(texts: dict[str, str], **more: Any) -> SearchIndex:
+        folder = tmp_path / f"index{next(numbers)}"
+        return SearchIndex.build(folder, open_encoder(vector_model), blocks(texts), model=str(vector_model), **more)[0]
+
+    return build_index
+
+
+def test_hits_and_scores_are_those_of_sentence_transformers(
+    build: Callable[..., SearchIndex], vector_model: Path
+) -> None:
+    theirs = SentenceTransformer(str(vector_model), device="cpu")
+    scores = theirs.similarity(theirs.encode_query([*QUERIES]), theirs.encode_document([*TEXTS.values()])).numpy()
+    for of_query, hits in zip(scores, build(TEXTS).search(open_encoder(vector_model), QUERIES, 3), strict=True):
+        expected = sorted(zip(of_query, TEXTS, strict=True), reverse=True)[:3]
+        assert [hit.id for hit in hits] == [id for _, id in expected]
+        np.testing.assert_allclose([hit.score for hit in hits], [score for score, _ in expected], atol=2e-5)
+        assert [(hit.text, hit.fields) for hit in hits] == [
+            (TEXTS[hit.id], {"line": [*TEXTS].index(hit.id)}) for hit in hits
+        ]
+
+
+@pytest.mark.parametrize("scores", [1, 7, 1 << 22])
+def test_nearest_rows_are_those_of_a_full_sort_with_ties_segments_and_removed_rows(
+    scores: int, build: Callable[..., SearchIndex], vector_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_module, "_SCORES", scores)
+    index = build(TEXTS).add(open_encoder(vector_model), blocks({f"{id}2": text for id, text in TEXTS.items()}))[0]
+    index = index.remove([("rain", "x:1"), ("lane2", "x:2")])
+    ids = [id for id in (*TEXTS, *(f"{id}2" for id in TEXTS)) if id not in ("rain", "lane2")]
+    vectors = np.concatenate([segment.vectors for segment in index.segments])[[0, 2, 3, 4, 5, 6]]
+    queries = vectors[[1, 4]]
+    products = np.round(queries.astype(np.float64) @ vectors.T.astype(np.float64), 6)
+    numbers = [0, 2, 3, 4, 5, 6]
+    for of_query, (found, values) in zip(products, index.nearest(queries, 10), strict=True):
+        order = sorted(range(6), key=lambda row, of_query=of_query: (-of_query[row], row))
+        assert found.tolist() == [numbers[row] for row in order]
+        np.testing.assert_allclose(values, of_query[order], atol=2e-6)
+    assert len(index) == len(ids) == 6
+    assert {hit.id for hit in index.search(open_encoder(vector_model), ["a"], 10)[0]} == {*ids}
+
+
+def test_a_width_keeps_the_first_components(build: Callable[..., SearchIndex], vector_model: Path) -> None:
+    whole, narrow = build(TEXTS), build(TEXTS, width=8)
+    first = np.array(whole.segments[0].vectors[:, :8])
+    expected = first / np.linalg.norm(first, axis=1, keepdims=True)
+    np.testing.assert_allclose(narrow.segments[0].vectors, expected, atol=1e-5)
+    assert narrow.search(open_encoder(vector_model), QUERIES)[0][0].score <= 1.0
+
+
+def test_a_removed_id_may_be_added_again(build: Callable[..., SearchIndex], vector_model: Path) -> None:
+    encoder = open_encoder(vector_model)
+    index = build(TEXTS).remove([("ship", "x:1")]).add(encoder, blocks({"ship": "Another ship."}))[0]
+    assert len(index) == 4
+    assert {hit.text for hit in index.search(encoder, ["ship"], 9)[0] if hit.id == "ship"} == {"Another ship."}
+
+
+def test_an_open_index_stays_as_it_was(build: Callable[..., SearchIndex], vector_model: Path) -> None:
+    encoder, index = open_encoder(vector_model), build(TEXTS)
+    before = index.search(encoder, QUERIES)
+    index.remove([(id, "x:1") for id in ("ship", "book")])
+    assert index.search(encoder, QUERIES) == before
+    assert len(SearchIndex.open(index.folder)) == 2
+
+
+def test_an_index_without_rows_finds_nothing(build: Callable[..., SearchIndex], vector_model: Path) -> None:
+    index = build(TEXTS).remove([(id, "x:1") for id in TEXTS])
+    assert index.search(open_encoder(vector_model), QUERIES) == [[], []]
+
+
+def test_another_model_is_refused(build: Callable[..., SearchIndex], tmp_path: Path, own_tokenizer: Path) -> None:
+    other = open_encoder(Path(write_encoder(tmp_path / "other", own_tokenizer)))
+    index = build(TEXTS)
+    before = contents(index.folder)
+    for refused in (lambda: index.search(other, QUERIES), lambda: index.add(other, blocks({"a": "A."}))):
+        with pytest.raises(InputError, match=r"index0: expected the model that made this index .*got one with the"):
+            refused()
+    assert {name: content for name, content in contents(index.folder).items() if name != "lock"} == before
+
+
+def test_fingerprints_differ_by_settings_and_stay_with_precision(
+    tmp_path: Path, own_tokenizer: Path, vector_model: Path
+) -> None:
+    write_vector_model(tmp_path / "cls", own_tokenizer, VectorSettings(pooling=("cls",)))
+    write_vector_model(tmp_path / "again", own_tokenizer, PROMPTS)
+    prints = [open_encoder(folder).fingerprint for folder in (vector_model, tmp_path / "again", tmp_path / "cls")]
+    assert prints[0] == prints[1] != prints[2]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ([[IndexedText(Row("a", "One.", {}), "t:1"), IndexedText(Row("a", "Two.", {}), "t:2")]], r"t:2: the id 'a' is"),
+        ([[IndexedText(Row("ship", "One.", {}), "t:1")]], r"t:1: the id 'ship' is in the index already.*--remove"),
+        ([], r"expected at least one text, got none"),
+    ],
+)
+def test_a_refused_addition_changes_nothing(
+    texts: Sequence[Any], message: str, build: Callable[..., SearchIndex], vector_model: Path
+) -> None:
+    index = build(TEXTS)
+    before = contents(index.folder)
+    with pytest.raises(InputError, match=message):
+        index.add(open_encoder(vector_model), texts)
+    assert {name: content for name, content in contents(index.folder).items() if name != "lock"} == before
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (
+            [("ship", "ids.txt:1"), ("boat", "ids.txt:2")],
+            r"ids.txt:2: there is no id 'boat' in .*; nothing was removed",
+        ),
+        ([("ship", "ids.txt:1"), ("ship", "ids.txt:2")], r"ids.txt:2: the id 'ship' is there twice \(first: ids.txt:1"),
+    ],
+)
+def test_a_refused_removal_changes_nothing(ids: Any, message: str, build: Callable[..., SearchIndex]) -> None:
+    index = build(TEXTS)
+    with pytest.raises(InputError, match=message):
+        index.remove(ids)
+    assert len(SearchIndex.open(index.folder)) == 4
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "vectors-00000.npy", "rows-00000.arrow"])
+@pytest.mark.parametrize("fault", ["cut", "changed", "missing"])
+def test_a_damaged_file_is_named(name: str, fault: str, build: Callable[..., SearchIndex]) -> None:
+    path = build(TEXTS).folder / name
+    raw = path.read_bytes()
+    path.unlink()
+    if fault == "cut":
+        path.write_bytes(raw[: len(raw) // 2])
+    if fault == "changed":
+        place = raw.index(b"cosine") + 1 if name == "manifest.json" else len(raw) // 2
+        path.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+    with pytest.raises(
+        InputError, match=rf"{'index0: not an index' if (name, fault) == ('manifest.json', 'missing') else name}"
+    ):
+        SearchIndex.open(path.parent)
+
+
+def test_an_index_of_a_later_version_is_refused(build: Callable[..., SearchIndex]) -> None:
+    path = build(TEXTS).folder / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "format": 2}), "utf-8")
+    with pytest.raises(InputError, match=r"manifest.json: expected an index of format 1, got 2; build it again"):
+        SearchIndex.open(path.parent)
+
+
+def test_a_vector_that_is_not_finite_is_named_by_its_line(
+    tmp_path: Path, vector_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = open_encoder(vector_model)
+    monkeypatch.setattr(
+        encoder, "of_rows", lambda rows, *_, **__: np.full((len(rows), encoder.size), np.nan, np.float32)
+    )
+    with pytest.raises(NotFinite, match=r"a.tsv:0: expected finite numbers"):
+        SearchIndex.build(tmp_path / "index", encoder, blocks(TEXTS), model=str(vector_model))
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize("query", ["", " \n"])
+def test_an_empty_query_is_refused(query: str, build: Callable[..., SearchIndex], vector_model: Path) -> None:
+    with pytest.raises(InputError, match=r"query 1: expected a text, got an empty one"):
+        build(TEXTS).search(open_encoder(vector_model), ["ship", query])
+
+
+def test_a_similarity_that_is_no_product_is_refused(tmp_path: Path, own_tokenizer: Path) -> None:
+    write_vector_model(tmp_path / "model", own_tokenizer, VectorSettings(similarity="euclidean"))
+    with pytest.raises(InputError, match=r"similarity is euclidean"):
+        SearchIndex.build(
+            tmp_path / "i", open_encoder(tmp_path / "model"), blocks(TEXTS), model=str(tmp_path / "model")
+        )

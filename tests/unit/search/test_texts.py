@@ -1,0 +1,87 @@
+"""Tables → rows to index: ids, texts and fields of each format, and every fault by its line."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.search.index_files import Row
+from bertwright.search.texts import TextTables
+
+
+def rows(*sources: Path, **options: Any) -> list[Row]:
+    return [text.row for block in TextTables(tuple(map(str, sources)), **options).blocks() for text in block]
+
+
+def write_lines(path: Path, *lines: str) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+def test_each_format_gives_ids_texts_and_fields(tmp_path: Path) -> None:
+    expected = [Row("a", "One.", {"year": "1"}), Row("b", "Two.", {"year": "2"})]
+    csv = write_lines(tmp_path / "a.csv", "id,text,year", "a,One.,1", "b,Two.,2")
+    assert rows(csv) == expected
+    assert rows(write_lines(tmp_path / "a.tsv", "year\t_id\tsentence", "1\ta\tOne.", "2\tb\tTwo.")) == expected
+    records = [{"_id": "a", "text": "One.", "tags": ["x"]}, {"_id": 7, "text": "Two.", "year": None}]
+    jsonl = write_lines(tmp_path / "a.jsonl", *map(json.dumps, records))
+    assert rows(jsonl) == [Row("a", "One.", {"tags": ["x"]}), Row("7", "Two.", {"year": None})]
+    pq.write_table(pa.table({"id": [1, 2], "text": ["One.", "Two."], "year": [1.5, None]}), tmp_path / "a.parquet")
+    assert rows(tmp_path / "a.parquet") == [Row("1", "One.", {"year": 1.5}), Row("2", "Two.", {"year": None})]
+
+
+def test_lines_of_text_are_numbered_through_all_files(tmp_path: Path) -> None:
+    first = write_lines(tmp_path / "a.txt", "One,\ttwo.", "Three.")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"Four.\n"))
+    expected = [Row("5", "One,\ttwo.", {}), Row("6", "Three.", {}), Row("7", "Four.", {})]
+    assert rows(first, tmp_path / "b.txt.gz", first=5) == expected
+    table = write_lines(tmp_path / "c.txt", "id\ttext", "a\tOne.")
+    assert rows(table, format="tsv") == [Row("a", "One.", {})]
+
+
+def test_named_columns_are_read_and_several_are_joined(tmp_path: Path) -> None:
+    table = write_lines(tmp_path / "a.csv", "key,title,body,id", "k,A ship,sails.,9")
+    options = {"text": ("title", "body"), "id": "key"}
+    assert rows(table, **options) == [Row("k", "A ship sails.", {"id": "9"})]
+    assert rows(write_lines(tmp_path / "b.csv", "words", "One."))[0].text == "One."
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "message"),
+    [
+        (['{"id": 1, "text": " "}'], {}, r"a.jsonl:2: expected a text in 'text', got an empty one; correct or remove"),
+        (['{"id": 1, "text": 3}'], {}, r"a.jsonl:2: expected a text in 'text', got 3"),
+        (['{"text": "One."}'], {}, r"a.jsonl:2: expected an id in 'id', got nothing"),
+        (['{"id": "", "text": "One."}'], {}, r"a.jsonl:2: expected an id in 'id', got ''"),
+        (['{"id": 1.5, "text": "One."}'], {}, r"a.jsonl:2: expected an id in 'id', got 1.5"),
+        (["[1]"], {}, r"a.jsonl:2: expected one object"),
+        ([], {"text": ("body",)}, r"a.jsonl: there is no column 'body'; the columns are: id, text"),
+        ([], {"id": "key"}, r"a.jsonl: there is no column 'key'"),
+        ([], {"id": "text"}, r"a.jsonl: 'text' is the column of the texts and of the ids; name another one"),
+    ],
+)
+def test_a_fault_is_named_by_file_and_line(
+    lines: list[str], options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    table = write_lines(tmp_path / "a.jsonl", '{"id": "a", "text": "One."}', *lines)
+    with pytest.raises(InputError, match=message):
+        rows(table, **options)
+
+
+def test_a_table_without_a_known_column_of_texts_is_refused(tmp_path: Path) -> None:
+    table = write_lines(tmp_path / "a.csv", "title,body", "a,b")
+    with pytest.raises(InputError, match=r"a.csv: expected a column 'text', got title, body; name the column with"):
+        rows(table)
+
+
+def test_bad_rows_are_left_out_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write_lines(tmp_path / "a.txt", "One.", "", "Two.")
+    with pytest.raises(InputError, match=r"a.txt:2: expected a text in 'text', got an empty one"):
+        rows(table)
+    assert rows(table, on_error="skip") == [Row("1", "One.", {}), Row("2", "Two.", {})]
+    assert "1 row is left out: 1 without a text" in capsys.readouterr().err

@@ -49,7 +49,7 @@ RERANK: Final[RequestExamples] = {
 }
 SEARCH: Final[RequestExamples] = {
     "the nearest rows": {"value": {"query": "When was the bridge opened?", "top_k": 3}},
-    "reranked": {"value": {"query": "When was the bridge opened?", "rerank": "a reranker", "candidates": 20}},
+    "reranked": {"value": {"query": "When was the bridge opened?", "rerank": "reranker", "candidates": 20}},
 }
 INSIDE: Final[RequestExamples] = {
     "a text": {"value": {"text": "my dog is cute"}},

@@ -159,7 +159,7 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
 def _add_search_endpoints(app: FastAPI, service: Service, search: SearchService) -> None:
     @app.post("/v1/search", tags=[*_SEARCH])
     async def search_index(
-        body: Annotated[schemas.SearchRequest, Body(openapi_examples=examples.SEARCH)], request: Request
+        body: Annotated[schemas.SearchIndexRequest, Body(openapi_examples=examples.SEARCH)], request: Request
     ) -> schemas.SearchResponse:
         """Find the rows of an index that are nearest to a query, the best first.
 

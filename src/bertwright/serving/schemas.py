@@ -154,7 +154,7 @@ class RerankRequest(_Request):
         return [each if isinstance(each, str) else each.text for each in self.documents]
 
 
-class SearchRequest(_Object):
+class SearchIndexRequest(_Object):
     """Query for an index; `rerank` is the id of a reranker, `candidates` the number of rows that it scores.
 
     `index` is the id of an index of /v1/models; default: the first one.

@@ -14,11 +14,11 @@ from bertwright.search.index import Hit, SearchIndex
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.reranking import refuse_empty_query
-from bertwright.serving.schemas import SearchRequest
+from bertwright.serving.schemas import SearchIndexRequest
 from bertwright.serving.service import Service
 from bertwright.tasks.sentence_vectors import prompt_of
 
-CANDIDATES: Final = 50
+_CANDIDATES: Final = 50
 """Number of rows that are reranked, unless a request names another."""
 
 
@@ -68,7 +68,7 @@ class SearchService:
             raise UnknownIndex(f"there is no index {name[:60]!r}; there are {', '.join(self.indexes)}")
         return name, self.indexes[name]
 
-    async def hits(self, served: ServedIndex, search: SearchRequest, request: Request) -> list[Hit]:
+    async def hits(self, served: ServedIndex, search: SearchIndexRequest, request: Request) -> list[Hit]:
         """Return the best rows for a query, the best first: the nearest ones, or the best of them by the reranker.
 
         Raises InputError for an empty query, and for a reranker that is none; UnknownModel for an unknown one.
@@ -80,7 +80,7 @@ class SearchService:
             return await self._nearest(served, search.query, request, top_k=search.top_k)
         name, _ = self.service.model(search.rerank)
         self.service.check_reranker(name)
-        candidates = max(search.top_k, search.candidates or CANDIDATES)
+        candidates = max(search.top_k, search.candidates or _CANDIDATES)
         hits = await self._nearest(served, search.query, request, top_k=candidates)
         most = self.service.settings.max_characters  # a model reads far less
         texts = [hit.text[:most] for hit in hits]

@@ -28,45 +28,50 @@ SETTINGS = VectorSettings(prompts={"query": "to ask: ", "document": ""}, normali
 
 def build(folder: Path, model: Predictor, *, width: int | None = None) -> str:
     rows = [[IndexedText(Row(id, text, {"size": len(text)}), id) for id, text in TEXTS.items()]]
-    encoder = model.pipeline_for("vectors").sentences
-    SearchIndex.build(folder, encoder, rows, model=model.source, width=width)
+    sentences = model.pipeline_for("vectors").sentences
+    SearchIndex.build(folder, sentences, rows, model=model.source, width=width)
     return str(folder)
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Predictor:
+def searched_model(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Predictor:
     folder = tmp_path_factory.mktemp("search") / "model"
     write_vector_model(folder, own_tokenizer, SETTINGS)
     return load(folder, precision="fp32")
 
 
 @pytest.fixture(scope="module")
-def served(models: dict[str, Predictor], encoder: Predictor) -> dict[str, Predictor]:
-    return {"sst": models["sst"], "relevance": models["relevance"], "encoder": encoder}
+def search_models(models: dict[str, Predictor], searched_model: Predictor) -> dict[str, Predictor]:
+    return {"sst": models["sst"], "relevance": models["relevance"], "encoder": searched_model}
 
 
 @pytest.fixture(scope="module")
 def indexes(
-    tmp_path_factory: pytest.TempPathFactory, served: dict[str, Predictor], encoder: Predictor
+    tmp_path_factory: pytest.TempPathFactory, search_models: dict[str, Predictor], searched_model: Predictor
 ) -> dict[str, ServedIndex]:
     folder = tmp_path_factory.mktemp("indexes")
-    folders = {"texts": build(folder / "texts", encoder), "narrow": build(folder / "narrow", encoder, width=8)}
-    return open_indexes(folders | {"states": build(folder / "states", served["sst"])}, served)
+    folders = {
+        "texts": build(folder / "texts", searched_model),
+        "narrow": build(folder / "narrow", searched_model, width=8),
+    }
+    return open_indexes(folders | {"states": build(folder / "states", search_models["sst"])}, search_models)
 
 
 @pytest.fixture
-def ask(served: dict[str, Predictor], indexes: dict[str, ServedIndex]) -> Requests:
-    return Requests(served, indexes=indexes)
+def ask_search(search_models: dict[str, Predictor], indexes: dict[str, ServedIndex]) -> Requests:
+    return Requests(search_models, indexes=indexes)
 
 
-def test_rows_are_those_of_python(ask: Requests, encoder: Predictor, indexes: dict[str, ServedIndex]) -> None:
-    first, narrow, listed = ask(
+def test_rows_are_those_of_python(
+    ask_search: Requests, searched_model: Predictor, indexes: dict[str, ServedIndex]
+) -> None:
+    first, narrow, listed = ask_search(
         ("POST", "/v1/search", {"query": QUERY}),
         ("POST", "/v1/search", {"query": QUERY, "index": "narrow", "top_k": 2}),
         ("GET", "/v1/models"),
     )
     for response, name, most in ((first, "texts", 4), (narrow, "narrow", 2)):
-        expected = encoder.search(QUERY, index=indexes[name].index, top_k=most)
+        expected = searched_model.search(QUERY, index=indexes[name].index, top_k=most)
         answer = response.json()
         assert (answer["index"], answer["model"], answer["rerank"]) == (name, "encoder", None)
         assert [row["id"] for row in answer["results"]] == [hit.id for hit in expected]
@@ -78,9 +83,9 @@ def test_rows_are_those_of_python(ask: Requests, encoder: Predictor, indexes: di
 
 
 def test_the_mean_of_all_tokens_stands_in_for_a_description(
-    ask: Requests, models: dict[str, Predictor], indexes: dict[str, ServedIndex]
+    ask_search: Requests, models: dict[str, Predictor], indexes: dict[str, ServedIndex]
 ) -> None:
-    (response,) = ask(("POST", "/v1/search", {"query": QUERY, "index": "states"}))
+    (response,) = ask_search(("POST", "/v1/search", {"query": QUERY, "index": "states"}))
     expected = models["sst"].search(QUERY, index=indexes["states"].index)
     assert [row["id"] for row in response.json()["results"]] == [hit.id for hit in expected]
     assert [row["score"] for row in response.json()["results"]] == pytest.approx(
@@ -89,12 +94,14 @@ def test_the_mean_of_all_tokens_stands_in_for_a_description(
 
 
 def test_the_nearest_rows_are_reranked(
-    ask: Requests, encoder: Predictor, models: dict[str, Predictor], indexes: Any
+    ask_search: Requests, searched_model: Predictor, models: dict[str, Predictor], indexes: Any
 ) -> None:
     body = {"query": QUERY, "rerank": "relevance", "top_k": 1}
-    whole, few = ask(("POST", "/v1/search", {**body, "top_k": 4}), ("POST", "/v1/search", {**body, "candidates": 2}))
+    whole, few = ask_search(
+        ("POST", "/v1/search", {**body, "top_k": 4}), ("POST", "/v1/search", {**body, "candidates": 2})
+    )
     for response, candidates, most in ((whole, 4, 4), (few, 2, 1)):
-        nearest = encoder.search(QUERY, index=indexes["texts"].index, top_k=candidates)
+        nearest = searched_model.search(QUERY, index=indexes["texts"].index, top_k=candidates)
         ranked = models["relevance"].rerank(QUERY, [hit.text for hit in nearest], top_k=most)
         answer = response.json()
         assert answer["rerank"] == "relevance"
@@ -102,11 +109,15 @@ def test_the_nearest_rows_are_reranked(
         assert [row["score"] for row in answer["results"]] == pytest.approx([each.score for each in ranked], abs=1e-5)
 
 
-def test_an_index_without_rows_has_no_results(served: dict[str, Predictor], encoder: Predictor, tmp_path: Path) -> None:
-    folder = build(tmp_path / "empty", encoder)
+def test_an_index_without_rows_has_no_results(
+    search_models: dict[str, Predictor], searched_model: Predictor, tmp_path: Path
+) -> None:
+    folder = build(tmp_path / "empty", searched_model)
     SearchIndex.open(folder).remove([(id, id) for id in TEXTS])
-    ask = Requests(served, indexes=open_indexes({"empty": folder}, served))
-    for response in ask(*[("POST", "/v1/search", {"query": QUERY, **more}) for more in ({}, {"rerank": "relevance"})]):
+    ask_search = Requests(search_models, indexes=open_indexes({"empty": folder}, search_models))
+    for response in ask_search(
+        *[("POST", "/v1/search", {"query": QUERY, **more}) for more in ({}, {"rerank": "relevance"})]
+    ):
         assert response.json()["results"] == []
 
 
@@ -127,24 +138,24 @@ def test_an_index_without_rows_has_no_results(served: dict[str, Predictor], enco
     ],
 )
 def test_the_error_of_a_bad_request_names_what_is_wrong(
-    ask: Requests, changes: dict[str, Any], status: int, words: str
+    ask_search: Requests, changes: dict[str, Any], status: int, words: str
 ) -> None:
-    (response,) = ask(("POST", "/v1/search", json.dumps({"query": QUERY, **changes}).encode()))
+    (response,) = ask_search(("POST", "/v1/search", json.dumps({"query": QUERY, **changes}).encode()))
     assert response.status_code == status, response.text
     assert words in response.json()["error"]["message"]
 
 
-def test_without_an_index_the_message_says_how_to_serve_one(served: dict[str, Predictor]) -> None:
-    search, listed = Requests(served)(("POST", "/v1/search", {"query": QUERY}), ("GET", "/v1/models"))
+def test_without_an_index_the_message_says_how_to_serve_one(search_models: dict[str, Predictor]) -> None:
+    search, listed = Requests(search_models)(("POST", "/v1/search", {"query": QUERY}), ("GET", "/v1/models"))
     assert search.status_code == 404
     assert "no index is served; start the service with --index INDEX" in search.json()["error"]["message"]
     assert listed.json()["indexes"] == []
 
 
 def test_an_index_of_another_model_is_refused_at_the_start(
-    models: dict[str, Predictor], encoder: Predictor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    models: dict[str, Predictor], searched_model: Predictor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = build(tmp_path / "texts", encoder)
+    folder = build(tmp_path / "texts", searched_model)
     with pytest.raises(
         InputError, match=r"--index .*texts: expected the model .* served ones \(sst\), which is .*model; add"
     ):

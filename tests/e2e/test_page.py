@@ -664,7 +664,9 @@ def test_an_index_is_searched(
         assert excerpt.endswith(" …")
         assert page.locator("#search-reranker option").all_inner_texts() == ["none", "pair"]
         page.select_option("#search-reranker", "pair")
-        page.wait_for_function("document.querySelector('#result-search > p').textContent.includes('relevance by pair')")
+        page.wait_for_function(
+            "() => document.querySelector('#result-search > p').textContent.includes('relevance by pair')"
+        )
         ranked = trained_models["pair"].rerank(query, [hit.text for hit in expected])
         assert result.locator(".score").all_inner_texts() == [f"{each.score:.3f}" for each in ranked]
         type_into(page, "search", {"query": "다리는 어디에 있나요?"})

@@ -37,6 +37,7 @@ def write_models(folder: Path, text: str) -> dict[str, str]:
         "many": ClassificationTask(
             name="m", text=("text",), kind="multilabel", labels=("x", "y"), metrics=("micro_f1",)
         ),
+        "relevance": SST.model_copy(update={"text": ("query", "document"), "labels": ("irrelevant", "relevant")}),
         "number": ClassificationTask(name="r", text=("text",), kind="regression", metrics=("pearson",)),
     }
     for name, task in kinds.items():

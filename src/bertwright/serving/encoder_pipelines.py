@@ -1,6 +1,7 @@
 """pre-trained models → pipelines: candidates for [MASK], next sentences, vectors, attention (paper §3.1)."""
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,14 +55,44 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
         self.sentences, self.tokenizer = SentenceEncoder(saved, tokenizer), tokenizer
         self.encoder, self.max_length = self.sentences.encoder, self.sentences.max_length
+        self.prompt: str | None = None  # None: the default prompt of the folder
+
+    def with_prompt(self, name: str | None, text: str | None, source: str) -> "VectorPipeline":
+        """Return the pipeline with another prompt before each text: that of a name in the folder, or a text.
+
+        Raises InputError, with `source`, for an unknown name, and for a prompt that leaves no room for a text.
+        """
+        if name is not None and text is not None:
+            raise InputError(f"prompt_name {name!r} and prompt {shown(text)!r}: expected one of them, got both")
+        if name is None and text is None:
+            return self
+        prompts = self.sentences.settings.prompts
+        if name is not None and name not in prompts:
+            known = f"expected one of {', '.join(prompts)}" if prompts else "it has none; give the text as prompt"
+            raise InputError(f"prompt_name {shown(name)!r}: {source} has no prompt of this name; {known}")
+        prompt = prompts[name] if name is not None else str(text)
+        refuse_halves([prompt], "prompt ")
+        num_tokens = len(self.tokenizer.ids([prompt])[0])
+        if num_tokens + 2 >= self.max_length:
+            raise InputError(
+                f"prompt {shown(prompt)!r}: has {num_tokens} tokens, and {source} reads {self.max_length} with the text"
+            )
+        pipeline = copy.copy(self)
+        pipeline.prompt = prompt
+        return pipeline
+
+    @property
+    def batch_key(self) -> Hashable:
+        """Key of the computation: rows with different prompts may be pooled in different ways."""
+        return self.kind, self.prompt
 
     def size(self, pool: Pool | None, layer: int = -1) -> int:
         """Return the number of components of a vector with this pooling of this layer."""
         return self.sentences.size if self._as_described(pool, layer) else self.encoder.config.hidden
 
     def encode(self, items: Sequence[str]) -> TruncatedInputs:
-        """Return one row for each text, with the prompt of the folder, cut at its end where it is too long."""
-        ids, cut = self.sentences.rows(items)
+        """Return one row for each text, with its prompt, cut at its end where it is too long."""
+        ids, cut = self.sentences.rows(items, prompt=self.prompt)
         return TruncatedInputs([ModelRow(row, len(row), WHOLE_ROW) for row in ids], cut)
 
     def forward(
@@ -74,7 +105,7 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         InputError for pool cls where the first token attends to itself alone.
         """
         if self._as_described(pool, layer):
-            return list(self.sentences.of_rows([row.ids for row in rows], width=width))
+            return list(self.sentences.of_rows([row.ids for row in rows], width=width, prompt=self.prompt))
         chosen = pool or "mean"
         check_pool(self.encoder.config, chosen)
         layers = [layer % (self.encoder.config.layers + 1)]

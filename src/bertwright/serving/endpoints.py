@@ -14,7 +14,7 @@ from bertwright.serving import examples, schemas
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.results import FilledText, Vector
+from bertwright.serving.results import FilledText, RankedText, Vector
 from bertwright.serving.service import Service
 
 TAGS: Final = [
@@ -73,6 +73,24 @@ def _add_task_endpoints(app: FastAPI, service: Service) -> None:
         (result,) = await service.answer(name, model.pipeline, [(body.question, body.context)], request)
         return schemas.AnswerResponse(model=name, answer=result)
 
+    @app.post("/v1/rerank", tags=[*_TASKS], response_model_exclude_none=True)
+    async def rerank(
+        body: Annotated[schemas.RerankRequest, Body(openapi_examples=examples.RERANK)], request: Request
+    ) -> schemas.RerankResponse:
+        """Order documents by their relevance for a query, the most relevant first.
+
+        The model was fine-tuned on pairs of a query and a document, with a number or with two labels. The relevance is
+        the number, which may have any size, or the probability of the relevant label.
+        """
+        name, _ = service.model(body.model)
+        ranked = await service.rerank(name, body.query, body.texts, request, top_k=body.top_n)
+        tokens = request.state.log["tokens"]
+        return schemas.RerankResponse(
+            model=name,
+            results=[_ranked_document(document, with_text=body.return_documents) for document in ranked],
+            usage=schemas.Usage(prompt_tokens=tokens, total_tokens=tokens),
+        )
+
 
 def _add_pretraining_endpoints(app: FastAPI, service: Service) -> None:
     @app.post("/v1/fill", tags=[*_HEADS])
@@ -107,11 +125,13 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
 
         The model folder describes the vector: pooling, dense layers and normalisation. With `pool` it is the mean or
         the maximum over the tokens of the last layer, or the state of [CLS]. Token ids are not taken. `dimensions` may
-        be the size of the vector, or a Matryoshka width of the folder.
+        be the size of the vector, or a Matryoshka width of the folder. The default prompt of the folder stands before
+        each text; `prompt_name` names another prompt of the folder, and `prompt` is a text, empty for no prompt.
         """
         name, _ = service.model(body.model)
         pipeline = await service.pipeline_for(name, "vectors")
         assert isinstance(pipeline, VectorPipeline)
+        pipeline = pipeline.with_prompt(body.prompt_name, body.prompt, f"model {name}")
         size = pipeline.size(body.pool)
         widths = () if body.pool else pipeline.sentences.settings.widths
         if body.dimensions not in (None, size, *widths):
@@ -193,6 +213,13 @@ def _embedding(index: int, vector: Vector, *, as_base64: bool) -> schemas.Embedd
     return schemas.Embedding(index=index, embedding=encoded, truncated=vector.truncated)
 
 
+def _ranked_document(ranked: RankedText, *, with_text: bool) -> schemas.RerankResult:
+    document = schemas.DocumentInput(text=ranked.text) if with_text else None
+    return schemas.RerankResult(
+        index=ranked.index, relevance_score=ranked.score, document=document, truncated=ranked.truncated
+    )
+
+
 def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
     uses: tuple[Use, ...] = ("fill", "next sentence", "inside")
     return schemas.ModelEntry(
@@ -200,7 +227,9 @@ def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
         kind=model.kind,
         form=model.pipeline.form,
         labels=list(model.labels),
-        uses=["predict"] * (model.kind != "vectors") + [use for use in uses if model.can(use)],
+        uses=["predict"] * (model.kind != "vectors")
+        + [use for use in uses if model.can(use)]
+        + ["rerank"] * model.reranks,
         layers=model.config.layers,
         heads=model.heads,
         max_length=model.pipeline.max_length,

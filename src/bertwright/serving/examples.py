@@ -35,6 +35,17 @@ EMBEDDINGS: Final[RequestExamples] = {
     "as base64, from [CLS]": {
         "value": {"input": "The ferry left the harbour.", "encoding_format": "base64", "pool": "cls"}
     },
+    "with a prompt": {"value": {"input": ["When did the ferry leave?"], "prompt": "query: "}},
+}
+RERANK: Final[RequestExamples] = {
+    "three documents": {
+        "value": {
+            "query": "When was the bridge opened?",
+            "documents": ["The stone bridge was opened in 1894.", {"text": "A ferry crossed the river."}, "Rain."],
+            "top_n": 2,
+            "return_documents": True,
+        }
+    },
 }
 INSIDE: Final[RequestExamples] = {
     "a text": {"value": {"text": "my dog is cute"}},

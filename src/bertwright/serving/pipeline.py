@@ -4,7 +4,7 @@ Encoding and decoding are those of training, evaluation and `predict`; here inpu
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -118,6 +118,11 @@ class Pipeline(ABC, Generic[Item, EncodedT]):
     def warnings(self, inputs: EncodedT) -> list[str]:
         """Return messages about inputs whose tokens are not what their text suggests."""
         return []
+
+    @property
+    def batch_key(self) -> Hashable:
+        """Key of the computation: rows of two pipelines of a model are computed together where their keys are equal."""
+        return self.kind
 
     @property
     def limit(self) -> str:

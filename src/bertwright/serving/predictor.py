@@ -18,7 +18,8 @@ from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
 from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
-from bertwright.serving.results import Vector
+from bertwright.serving.reranking import can_rerank, ranked_texts, refuse_empty_query, relevance
+from bertwright.serving.results import RankedText, Vector
 from bertwright.serving.settings import AnswerPrecision
 from bertwright.tables.reader import column_names, column_values, refuse_halves
 from bertwright.tasks.binding import open_tokenizer
@@ -119,20 +120,28 @@ class Predictor:
         is_iterator = isinstance(results, Iterator)
         return (result.probability for result in results) if is_iterator else results.probability
 
-    def vectors(self, inputs: Any, *, pool: Pool | None = None, layer: int = -1) -> Any:
+    def vectors(
+        self,
+        inputs: Any,
+        *,
+        pool: Pool | None = None,
+        layer: int = -1,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> Any:
         """Return a vector [D] for a text, [N, D] for several, an iterator of vectors for an iterator; float32.
 
         pool: mean or max over the tokens of a text, or cls, the state of [CLS]. None is what the model folder
         describes: pooling, dense layers and normalisation; the mean where it describes nothing, and for another layer
         than the last. layer: 0 for the embeddings, then the layers; -1 is the last. The folder's default prompt stands
-        before each text.
+        before each text; `prompt_name` names another prompt of the folder, and `prompt` is a text, "" for none.
         """
         if pool not in (None, "mean", "max", "cls"):
             raise InputError(f"pool {pool!r}: allowed are mean, max and cls")
         layers = self.config.layers
         if isinstance(layer, float) or layer not in range(-layers - 1, layers + 1):  # 1.0 is in a range
             raise InputError(f"layer {layer!r}: allowed are {-layers - 1} to {layers}; 0 is the embeddings")
-        pipeline = self.pipeline_for("vectors")
+        pipeline = self.pipeline_for("vectors").with_prompt(prompt_name, prompt, self.source)
         results = self._map(inputs, pipeline, pool=pool, layer=layer)
         if isinstance(results, list):
             size = pipeline.size(pool, layer)
@@ -147,17 +156,31 @@ class Predictor:
         model, and for an empty query.
         """
         opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
-        column = [queries] if isinstance(queries, str) else _column(queries)
-        if column is None:
-            raise InputError(f"{_described(queries)}: expected a query, or a list or column of queries")
-        texts = list(column)
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise InputError(f"query {number}: expected a text, got {_described(text)}")
-            refuse_halves([text], f"query {number}: ")
+        texts = _texts([queries] if isinstance(queries, str) else queries, "query")
         with self._lock, redirect_messages(_warn):
             hits = opened.search(self.pipeline_for("vectors").sentences, texts, top_k)
         return hits[0] if isinstance(queries, str) else hits
+
+    def rerank(self, query: str, texts: Any, *, top_k: int | None = None) -> list[RankedText]:
+        """Return the `top_k` texts that are most relevant for a query, the most relevant first; None: all.
+
+        The model was fine-tuned on pairs, the query as the first text: the score is the number of a regression, or the
+        probability of the relevant one of two labels (`relevant_label` in `bertwright.tasks.classification.relevance`).
+        Of equal scores the earlier text comes first. Raises InputError for another model, an empty query, and a text
+        that is none.
+        """
+        label = relevance(self.pipeline, self.source)
+        refuse_empty_query(query)
+        if top_k is not None and top_k < 1:
+            raise InputError(f"top_k {top_k}: expected at least 1, or None for all texts")
+        documents = _texts(texts, "document")
+        results = self._map([(query, text) for text in documents], self.pipeline)
+        return ranked_texts(results, documents, label=label, top_k=top_k)
+
+    @property
+    def reranks(self) -> bool:
+        """Return whether the model is a reranker."""
+        return can_rerank(self.pipeline)
 
     @property
     def heads(self) -> int:
@@ -255,6 +278,20 @@ def _column(inputs: Any) -> Sequence[Any] | Iterator[Any] | None:
     if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
         return None
     return iter(inputs)
+
+
+def _texts(inputs: Any, name: str) -> list[str]:
+    """Return the texts of a list or column. Raises InputError for anything else; `name` is that of a text in it."""
+    column = _column(inputs)
+    if column is None:
+        raise InputError(f"{_described(inputs)}: expected a list or column of texts")
+    texts = []
+    for index, text in enumerate(column):
+        if not isinstance(text, str):
+            raise InputError(f"{name} {index}: expected a text, got {_described(text)}")
+        refuse_halves([text], f"{name} {index} ")
+        texts.append(text)
+    return texts
 
 
 def _values_for(pipeline: Pipeline[Any, Any], inputs: Any) -> Sequence[Any] | Iterator[Any] | None:

@@ -38,6 +38,16 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class RankedText:
+    """A document that a reranker scored: its index among the documents, from 0 on, its relevance, and its text."""
+
+    index: int
+    score: float
+    text: str
+    truncated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TextEntity:
     """A name in a text, from character `start` to before `end`; with plain tags, a word."""
 

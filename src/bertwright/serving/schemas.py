@@ -1,10 +1,12 @@
 """JSON objects of requests and responses, from which the OpenAPI description is made."""
 
+import json
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from bertwright.errors import shown
 from bertwright.serving.results import ExtractedAnswer, FilledText, PredictResult
 
 UnicodeText = Annotated[str, Field(description="Unicode text")]
@@ -97,7 +99,10 @@ def _refuse_token_ids(value: object) -> object:
 
 
 class EmbeddingsRequest(_Request):
-    """Request in the format of OpenAI's endpoint for embeddings, with `pool` as an additional field."""
+    """Request in the format of OpenAI's endpoint for embeddings, with `pool` and a prompt as additional fields.
+
+    `prompt_name` is the name of a prompt in the model folder, `prompt` the text itself; one of them may be given.
+    """
 
     input: Annotated[
         UnicodeText | Annotated[list[UnicodeText], Field(min_length=1, max_length=100_000)],
@@ -106,7 +111,47 @@ class EmbeddingsRequest(_Request):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
     pool: Literal["mean", "max", "cls"] | None = None
+    prompt_name: str | None = None
+    prompt: Annotated[str, Field(max_length=4_000)] | None = None
     user: str | None = None
+
+
+class DocumentInput(_Object):
+    """A document as an object."""
+
+    text: UnicodeText
+
+
+def _refuse_other_document(value: object) -> object:
+    """Return the value. Raises for a document that is neither a text nor an object with a text."""
+    if isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("text"), str)):
+        return value
+    raise PydanticCustomError(
+        "document",
+        "expected a text, or an object whose 'text' is one, got {value}",
+        {"value": shown(json.dumps(value))},
+    )
+
+
+Query = Annotated[str, Field(max_length=4_000, description="Unicode text of at most 4,000 characters")]
+
+
+class RerankRequest(_Request):
+    """Request in the format of Cohere's and Jina's endpoints for reranking; `top_n` null gives all documents."""
+
+    query: Query
+    documents: Annotated[
+        list[Annotated[UnicodeText | DocumentInput, BeforeValidator(_refuse_other_document)]],
+        Field(min_length=1),
+        FailFast(),
+    ]
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of the documents."""
+        return [each if isinstance(each, str) else each.text for each in self.documents]
 
 
 class InsideRequest(_Request):
@@ -169,6 +214,23 @@ class EmbeddingsResponse(BaseModel):
     object: Literal["list"] = "list"
     data: list[Embedding]
     model: str
+    usage: Usage
+
+
+class RerankResult(BaseModel):
+    """Document with its index in the request, from 0 on, and its relevance; `document` where it was asked for."""
+
+    index: int
+    relevance_score: float
+    document: DocumentInput | None = None
+    truncated: bool = False
+
+
+class RerankResponse(BaseModel):
+    """Documents by relevance, the most relevant first, in the format of Cohere's and Jina's endpoints."""
+
+    model: str
+    results: list[RerankResult]
     usage: Usage
 
 

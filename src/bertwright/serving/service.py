@@ -13,6 +13,8 @@ from bertwright.serving.batcher import Batcher, Computation
 from bertwright.serving.pipeline import EncodedInputs, Pipeline, parse_input
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
+from bertwright.serving.reranking import can_rerank, ranked_texts, refuse_empty_query, relevance
+from bertwright.serving.results import RankedText
 from bertwright.serving.settings import ServeSettings
 
 _LOOP_CHARACTERS: Final = 10_000
@@ -86,11 +88,26 @@ class Service:
         tokens = [len(row) for row in inputs.rows]
         request.state.log |= {"model": name, "use": pipeline.kind, "inputs": len(values), "tokens": sum(tokens)}
         self.inputs.labels(name, pipeline.kind).inc(len(values))
-        key = (name, pipeline.kind, *sorted(options.items()))
+        key = (name, pipeline.batch_key, *sorted(options.items()))
         computation = Computation(key, partial(pipeline.forward, **options))
         outputs = await self.batcher.outputs(computation, inputs.rows, tokens)
         results: list[Any] = await _run(size, pipeline.results, inputs, outputs)
         return results
+
+    async def rerank(
+        self, name: str, query: str, texts: Sequence[str], request: Request, *, top_k: int | None = None
+    ) -> list[RankedText]:
+        """Return the `top_k` most relevant texts for a query by the model of a name, the best first; None: all.
+
+        Raises InputError for an empty query, and for a model that is no reranker.
+        """
+        pipeline = self.models[name].pipeline
+        if not can_rerank(pipeline) and (others := [each for each, model in self.models.items() if model.reranks]):
+            raise InputError(f"model {name} is no reranker; expected one of {', '.join(others)}")
+        label = relevance(pipeline, f"model {name}")
+        refuse_empty_query(query)
+        results = await self.answer(name, pipeline, [[query, text] for text in texts], request)
+        return ranked_texts(results, texts, label=label, top_k=top_k)
 
     def _check_number(self, values: Sequence[Any]) -> None:
         """Raise InputError for too many inputs, or too many choices in all inputs."""

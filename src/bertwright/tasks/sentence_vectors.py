@@ -97,14 +97,20 @@ class SentenceEncoder:
             self.settings.check_width(width, self.head.hidden, option)
 
     def rows(
-        self, texts: Sequence[str], role: TextRole = "text", *, max_length: int | None = None
+        self,
+        texts: Sequence[str],
+        role: TextRole = "text",
+        *,
+        max_length: int | None = None,
+        prompt: str | None = None,
     ) -> tuple[list[NDArray[np.int32]], list[bool]]:
         """Return the ids of each text with the prompt of its role, and True for each text that was cut at its end.
 
-        max_length: maximum number of tokens of a row; None is that of the folder.
+        max_length: maximum number of tokens of a row; None is that of the folder. prompt: another prompt than that of
+        the role; "" is none.
         """
         limit = self.max_length if max_length is None else max_length
-        prompt = prompt_of(self.settings, role)
+        prompt = prompt_of(self.settings, role) if prompt is None else prompt
         begin, end = special_ids(self.tokenizer)
         room = limit - len(begin) - len(end)
         if room < 1 or limit > self.encoder.config.max_positions:
@@ -121,12 +127,13 @@ class SentenceEncoder:
         *,
         width: int | None = None,
         progress: str = "",
+        prompt: str | None = None,
     ) -> NDArray[np.float32]:
         """Return the vectors [N, W] of rows of ids; see `vectors`.
 
-        progress: end of the progress line; "" shows none.
+        progress: end of the progress line; "" shows none. prompt: that with which the rows were made, as in `rows`.
         """
-        prompt = prompt_of(self.settings, role)
+        prompt = prompt_of(self.settings, role) if prompt is None else prompt
         skipped = len(special_ids(self.tokenizer)[0]) + len(self.tokenizer.ids([prompt])[0]) if prompt else 0
         vectors = np.empty((len(rows), width or self.size), dtype=np.float32)
         device = module_device(self.encoder)

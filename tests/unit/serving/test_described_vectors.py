@@ -1,5 +1,6 @@
 """Vectors over HTTP: what the model folder describes, a Matryoshka width, or an explicit pooling."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -33,3 +34,51 @@ def test_the_endpoint_computes_what_the_folder_describes(tmp_path: Path, own_tok
     messages = [response.json()["error"]["message"] for response in responses[5:]]
     assert "expected 32, the size of the vectors of model model, a Matryoshka width (8, 16), or none" in messages[0]
     assert "expected 48, the size of the vectors of model model, or none" in messages[1]
+
+
+def test_a_prompt_is_named_or_written(tmp_path: Path, own_tokenizer: Path) -> None:
+    """Without its prompt's tokens in the pooling, a vector depends on the prompt; sentence-transformers agrees."""
+    settings = SETTINGS.model_copy(
+        update={"prompts": {"query": "to ask: ", "plain": ""}, "default_prompt": "query", "include_prompt": False}
+    )
+    write_vector_model(tmp_path / "model", own_tokenizer, settings)
+    model = load(tmp_path / "model", precision="fp32")
+    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    options: list[dict[str, str]] = [{}, {"prompt_name": "query"}, {"prompt_name": "plain"}, {"prompt": "the sea: "}]
+    options.append({"prompt": ""})
+    ask = Requests({"model": model})
+    requests = [("POST", "/v1/embeddings", {"input": TEXTS, **option}) for option in options]
+    together = ask(*requests, together=True)
+    seen = []
+    for option, response in zip(options, together, strict=True):
+        expected = theirs.encode(TEXTS, **option)
+        vectors = [each["embedding"] for each in response.json()["data"]]
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+        np.testing.assert_allclose(model.vectors(TEXTS, **option), expected, atol=1e-5)
+        seen.append(expected)
+    np.testing.assert_array_equal(seen[0], seen[1])
+    assert all(np.abs(seen[0] - other).max() > 1e-3 for other in seen[2:])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "body", "words"),
+    [
+        ({"query": "q: ", "title": "t: "}, {"prompt_name": "nix"}, "'nix': model model has no prompt of this name; "),
+        ({"query": "q: ", "title": "t: "}, {"prompt_name": "nix"}, "expected one of query, title"),
+        ({}, {"prompt_name": "query"}, "it has none; give the text as prompt"),
+        ({"query": "q: "}, {"prompt_name": "query", "prompt": "q: "}, "expected one of them, got both"),
+        ({}, {"prompt": "\ud800"}, "prompt holds half of a character"),
+        ({}, {"prompt": "the " * 62}, "has 62 tokens, and model model reads 64 with the text"),
+        ({}, {"prompt": "a" * 4_001}, "prompt: String should have at most 4000 characters"),
+        ({}, {"prompt": 3}, "prompt: Input should be a valid string"),
+    ],
+)
+def test_a_bad_prompt_is_refused(
+    prompts: dict[str, str], body: dict[str, str], words: str, tmp_path: Path, own_tokenizer: Path
+) -> None:
+    write_vector_model(tmp_path / "model", own_tokenizer, SETTINGS.model_copy(update={"prompts": prompts}))
+    (response,) = Requests({"model": load(tmp_path / "model", precision="fp32")})(
+        ("POST", "/v1/embeddings", json.dumps({"input": TEXTS, **body}).encode())
+    )
+    assert response.status_code == 422
+    assert words in response.json()["error"]["message"]

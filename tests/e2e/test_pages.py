@@ -173,7 +173,8 @@ def with_less(line: str) -> str:
 
 def outputs_of(words: list[str]) -> list[Path]:
     """Return the outputs of a command, which must be removed before it runs."""
-    if {"--resume", "--plan"} & {*words} or words[:1] == ["paper"]:
+    changes_index = words[:1] == ["index"] and {"--add", "--remove", "--remove-ids"} & {*words}
+    if changes_index or {"--resume", "--plan"} & {*words} or words[:1] == ["paper"]:
         return []
     return [Path(value) for option, value in pairwise(words) if option in ("--out", "--output", "--errors")]
 

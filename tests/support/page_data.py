@@ -81,6 +81,11 @@ def write_tables() -> None:
     for name in ("STSB-test", "STS12"):
         write_table(f"sts/{name}.tsv", [("sentence1", "sentence2", "score"), *pairs])
     write_beir(Path("scifact"))
+    numbered = [("id", "text", "day"), *((day, sentence, day) for day, sentence in enumerate(plain_sentences(60)))]
+    write_table("articles.csv", numbered[:41], ",")
+    write_table("more.csv", [numbered[0], *numbered[41:]], ",")
+    Path("gone.txt").write_text("3\n5\n", "utf-8")
+    Path("queries.txt").write_text("A walk in the garden.\nA fox by the sea.\n", "utf-8")
     write_table("reviews.csv", [("text", "label"), *rated], ",")
     write_table("new.csv", [("text",), *((text,) for text, _ in rated[:5])], ",")
     for name in ("reviews.tsv", "rows.tsv"):

@@ -77,6 +77,8 @@ def search_command(
     queries: str | None = None,
     model: str | None = None,
     top_k: int = 10,
+    rerank: str | None = None,
+    candidates: int = 100,
     text_column: _TextColumn = (),
     id_column: str | None = None,
     input_format: InputFormat = "auto",
@@ -93,6 +95,9 @@ def search_command(
         queries: Table or .txt with many queries, in place of QUERY; - for a pipe.
         model: MODEL: by default the one that the index names. Another one than that which made the index is refused.
         top_k: Number of texts for each query.
+        rerank: MODEL that was fine-tuned on pairs: it reads the query together with each of the best texts, and orders
+            them anew.
+        candidates: Number of texts that --rerank reads for each query.
         text_column: Column of --queries with the text (default: text, sentence or the only one).
         id_column: Column of --queries with the ids (default: id or _id; without them the number of the row).
         input_format: Format of --queries, where the ending of its name does not say it.
@@ -103,4 +108,15 @@ def search_command(
     if (query is None) == (queries is None):
         raise InputError("search: expected QUERY or --queries FILE, one of the two")
     tables = TextTables((queries,), text=text_column, id=id_column, format=input_format) if queries else None
-    return search_texts(SearchRequest(index, query, tables, model, top_k, precision, device))
+    request = SearchRequest(
+        index,
+        query,
+        tables,
+        model=model,
+        top_k=top_k,
+        rerank=rerank,
+        candidates=candidates,
+        precision=precision,
+        device=device,
+    )
+    return search_texts(request)

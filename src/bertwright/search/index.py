@@ -16,7 +16,7 @@ from bertwright.console import Status
 from bertwright.errors import InputError, shown
 from bertwright.files import new_folder
 from bertwright.locks import locked_file
-from bertwright.search.exact import BestDocuments, as_compared, check_similarity
+from bertwright.search.exact import DECIMALS, BestDocuments, as_compared, check_similarity
 from bertwright.search.index_files import (
     IndexManifest,
     Row,
@@ -199,7 +199,7 @@ class SearchIndex:
     def _hit(self, number: int, score: float) -> Hit:
         place = int(np.searchsorted(self._begins, number, side="right")) - 1
         row = self.segments[place].row(number - int(self._begins[place]))
-        return Hit(row.id, round(score, 6), row.text, row.fields)
+        return Hit(row.id, round(score, DECIMALS), row.text, row.fields)
 
     @contextmanager
     def _changing(self) -> Iterator["SearchIndex"]:

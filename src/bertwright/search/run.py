@@ -6,10 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from bertwright.errors import InputError
 from bertwright.files import refuse_occupied
+from bertwright.search.exact import DECIMALS
 from bertwright.search.index import Hit, SearchIndex
 from bertwright.search.index_files import MANIFEST
+from bertwright.search.rerank import Reranker
 from bertwright.search.texts import TextTables
 from bertwright.shipped import shipped
 from bertwright.tables.bad_rows import is_blank
@@ -54,13 +58,19 @@ def remove_rows(out: Path, *, ids: Sequence[str], ids_file: Path | None) -> dict
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """Queries for an index: one text, or tables of them. `model` None is the model that the index names."""
+    """Queries for an index: one text, or tables of them.
+
+    model       None is the model that the index names
+    rerank      a reranker that orders the best `candidates` rows anew; None keeps the order of the vectors
+    """
 
     index: Path
     query: str | None
     queries: TextTables | None
     model: str | None
     top_k: int
+    rerank: str | None
+    candidates: int
     precision: str
     device: Device
 
@@ -69,21 +79,46 @@ def search_texts(request: SearchRequest) -> dict[str, Any]:
     """Return the best rows of each query, the best first. Raises InputError for another model, and empty queries."""
     if request.top_k < 1:
         raise InputError(f"--top-k {request.top_k}: expected at least 1")
+    if request.rerank and request.candidates < request.top_k:
+        raise InputError(f"--candidates {request.candidates}: expected at least --top-k, {request.top_k}")
     if request.query is not None and is_blank(request.query):
         raise InputError("QUERY: expected a text, got an empty one")
     index = SearchIndex.open(request.index)
     encoder = open_encoder(request.model or model_of(index), request.precision, request.device)
+    reranker = None
+    if request.rerank:
+        reranker = Reranker.open(request.rerank, precision=request.precision, device=request.device)
     if request.query is not None:
-        [hits] = index.search(encoder, [request.query], request.top_k)
+        [hits] = _answers(request, index, encoder, reranker, [request.query])
         return {"query": request.query, "hits": [asdict(hit) for hit in hits], "text": "\n".join(hit_lines(hits))}
     answers: list[dict[str, Any]] = []
     lines: list[str] = []
     for block in request.queries.blocks() if request.queries else ():
-        found = index.search(encoder, [each.row.text for each in block], request.top_k)
-        for query, hits in zip((each.row for each in block), found, strict=True):
+        found_hits = _answers(request, index, encoder, reranker, [each.row.text for each in block])
+        for query, hits in zip((each.row for each in block), found_hits, strict=True):
             answers.append({"id": query.id, "query": query.text, "hits": [asdict(hit) for hit in hits]})
             lines += [f"{query.id}  {_short(query.text)}", *hit_lines(hits), ""]
     return {"queries": answers, "text": "\n".join(lines).rstrip()}
+
+
+def _answers(
+    request: SearchRequest,
+    index: SearchIndex,
+    encoder: SentenceEncoder,
+    reranker: Reranker | None,
+    queries: Sequence[str],
+) -> list[list[Hit]]:
+    if reranker is None:
+        return index.search(encoder, queries, request.top_k)
+    hits_of_all = index.search(encoder, queries, request.candidates)
+    return [reranked(hits, query, reranker)[: request.top_k] for query, hits in zip(queries, hits_of_all, strict=True)]
+
+
+def reranked(hits: Sequence[Hit], query: str, reranker: Reranker) -> list[Hit]:
+    """Return the rows with the scores of a reranker, the most relevant first; equal ones stay in their order."""
+    scores = reranker.scores(query, [hit.text for hit in hits])
+    order = np.argsort(-scores, kind="stable").tolist()
+    return [replace(hits[place], score=round(float(scores[place]), DECIMALS)) for place in order]
 
 
 def hit_lines(hits: Sequence[Hit]) -> list[str]:

@@ -148,6 +148,19 @@ class Predictor:
             return np.array([result.values for result in results], dtype=np.float32).reshape(-1, size)
         return results.values if isinstance(results, Vector) else (result.values for result in results)
 
+    def search(self, queries: Any, *, index: str | Path | SearchIndex, top_k: int = 10) -> Any:
+        """Return the best rows of an index for a query, or a list of them for each of several queries.
+
+        index: a folder that `bertwright index` wrote, or a `SearchIndex`, which is opened once for many calls. Each row
+        is a `Hit` with id, score, text and fields; the best comes first. Raises InputError for an index of another
+        model, and for an empty query.
+        """
+        opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
+        texts = _texts([queries] if isinstance(queries, str) else queries, "query")
+        with self._lock, redirect_messages(_warn):
+            hits = opened.search(self.pipeline_for("vectors").sentences, texts, top_k)
+        return hits[0] if isinstance(queries, str) else hits
+
     def rerank(self, query: str, texts: Any, *, top_k: int | None = None) -> list[RankedText]:
         """Return the `top_k` texts that are most relevant for a query, the most relevant first; None: all.
 
@@ -160,13 +173,7 @@ class Predictor:
         refuse_empty_query(query)
         if top_k is not None and top_k < 1:
             raise InputError(f"top_k {top_k}: expected at least 1, or None for all texts")
-        column = _column(texts)
-        if column is None:
-            raise InputError(f"{_described(texts)}: expected a list or column of texts")
-        documents = list(column)
-        for index, text in enumerate(documents):
-            if not isinstance(text, str):
-                raise InputError(f"document {index}: expected a text, got {_described(text)}")
+        documents = _texts(texts, "document")
         results = self._map([(query, text) for text in documents], self.pipeline)
         return ranked_texts(results, documents, label=label, top_k=top_k)
 
@@ -174,26 +181,6 @@ class Predictor:
     def reranks(self) -> bool:
         """Return whether the model is a reranker."""
         return can_rerank(self.pipeline)
-
-    def search(self, queries: Any, *, index: str | Path | SearchIndex, top_k: int = 10) -> Any:
-        """Return the best rows of an index for a query, or a list of them for each of several queries.
-
-        index: a folder that `bertwright index` wrote, or a `SearchIndex`, which is opened once for many calls. Each row
-        is a `Hit` with id, score, text and fields; the best comes first. Raises InputError for an index of another
-        model, and for an empty query.
-        """
-        opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
-        column = [queries] if isinstance(queries, str) else _column(queries)
-        if column is None:
-            raise InputError(f"{_described(queries)}: expected a query, or a list or column of queries")
-        texts = list(column)
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise InputError(f"query {number}: expected a text, got {_described(text)}")
-            refuse_halves([text], f"query {number}: ")
-        with self._lock, redirect_messages(_warn):
-            hits = opened.search(self.pipeline_for("vectors").sentences, texts, top_k)
-        return hits[0] if isinstance(queries, str) else hits
 
     @property
     def heads(self) -> int:
@@ -291,6 +278,20 @@ def _column(inputs: Any) -> Sequence[Any] | Iterator[Any] | None:
     if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
         return None
     return iter(inputs)
+
+
+def _texts(inputs: Any, name: str) -> list[str]:
+    """Return the texts of a list or column. Raises InputError for anything else; `name` is that of a text in it."""
+    column = _column(inputs)
+    if column is None:
+        raise InputError(f"{_described(inputs)}: expected a list or column of texts")
+    texts = []
+    for index, text in enumerate(column):
+        if not isinstance(text, str):
+            raise InputError(f"{name} {index}: expected a text, got {_described(text)}")
+        refuse_halves([text], f"{name} {index} ")
+        texts.append(text)
+    return texts
 
 
 def _values_for(pipeline: Pipeline[Any, Any], inputs: Any) -> Sequence[Any] | Iterator[Any] | None:

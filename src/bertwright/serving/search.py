@@ -80,7 +80,9 @@ class SearchService:
             return await self._nearest(served, search.query, request, top_k=search.top_k)
         name, _ = self.service.model(search.rerank)
         self.service.check_reranker(name)
-        candidates = max(search.top_k, search.candidates or _CANDIDATES)
+        if search.candidates is not None and search.candidates < search.top_k:
+            raise InputError(f"candidates {search.candidates}: expected at least top_k, {search.top_k}")
+        candidates = search.candidates or max(search.top_k, _CANDIDATES)
         hits = await self._nearest(served, search.query, request, top_k=candidates)
         most = self.service.settings.max_characters  # a model reads far less
         texts = [hit.text[:most] for hit in hits]

@@ -9,9 +9,12 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.search.index import SearchIndex
+from bertwright.search.rerank import Reranker
 from bertwright.serving.predictor import load
+from bertwright.tasks.classification.spec import REGRESS
+from bertwright.text.wordpiece import Tokenizer
 from tests.support.commands import run_json
-from tests.support.encoders import write_encoder
+from tests.support.encoders import classifier_config, save_classifier, small_classifier, write_encoder
 
 LINES = {"a": "A ship sails on the sea.", "b": "Rain falls on the roof.", "c": "The teacher reads a book."}
 FP32 = ("--precision", "fp32")
@@ -125,3 +128,22 @@ def test_a_model_that_moved_is_named_again(
     assert "is not at" in capsys.readouterr().err
     result, _ = run_json(capsys, "search", tmp_path / "i", "ship", "--model", tmp_path / "moved", *FP32)
     assert result["hits"][0]["id"] == "1"
+
+
+def test_a_reranker_orders_the_best_texts_anew(
+    made_index: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = REGRESS.model_copy(update={"text": ("query", "document")})
+    model = small_classifier(classifier_config(Tokenizer.load(own_tokenizer).vocab_size), 1)
+    reranker = save_classifier(made_index.with_name("reranker"), model, task, own_tokenizer, 64)
+    scores = Reranker.open(reranker, precision="fp32").scores("a ship", [*LINES.values()])
+    ids = [id for _, id in sorted(zip(-scores, LINES, strict=True))]
+    ask = ["search", made_index, "a ship", "--rerank", reranker, *FP32]
+    result, _ = run_json(capsys, *ask)
+    assert [hit["id"] for hit in result["hits"]] == ids
+    assert [hit["score"] for hit in result["hits"]] == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
+    first, _ = run_json(capsys, "search", made_index, "a ship", "--top-k", 2, *FP32)
+    best = {hit["id"] for hit in first["hits"]}
+    result, _ = run_json(capsys, *ask, "--candidates", 2, "--top-k", 1)
+    assert [hit["id"] for hit in result["hits"]] == [id for id in ids if id in best][:1]
+    run_json(capsys, *ask, "--candidates", 2, code=2)

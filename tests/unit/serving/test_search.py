@@ -134,6 +134,7 @@ def test_an_index_without_rows_has_no_results(
         ({"rerank": "nix"}, 404, "there is no model 'nix'; there are sst, relevance, encoder"),
         ({"rerank": "sst"}, 422, "model sst is no reranker; expected one of relevance"),
         ({"candidates": 9}, 422, "candidates: are rows to rerank; name a reranker as rerank"),
+        ({"candidates": 9, "rerank": "relevance"}, 422, "candidates 9: expected at least top_k, 10"),
         ({"model": "encoder"}, 422, "model: Extra inputs are not permitted"),
     ],
 )

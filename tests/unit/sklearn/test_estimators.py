@@ -18,9 +18,11 @@ import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.cluster import KMeans
 from sklearn.exceptions import NotFittedError, SkipTestWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
+from sklearn.neighbors import NearestNeighbors
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sklearn.utils.validation import validate_data
@@ -407,6 +409,22 @@ def test_vectors_are_those_of_the_model() -> None:
     assert vectorizer.set_output(transform="pandas").transform(X).shape == (8, 48)
     with pytest.warns(UserWarning, match="8 of 8 texts exceed 4 tokens"):
         BertVectorizer("model", max_length=4).fit_transform(X)
+
+
+def test_pipelines_find_neighbours_and_clusters() -> None:
+    vectors = bertwright.load("model", precision="fp32").vectors(X).astype(np.float64)
+    near = make_pipeline(BertVectorizer("model", precision="fp32"), NearestNeighbors(n_neighbors=3, metric="cosine"))
+    distances, numbers = near.fit(X)[-1].kneighbors(near[:-1].transform(X[:2]))
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    expected = 1.0 - unit[:2] @ unit.T
+    np.testing.assert_allclose(distances, np.sort(expected, axis=1)[:, :3], atol=1e-5)
+    assert numbers[:, 0].tolist() == [0, 1]
+    doubled = [text for text in X[:2] for _ in range(4)]  # two texts, four times each: two clusters
+    clusters = make_pipeline(BertVectorizer("model"), KMeans(n_clusters=2, n_init=3, random_state=0))
+    found_clusters = clusters.fit_predict(doubled)
+    assert [len(set(found_clusters[first : first + 4])) for first in (0, 4)] == [1, 1]
+    assert found_clusters[0] != found_clusters[4]
+    assert clusters.predict(X[1:2])[0] == found_clusters[4]
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp32", "bf16"])

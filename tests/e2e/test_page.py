@@ -18,8 +18,11 @@ import uvicorn
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.registry import find
+from bertwright.search.index import IndexedText, SearchIndex
+from bertwright.search.index_files import Row
 from bertwright.serving.app import create_app
 from bertwright.serving.predictor import Predictor, load
+from bertwright.serving.search import ServedIndex, open_indexes
 from bertwright.serving.settings import ServeSettings
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import TaskSpec
@@ -132,10 +135,12 @@ def trained_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: P
 
 
 @contextmanager
-def served(models: dict[str, Predictor], **settings: Any) -> Iterator[str]:
+def served(
+    models: dict[str, Predictor], *, indexes: dict[str, ServedIndex] | None = None, **settings: Any
+) -> Iterator[str]:
     """The address of a service in a thread."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        app = create_app(models, ServeSettings(**settings))
+        app = create_app(models, ServeSettings(**settings), indexes=indexes)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -622,6 +627,54 @@ def test_korean(page: Any) -> None:
     assert missing == [[], []]
     untold = page.evaluate("[...document.querySelectorAll('[data-t]')].map((one) => one.dataset.t)")
     assert set(untold) <= set(page.evaluate("Object.keys(WORDS.en)"))
+
+
+def test_an_index_is_searched(
+    browser: Any, tmp_path: Path, places_tokenizer: Path, trained_models: dict[str, Predictor]
+) -> None:
+    """Rows with scores and marked words, reranked on request; markup in ids, texts and fields is text."""
+    encoder = load(write_encoder(tmp_path / "encoder", places_tokenizer), precision="fp32")
+    long = "Nothing stands here. " * 90 + "The bridges are far away. " + "Nothing follows. " * 90
+    texts = {
+        "mill": "The old mill and the bridge.",
+        "<b>": f"A Bridge. {HOSTILE}",
+        "long": long,
+        "ko": "다리가 열렸다.",
+    }
+    rows = [[IndexedText(Row(id, text, {"note": "<i>1</i>"}), id) for id, text in texts.items()]]
+    SearchIndex.build(tmp_path / "index", encoder.pipeline_for("vectors").sentences, rows, model=encoder.source)
+    models = {"pair": trained_models["pair"], "mood": trained_models["mood"], "encoder": encoder}
+    indexes = open_indexes({"docs": str(tmp_path / "index")}, models)
+    query = "Where is the bridge?"
+    with served(models, indexes=indexes) as url, open_page(browser, url) as page:
+        page.get_by_role("tab", name="Search").wait_for()
+        assert page.input_value("#model") == "encoder"  # the model of the index
+        assert not page.locator("#search-index").is_visible()  # there is only one
+        type_into(page, "search", {"query": query})
+        result = page.locator("#result-search")
+        expected = encoder.search(query, index=indexes["docs"].index)
+        assert result.locator(".head span:first-child").all_inner_texts() == [hit.id for hit in expected]
+        assert result.locator(".score").all_inner_texts() == [f"{hit.score:.3f}" for hit in expected]
+        assert sorted(result.locator("mark").all_inner_texts()) == ["Bridge", "bridge", "bridges"]
+        assert HOSTILE in result.inner_text()
+        assert result.get_by_text("<i>1</i>").count() == 4
+        excerpt = result.locator("li", has_text="far away").locator(".text").inner_text()
+        assert len(excerpt) < 600
+        assert excerpt.startswith("… ")
+        assert excerpt.endswith(" …")
+        assert page.locator("#search-reranker option").all_inner_texts() == ["none", "pair"]
+        page.select_option("#search-reranker", "pair")
+        page.wait_for_function(
+            "() => document.querySelector('#result-search > p').textContent.includes('relevance by pair')"
+        )
+        ranked = trained_models["pair"].rerank(query, [hit.text for hit in expected])
+        assert result.locator(".score").all_inner_texts() == [f"{each.score:.3f}" for each in ranked]
+        type_into(page, "search", {"query": "다리는 어디에 있나요?"})
+        assert result.locator("mark").all_inner_texts() == ["다리가"]
+        assert result.locator(":is(img, script, b, i)").count() == 0
+        assert page.title() == "bertwright"
+        page.select_option("#model", "mood")
+        assert page.locator("#tab-search").count() == 0
 
 
 def test_markup_is_shown_as_text(page: Any) -> None:

@@ -203,6 +203,7 @@ MADE = (
     "join left right --out pair",
     "finetune sst2 --model run --data SST-2 --out sst2",
     "finetune classify --model run --data quickstart/task --text-column sentence --out quickstart/finetuned-pretrained",
+    "index articles.csv --model run --out articles",
     *(f"finetune {name} --model run --data tables/{name}.csv --out tuned-{name}" for name in TASKS),
 )
 

@@ -322,7 +322,7 @@ def test_a_port_that_is_taken_is_reported(model: str) -> None:
     [
         (["serve"], "--model: expected at least one model folder"),
         (["serve", "--model", "="], "expected MODEL or NAME=MODEL"),
-        (["serve", "--model", "a=x", "--model", "a=y"], "there are two models called a"),
+        (["serve", "--model", "a=x", "--model", "a=y"], "there are two folders called a"),
         (["serve", "--model", "nowhere"], "nowhere: not a model folder"),
         (["serve", "--model", "search/learning-rate=0.001"], "search/learning-rate=0.001: not a model folder"),
         (["serve", "--model", "a/name=nowhere"], "nowhere: not a model folder"),

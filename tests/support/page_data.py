@@ -81,6 +81,8 @@ def write_tables() -> None:
     for name in ("STSB-test", "STS12"):
         write_table(f"sts/{name}.tsv", [("sentence1", "sentence2", "score"), *pairs])
     write_beir(Path("scifact"))
+    Path("scifact/qrels/train.tsv").write_text(Path("scifact/qrels/test.tsv").read_text("utf-8"), "utf-8")
+    write_judged(Path("judged.jsonl"))
     numbered = [("id", "text", "day"), *((day, sentence, day) for day, sentence in enumerate(plain_sentences(60)))]
     write_table("articles.csv", numbered[:41], ",")
     write_table("more.csv", [numbered[0], *numbered[41:]], ",")
@@ -109,6 +111,15 @@ def write_tables() -> None:
         labels = [*task.labels] or ["0.5", "4.5"]
         rows = [(*(f"{column} {number}" for column in task.text), labels[number % len(labels)]) for number in range(12)]
         write_table(f"tables/{name}.csv", [(*task.text, task.label), *rows], ",")
+
+
+def write_judged(path: Path) -> None:
+    """Queries with documents, a number and a label for each pair."""
+    rows = [
+        {"query": f"Day {day}?", "document": text, "score": day % 3, "label": ("irrelevant", "relevant")[day % 2]}
+        for day, text in enumerate(plain_sentences(40))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 
 def write_pairs() -> None:

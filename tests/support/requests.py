@@ -1,20 +1,24 @@
 """Requests to the application of models, without a network."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import httpx2 as httpx
 
 from bertwright.serving.app import create_app
 from bertwright.serving.predictor import Predictor
+from bertwright.serving.search import ServedIndex
 from bertwright.serving.settings import ServeSettings
 
 
 class Requests:
     """Requests to the application within one event loop, its life included."""
 
-    def __init__(self, models: dict[str, Predictor], **settings: Any) -> None:
-        self.app = create_app(models, ServeSettings(**settings))
+    def __init__(
+        self, models: dict[str, Predictor], *, indexes: Mapping[str, ServedIndex] | None = None, **settings: Any
+    ) -> None:
+        self.app = create_app(models, ServeSettings(**settings), indexes=indexes)
 
     def __call__(self, *requests: tuple[Any, ...], together: bool = False) -> list[httpx.Response]:
         """(method, path, JSON or bytes, headers) of each → its response."""

@@ -20,6 +20,7 @@ _DEMO_MODELS = ("finetuned-pretrained", "pretraining")
 def serve_command(
     *,
     model: Repeatable,
+    index: Repeatable = (),
     settings: Annotated[Mapping[str, Any], SettingsOptions(ServeSettings)],
     precision: PrecisionOption = "auto",
     threads: int | None = None,
@@ -28,10 +29,12 @@ def serve_command(
 
     Args:
         model: MODEL, or NAME=MODEL; once for each model. The first one answers requests that name none.
+        index: INDEX, or NAME=INDEX, a folder of `bertwright index`; once for each. Its model must be served too.
         threads: Number of threads that compute (default: one per core).
     """
     chosen = ServeSettings.model_validate({**settings, "token": _token(settings.get("token"))})
-    _serve(_models(model), chosen, precision=precision, threads=threads)
+    indexes = _named(index, "--index", "INDEX")
+    _serve(_models(model), chosen, indexes=indexes, precision=precision, threads=threads)
     return {"text": None}
 
 
@@ -68,14 +71,16 @@ def _serve(
     settings: ServeSettings,
     *,
     precision: AnswerPrecision,
+    indexes: Mapping[str, str] | None = None,
     threads: int | None = None,
     ready: Any = None,
 ) -> None:
-    """Load the models and serve them. `ready` is called with the address once the service listens.
+    """Load the models and indexes and serve them. `ready` is called with the address once the service listens.
 
     Raises MissingExtra where the packages of the service are not installed.
     """
     try:
+        from bertwright.serving.search import open_indexes
         from bertwright.serving.server import open_models, serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("bertwright"):
@@ -88,7 +93,7 @@ def _serve(
             raise InputError(f"--threads {threads}: expected at least 1")
         torch.set_num_threads(threads)
     opened = open_models(models, precision=precision)
-    serve(opened, settings, ready=ready or (lambda url: None))
+    serve(opened, settings, indexes=open_indexes(indexes or {}, opened), ready=ready or (lambda url: None))
 
 
 def _token(typed: str | None) -> str | None:
@@ -114,19 +119,25 @@ def _token(typed: str | None) -> str | None:
 
 def _models(typed: tuple[str, ...]) -> dict[str, str]:
     """Return the models by their names, in order. Raises InputError for two of one name, or none at all."""
-    models: dict[str, str] = {}
+    models = _named(typed, "--model", "MODEL")
+    if not models:
+        raise InputError("--model: expected at least one model folder or run folder")
+    return models
+
+
+def _named(typed: tuple[str, ...], option: str, value: str) -> dict[str, str]:
+    """Return the folders of an option by their names, in order. Raises InputError for two of one name."""
+    folders: dict[str, str] = {}
     for text in typed:
         name, sign, path = text.partition("=")
         if not sign or Path(text).exists():  # a folder of a search is called learning-rate=0.001
             name, path = _name_of(text), text
         if not name or not path:
-            raise InputError(f"--model {text}: expected MODEL or NAME=MODEL")
-        if name in models:
-            raise InputError(f"--model {text}: there are two models called {name}; write NAME=MODEL")
-        models[name] = path
-    if not models:
-        raise InputError("--model: expected at least one model folder or run folder")
-    return models
+            raise InputError(f"{option} {text}: expected {value} or NAME={value}")
+        if name in folders:
+            raise InputError(f"{option} {text}: there are two folders called {name}; write NAME={value}")
+        folders[name] = path
+    return folders
 
 
 def _name_of(text: str) -> str:

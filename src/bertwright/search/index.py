@@ -166,10 +166,13 @@ class SearchIndex:
                 raise InputError(f"query {number}: expected a text, got an empty one")
         vectors = encoder.of_rows(encoder.rows(queries, "query")[0], "query", width=self.manifest.width)
         check_finite(vectors, "query {}".format)
-        nearest = self.nearest(as_compared(vectors, self.manifest.similarity), top_k)
+        return self.hits(as_compared(vectors, self.manifest.similarity), top_k)
+
+    def hits(self, queries: NDArray[np.float32], top_k: int) -> list[list[Hit]]:
+        """Return the best rows for each query vector [Q, W], as `nearest`."""
         return [
             [self._hit(number, score) for number, score in zip(numbers.tolist(), scores.tolist(), strict=True)]
-            for numbers, scores in nearest
+            for numbers, scores in self.nearest(queries, top_k)
         ]
 
     def nearest(self, queries: NDArray[np.float32], top_k: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:

@@ -17,6 +17,7 @@ from bertwright.serving.batcher import RETRY_SECONDS, Overloaded
 from bertwright.serving.endpoints import TAGS, add_endpoints
 from bertwright.serving.middleware import RequestMiddleware
 from bertwright.serving.predictor import Predictor
+from bertwright.serving.search import SearchService, ServedIndex, UnknownIndex
 from bertwright.serving.service import Service, UnknownModel
 from bertwright.serving.settings import ServeSettings
 from bertwright.tasks.finite import NotFinite
@@ -28,7 +29,7 @@ _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     for code, text in {
         400: "not JSON, or a body whose end may be read in two ways",
         401: "no token, or a wrong one",
-        404: "no such model",
+        404: "no such model, or no such index",
         408: "sent too slowly",
         413: "too large",
         415: "not sent as JSON",
@@ -40,8 +41,17 @@ _REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-def create_app(models: Mapping[str, Predictor], settings: ServeSettings | None = None, *, log: bool = False) -> FastAPI:
-    """Return the application for the models by name. With `log` each request is a line of JSON on standard error."""
+def create_app(
+    models: Mapping[str, Predictor],
+    settings: ServeSettings | None = None,
+    *,
+    indexes: Mapping[str, ServedIndex] | None = None,
+    log: bool = False,
+) -> FastAPI:
+    """Return the application for models and indexes by name.
+
+    With `log` each request is a line of JSON on standard error.
+    """
     settings = settings or ServeSettings()
     service = Service(models, settings)
 
@@ -55,7 +65,7 @@ def create_app(models: Mapping[str, Predictor], settings: ServeSettings | None =
         redoc_url=None,
         title="bertwright",
         version=__version__,
-        summary="Answers of BERT models: labels, entities, answers to questions, filled masks, vectors.",
+        summary="Answers of BERT models: labels, entities, answers to questions, filled masks, vectors, searches.",
         description="Requests and answers are JSON. A request without `model` goes to the first model. An error is "
         '`{"error": {"message", "type"}}`; its message names the input by its number, from 0 on.',
         openapi_tags=TAGS,
@@ -63,7 +73,7 @@ def create_app(models: Mapping[str, Predictor], settings: ServeSettings | None =
         responses=_REFUSALS,
     )
     _add_error_handlers(app)
-    add_endpoints(app, service)
+    add_endpoints(app, service, SearchService(service, indexes or {}))
     _add_page(app)
     app.add_middleware(
         RequestMiddleware, settings=settings, requests=service.requests, seconds=service.seconds, log=log
@@ -82,7 +92,7 @@ def _add_page(app: FastAPI) -> None:
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(InputError)
     async def input_error(_: Request, error: InputError) -> JSONResponse:
-        return _refusal(404 if isinstance(error, UnknownModel) else 422, str(error))
+        return _refusal(404 if isinstance(error, UnknownModel | UnknownIndex) else 422, str(error))
 
     @app.exception_handler(RequestValidationError)
     async def validation_error(request: Request, error: RequestValidationError) -> JSONResponse:

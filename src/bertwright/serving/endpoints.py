@@ -15,26 +15,29 @@ from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.results import FilledText, RankedText, Vector
+from bertwright.serving.search import SearchService, ServedIndex
 from bertwright.serving.service import Service
 
 TAGS: Final = [
     {"name": "Tasks", "description": "Answers of a fine-tuned model: labels, numbers, entities, answers, choices."},
     {"name": "Pre-trained heads", "description": "Masked LM and next-sentence prediction of a pre-trained model."},
     {"name": "Encoder", "description": "Vectors and attention. Every model has vectors."},
+    {"name": "Search", "description": "Rows of an index for a query, and documents by their relevance for it."},
     {"name": "Service", "description": "The models that are served, and the state of the service."},
 ]
 """Groups of the endpoints in the OpenAPI description, in order."""
-_TASKS, _HEADS, _ENCODER, _SERVICE = ([tag["name"]] for tag in TAGS)
+_TASKS, _HEADS, _ENCODER, _SEARCH, _SERVICE = ([tag["name"]] for tag in TAGS)
 _MOST_PIECES: Final = 20_000
 """Largest number of candidates for [MASK] in one answer: its JSON is made in the event loop."""
 
 
-def add_endpoints(app: FastAPI, service: Service) -> None:
+def add_endpoints(app: FastAPI, service: Service, search: SearchService) -> None:
     """Add all endpoints to the application."""
     _add_task_endpoints(app, service)
     _add_pretraining_endpoints(app, service)
     _add_encoder_endpoints(app, service)
-    _add_status_endpoints(app, service)
+    _add_search_endpoints(app, service, search)
+    _add_status_endpoints(app, service, search)
 
 
 def _add_task_endpoints(app: FastAPI, service: Service) -> None:
@@ -72,24 +75,6 @@ def _add_task_endpoints(app: FastAPI, service: Service) -> None:
             raise InputError(f"model {name} is a model for {model.kind}, not for questions")
         (result,) = await service.answer(name, model.pipeline, [(body.question, body.context)], request)
         return schemas.AnswerResponse(model=name, answer=result)
-
-    @app.post("/v1/rerank", tags=[*_TASKS], response_model_exclude_none=True)
-    async def rerank(
-        body: Annotated[schemas.RerankRequest, Body(openapi_examples=examples.RERANK)], request: Request
-    ) -> schemas.RerankResponse:
-        """Order documents by their relevance for a query, the most relevant first.
-
-        The model was fine-tuned on pairs of a query and a document, with a number or with two labels. The relevance is
-        the number, which may have any size, or the probability of the relevant label.
-        """
-        name, _ = service.model(body.model)
-        ranked = await service.rerank(name, body.query, body.texts, request, top_k=body.top_n)
-        tokens = request.state.log["tokens"]
-        return schemas.RerankResponse(
-            model=name,
-            results=[_ranked_document(document, with_text=body.return_documents) for document in ranked],
-            usage=schemas.Usage(prompt_tokens=tokens, total_tokens=tokens),
-        )
 
 
 def _add_pretraining_endpoints(app: FastAPI, service: Service) -> None:
@@ -171,11 +156,48 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
         )
 
 
-def _add_status_endpoints(app: FastAPI, service: Service) -> None:
+def _add_search_endpoints(app: FastAPI, service: Service, search: SearchService) -> None:
+    @app.post("/v1/search", tags=[*_SEARCH])
+    async def search_index(
+        body: Annotated[schemas.SearchIndexRequest, Body(openapi_examples=examples.SEARCH)], request: Request
+    ) -> schemas.SearchResponse:
+        """Find the rows of an index that are nearest to a query, the best first.
+
+        With `rerank` a reranker scores the nearest `candidates` rows (default 50) and orders them. The index is one of
+        `--index`; /v1/models lists them.
+        """
+        name, served = search.index(body.index)
+        hits = await search.hits(served, body, request)
+        results = [schemas.SearchResult(id=hit.id, score=hit.score, text=hit.text, fields=hit.fields) for hit in hits]
+        return schemas.SearchResponse(index=name, model=served.model, rerank=body.rerank, results=results)
+
+    @app.post("/v1/rerank", tags=[*_SEARCH], response_model_exclude_none=True)
+    async def rerank(
+        body: Annotated[schemas.RerankRequest, Body(openapi_examples=examples.RERANK)], request: Request
+    ) -> schemas.RerankResponse:
+        """Order documents by their relevance for a query, the most relevant first.
+
+        The model was fine-tuned on pairs of a query and a document, with a number or with two labels. The relevance is
+        the number, which may have any size, or the probability of the relevant label.
+        """
+        name, _ = service.model(body.model)
+        ranked = await service.rerank(name, body.query, body.texts, request, top_k=body.top_n)
+        tokens = request.state.log["tokens"]
+        return schemas.RerankResponse(
+            model=name,
+            results=[_ranked_document(document, with_text=body.return_documents) for document in ranked],
+            usage=schemas.Usage(prompt_tokens=tokens, total_tokens=tokens),
+        )
+
+
+def _add_status_endpoints(app: FastAPI, service: Service, search: SearchService) -> None:
     @app.get("/v1/models", tags=[*_SERVICE])
     async def models() -> schemas.ModelsResponse:
-        """List the models that are served, with the form of their inputs, their labels and their endpoints."""
-        return schemas.ModelsResponse(data=[_entry(name, model) for name, model in service.models.items()])
+        """List the models that are served, with the form of their inputs, their labels and uses, and the indexes."""
+        return schemas.ModelsResponse(
+            data=[_entry(name, model) for name, model in service.models.items()],
+            indexes=[_index_entry(name, served) for name, served in search.indexes.items()],
+        )
 
     @app.get("/health", tags=[*_SERVICE])
     async def health() -> schemas.Health:
@@ -217,6 +239,13 @@ def _ranked_document(ranked: RankedText, *, with_text: bool) -> schemas.RerankRe
     document = schemas.DocumentInput(text=ranked.text) if with_text else None
     return schemas.RerankResult(
         index=ranked.index, relevance_score=ranked.score, document=document, truncated=ranked.truncated
+    )
+
+
+def _index_entry(name: str, served: ServedIndex) -> schemas.IndexEntry:
+    manifest = served.index.manifest
+    return schemas.IndexEntry(
+        id=name, model=served.model, rows=manifest.rows, width=manifest.width, similarity=manifest.similarity
     )
 
 

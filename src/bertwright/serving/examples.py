@@ -47,6 +47,10 @@ RERANK: Final[RequestExamples] = {
         }
     },
 }
+SEARCH: Final[RequestExamples] = {
+    "the nearest rows": {"value": {"query": "When was the bridge opened?", "top_k": 3}},
+    "reranked": {"value": {"query": "When was the bridge opened?", "rerank": "reranker", "candidates": 20}},
+}
 INSIDE: Final[RequestExamples] = {
     "a text": {"value": {"text": "my dog is cute"}},
     "two texts, layer 2": {"value": {"text": "my dog is cute", "second": "he likes playing", "layer": 2}},

@@ -1,7 +1,7 @@
 """JSON objects of requests and responses, from which the OpenAPI description is made."""
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -154,6 +154,19 @@ class RerankRequest(_Request):
         return [each if isinstance(each, str) else each.text for each in self.documents]
 
 
+class SearchIndexRequest(_Object):
+    """Query for an index; `rerank` is the id of a reranker, `candidates` the number of rows that it scores.
+
+    `index` is the id of an index of /v1/models; default: the first one.
+    """
+
+    query: Query
+    index: str | None = None
+    top_k: Annotated[int, Field(ge=1, le=100)] = 10
+    rerank: str | None = None
+    candidates: Annotated[int, Field(ge=1, le=256)] | None = None
+
+
 class InsideRequest(_Request):
     """Request for the pieces of one or two texts and the attention of one layer; layers are counted from 1."""
 
@@ -234,6 +247,24 @@ class RerankResponse(BaseModel):
     usage: Usage
 
 
+class SearchResult(BaseModel):
+    """Row of an index: its id, its score, its text, and the other fields of its table."""
+
+    id: str
+    score: float
+    text: str
+    fields: dict[str, Any]
+
+
+class SearchResponse(BaseModel):
+    """Rows of an index, the best first. The score is the similarity of the index, or the relevance of the reranker."""
+
+    index: str
+    model: str
+    rerank: str | None
+    results: list[SearchResult]
+
+
 class InsideResponse(BaseModel):
     """Pieces and segments of a row, and the attention of one layer: a value for each head, piece and attended piece.
 
@@ -263,11 +294,22 @@ class ModelEntry(BaseModel):
     backend: str
 
 
+class IndexEntry(BaseModel):
+    """Index that is served, with the model that made it, the number of its rows, and the width of its vectors."""
+
+    id: str
+    model: str
+    rows: int
+    width: int
+    similarity: str
+
+
 class ModelsResponse(BaseModel):
-    """Response in the format of OpenAI's endpoint for models, with additional fields for each model."""
+    """Response in the format of OpenAI's endpoint for models, with more fields for each model, and the indexes."""
 
     object: Literal["list"] = "list"
     data: list[ModelEntry]
+    indexes: list[IndexEntry]
 
 
 class Health(BaseModel):

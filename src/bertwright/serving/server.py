@@ -19,6 +19,7 @@ from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
 from bertwright.serving.middleware import is_local, now
 from bertwright.serving.predictor import Predictor, load
+from bertwright.serving.search import ServedIndex
 from bertwright.serving.settings import AnswerPrecision, ServeSettings
 from bertwright.tasks.finite import NOT_FINITE, NotFinite
 
@@ -35,19 +36,25 @@ def open_models(folders: Mapping[str, str], *, precision: AnswerPrecision) -> di
 
 
 def serve(
-    models: Mapping[str, Predictor], settings: ServeSettings, *, ready: Callable[[str], Any] = lambda url: None
+    models: Mapping[str, Predictor],
+    settings: ServeSettings,
+    *,
+    indexes: Mapping[str, ServedIndex] | None = None,
+    ready: Callable[[str], Any] = lambda url: None,
 ) -> None:
     """Answer requests until SIGINT or SIGTERM, then finish the accepted ones. `ready` is called with the address."""
+    indexes = indexes or {}
     listening = _listening_socket(settings)
     port = listening.getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{host}:{port}"
     if not is_local(settings.host) and settings.token is None:
         say(f"{url} has no --token: anyone who reaches it may use it")
-    descriptions = "; ".join(f"{name}: {model.kind}, {model.backend}" for name, model in models.items())
-    say(f"serving at {url} ({descriptions}); Ctrl-C ends it")
+    descriptions = [f"{name}: {model.kind}, {model.backend}" for name, model in models.items()]
+    descriptions += [f"index {name}: {len(served.index):,} rows" for name, served in indexes.items()]
+    say(f"serving at {url} ({'; '.join(descriptions)}); Ctrl-C ends it")
     config = uvicorn.Config(
-        create_app(models, settings, log=True),
+        create_app(models, settings, indexes=indexes, log=True),
         http=connections(settings.read_timeout),
         log_config=None,
         access_log=False,

@@ -13,7 +13,7 @@ from bertwright.serving.batcher import Batcher, Computation
 from bertwright.serving.pipeline import EncodedInputs, Pipeline, parse_input
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.reranking import can_rerank, ranked_texts, refuse_empty_query, relevance
+from bertwright.serving.reranking import ranked_texts, refuse_empty_query, relevance
 from bertwright.serving.results import RankedText
 from bertwright.serving.settings import ServeSettings
 
@@ -94,6 +94,13 @@ class Service:
         results: list[Any] = await _run(size, pipeline.results, inputs, outputs)
         return results
 
+    def check_reranker(self, name: str) -> str | None:
+        """Return the label whose probability is the relevance, None for a number. InputError for another model."""
+        model = self.models[name]
+        if not model.reranks and (others := [each for each, other in self.models.items() if other.reranks]):
+            raise InputError(f"model {name} is no reranker; expected one of {', '.join(others)}")
+        return relevance(model.pipeline, f"model {name}")
+
     async def rerank(
         self, name: str, query: str, texts: Sequence[str], request: Request, *, top_k: int | None = None
     ) -> list[RankedText]:
@@ -101,12 +108,10 @@ class Service:
 
         Raises InputError for an empty query, and for a model that is no reranker.
         """
-        pipeline = self.models[name].pipeline
-        if not can_rerank(pipeline) and (others := [each for each, model in self.models.items() if model.reranks]):
-            raise InputError(f"model {name} is no reranker; expected one of {', '.join(others)}")
-        label = relevance(pipeline, f"model {name}")
+        label = self.check_reranker(name)
         refuse_empty_query(query)
-        results = await self.answer(name, pipeline, [[query, text] for text in texts], request)
+        pairs = [[query, text] for text in texts]
+        results = await self.answer(name, self.models[name].pipeline, pairs, request)
         return ranked_texts(results, texts, label=label, top_k=top_k)
 
     def _check_number(self, values: Sequence[Any]) -> None:

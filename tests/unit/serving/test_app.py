@@ -141,12 +141,13 @@ def test_the_description_has_groups_and_examples(ask: Requests) -> None:
     models = {"a text": "sst", "a pair of texts": "pair"}
     names = described["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     bodies = {json.dumps(names[name]["value"]): model for name, model in models.items()}
-    without_model = ("questions", "a text with [MASK]")  # no model of questions and of choices is served here
-    for request in requests:
-        model = bodies.get(json.dumps(request[2]), "lm")
-        (response,) = ask((*request[:2], {"model": model, **request[2]}))
+    # no model of questions and of choices, and no index is served here
+    without_model = ("questions", "a text with [MASK]", "no index is served")
+    for method, path, body in requests:
+        model = "relevance" if path == "/v1/rerank" else bodies.get(json.dumps(body), "lm")
+        (response,) = ask((method, path, body if path == "/v1/search" else {"model": model, **body}))
         if response.status_code != 200:
-            assert any(words in response.json()["error"]["message"] for words in without_model), request
+            assert any(words in response.json()["error"]["message"] for words in without_model), (path, body)
 
 
 def test_the_models_own_width_may_be_named(ask: Requests) -> None:

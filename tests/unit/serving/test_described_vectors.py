@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from bertwright.errors import InputError
 from bertwright.model.vector_settings import DenseLayer, VectorSettings
 from bertwright.serving.predictor import load
 from tests.support.requests import Requests
@@ -57,6 +58,8 @@ def test_a_prompt_is_named_or_written(tmp_path: Path, own_tokenizer: Path) -> No
         np.testing.assert_allclose(model.vectors(TEXTS, **option), expected, atol=1e-5)
         seen.append(expected)
     np.testing.assert_array_equal(seen[0], seen[1])
+    with pytest.raises(InputError, match="prompt holds half of a character"):
+        model.vectors(TEXTS, prompt="\ud800")
     assert all(np.abs(seen[0] - other).max() > 1e-3 for other in seen[2:])
 
 
@@ -67,7 +70,7 @@ def test_a_prompt_is_named_or_written(tmp_path: Path, own_tokenizer: Path) -> No
         ({"query": "q: ", "title": "t: "}, {"prompt_name": "nix"}, "expected one of query, title"),
         ({}, {"prompt_name": "query"}, "it has none; give the text as prompt"),
         ({"query": "q: "}, {"prompt_name": "query", "prompt": "q: "}, "expected one of them, got both"),
-        ({}, {"prompt": "\ud800"}, "prompt holds half of a character"),
+        ({}, {"prompt": "\ud800"}, "prompt: Input should be a valid string, unable to parse"),
         ({}, {"prompt": "the " * 62}, "has 62 tokens, and model model reads 64 with the text"),
         ({}, {"prompt": "a" * 4_001}, "prompt: String should have at most 4000 characters"),
         ({}, {"prompt": 3}, "prompt: Input should be a valid string"),

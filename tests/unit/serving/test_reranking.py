@@ -29,7 +29,7 @@ def number(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Pre
 
 
 @pytest.fixture
-def ask(models: dict[str, Predictor], number: Predictor) -> Requests:
+def ask_rerankers(models: dict[str, Predictor], number: Predictor) -> Requests:
     return Requests({**models, "score": number})
 
 
@@ -78,10 +78,12 @@ def test_bad_input_from_python_names_what_is_wrong(models: dict[str, Predictor],
             models[name].rerank(QUERY, TEXTS)
 
 
-def test_the_endpoint_has_the_shape_of_others(ask: Requests, models: dict[str, Predictor], number: Predictor) -> None:
+def test_the_endpoint_has_the_shape_of_others(
+    ask_rerankers: Requests, models: dict[str, Predictor], number: Predictor
+) -> None:
     documents: list[Any] = [TEXTS[0], {"text": TEXTS[1]}, *TEXTS[2:]]
     body = {"model": "score", "query": QUERY, "documents": documents}
-    whole, best, listed = ask(
+    whole, best, listed = ask_rerankers(
         ("POST", "/v1/rerank", body),
         ("POST", "/v1/rerank", {**body, "model": "relevance", "top_n": 2, "return_documents": True}),
         ("GET", "/v1/models"),
@@ -117,9 +119,11 @@ def test_the_endpoint_has_the_shape_of_others(ask: Requests, models: dict[str, P
         ({"model": "pair"}, "model pair is no reranker; expected one of relevance, score"),
     ],
 )
-def test_the_error_of_a_bad_request_names_what_is_wrong(ask: Requests, changes: dict[str, Any], words: str) -> None:
+def test_the_error_of_a_bad_request_names_what_is_wrong(
+    ask_rerankers: Requests, changes: dict[str, Any], words: str
+) -> None:
     body = {"model": "score", "query": QUERY, "documents": TEXTS, **changes}
-    (response,) = ask(("POST", "/v1/rerank", json.dumps(body).encode()))
+    (response,) = ask_rerankers(("POST", "/v1/rerank", json.dumps(body).encode()))
     assert response.status_code == 422, response.text
     assert words in response.json()["error"]["message"]
 

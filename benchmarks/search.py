@@ -21,7 +21,7 @@ from bertwright.quickstart.docstrings import collect
 from bertwright.search.index import IndexedText, SearchIndex
 from bertwright.search.index_files import (
     IndexManifest,
-    Row,
+    IndexRow,
     new_segment,
     segment_entry,
     write_index_manifest,
@@ -41,7 +41,7 @@ def random_index(folder: Path, rows: int, width: int) -> SearchIndex:
         for first in range(0, rows, BLOCK):
             numbers = range(first, min(rows, first + BLOCK))
             vectors = unit(draw.standard_normal((len(numbers), width), dtype=np.float32))
-            segment.write(vectors, [Row(str(number), f"text {number}", {}) for number in numbers])
+            segment.write(vectors, [IndexRow(str(number), f"text {number}", {}) for number in numbers])
     entry = segment_entry(folder, 0, rows)
     manifest = IndexManifest(model="random", fingerprint="0", width=width, similarity="cosine", segments=(entry,))
     write_index_manifest(folder, manifest)
@@ -85,7 +85,7 @@ def main() -> None:
     encoder = open_encoder(arguments.model, arguments.precision, "cpu")
     documentation = collect({"numpy": Path(np.__file__).parent})
     sentences = list(islice((text for module in documentation.modules for text in module.sentences), arguments.texts))
-    texts = [IndexedText(Row(str(number), line, {}), f"line {number}") for number, line in enumerate(sentences)]
+    texts = [IndexedText(IndexRow(str(number), line, {}), f"line {number}") for number, line in enumerate(sentences)]
     blocks = [texts[first : first + BLOCK] for first in range(0, len(texts), BLOCK)]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)

@@ -19,7 +19,7 @@ from bertwright.locks import locked_file
 from bertwright.search.exact import DECIMALS, BestDocuments, as_compared, check_similarity
 from bertwright.search.index_files import (
     IndexManifest,
-    Row,
+    IndexRow,
     Segment,
     SegmentEntry,
     new_segment,
@@ -32,7 +32,7 @@ from bertwright.tables.bad_rows import is_blank
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.sentence_vectors import SentenceEncoder
 
-LOCK: Final = "lock"
+_LOCK: Final = "lock"
 """File that the process holds locked which changes the index."""
 _SCORES: Final = 1 << 22
 """Number of scores in memory at a time."""
@@ -42,7 +42,7 @@ _SCORES: Final = 1 << 22
 class IndexedText:
     """A row to index, and its location for messages, as "file:line"."""
 
-    row: Row
+    row: IndexRow
     location: str
 
 
@@ -133,10 +133,10 @@ class SearchIndex:
                 if id in seen:
                     raise InputError(f"{location}: the id '{shown(id)}' is there twice (first: {seen[id]})")
                 seen[id] = location
-                place = next((place for place, segment in enumerate(current.segments) if id in segment.ids), None)
-                if place is None:
+                holder = next((number for number, segment in enumerate(current.segments) if id in segment.ids), None)
+                if holder is None:
                     raise InputError(f"{location}: there is no id '{shown(id)}' in {self.folder}; nothing was removed")
-                removed[place].add(current.segments[place].ids[id])
+                removed[holder].add(current.segments[holder].ids[id])
             entries = [
                 entry.model_copy(update={"removed": tuple(sorted(numbers))})
                 for entry, numbers in zip(current.manifest.segments, removed, strict=True)
@@ -197,14 +197,14 @@ class SearchIndex:
         return self.manifest.rows
 
     def _hit(self, number: int, score: float) -> Hit:
-        place = int(np.searchsorted(self._begins, number, side="right")) - 1
-        row = self.segments[place].row(number - int(self._begins[place]))
+        holder = int(np.searchsorted(self._begins, number, side="right")) - 1
+        row = self.segments[holder].row(number - int(self._begins[holder]))
         return Hit(row.id, round(score, DECIMALS), row.text, row.fields)
 
     @contextmanager
     def _changing(self) -> Iterator["SearchIndex"]:
         """Yield the index as it is now, while no other process may change it."""
-        with locked_file(self.folder / LOCK, f"{self.folder}: another process is changing this index"):
+        with locked_file(self.folder / _LOCK, f"{self.folder}: another process is changing this index"):
             yield SearchIndex.open(self.folder)
 
 

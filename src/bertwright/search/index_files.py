@@ -29,7 +29,7 @@ from bertwright.model.vector_settings import Similarity
 from bertwright.tables.json_values import json_text
 from bertwright.version import __version__
 
-MANIFEST: Final = "manifest.json"
+INDEX_MANIFEST: Final = "manifest.json"
 _AGAIN: Final = "put the index back from a copy, or build it again with 'bertwright index'"
 _SCHEMA: Final = pa.schema([("id", pa.string()), ("text", pa.string()), ("fields", pa.string())])
 
@@ -73,7 +73,7 @@ class IndexManifest(Settings):
 
 
 @dataclass(frozen=True)
-class Row:
+class IndexRow:
     """A row of an index: its id, its text, and the other fields of its table."""
 
     id: str
@@ -83,9 +83,9 @@ class Row:
 
 def read_index_manifest(folder: Path) -> IndexManifest:
     """Read and check manifest.json. Raises InputError where it is missing, damaged or of another version."""
-    path = folder / MANIFEST
+    path = folder / INDEX_MANIFEST
     if not path.is_file():
-        raise InputError(f"{folder}: not an index (it has no {MANIFEST}); make one with 'bertwright index'")
+        raise InputError(f"{folder}: not an index (it has no {INDEX_MANIFEST}); make one with 'bertwright index'")
     content = read_object(path)
     noted = content.pop("digest", None)
     if content.get("format") != 1:
@@ -105,7 +105,7 @@ def read_index_manifest(folder: Path) -> IndexManifest:
 def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
     """Write manifest.json, with the digest of its content, atomically."""
     content = manifest.model_dump(mode="json")
-    write_json(folder / MANIFEST, {**content, "digest": _digest(content)})
+    write_json(folder / INDEX_MANIFEST, {**content, "digest": _digest(content)})
 
 
 class Segment:
@@ -138,10 +138,10 @@ class Segment:
     def __len__(self) -> int:
         return self.entry.rows
 
-    def row(self, number: int) -> Row:
+    def row(self, number: int) -> IndexRow:
         """Return a row by its number in the segment."""
         cells = {name: self._table.column(name)[number].as_py() for name in _SCHEMA.names}
-        return Row(cells["id"], cells["text"], json.loads(cells["fields"]))
+        return IndexRow(cells["id"], cells["text"], json.loads(cells["fields"]))
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -158,7 +158,7 @@ class SegmentWriter:
         self._texts = pa.ipc.new_file(texts, _SCHEMA)
         self._write_header()
 
-    def write(self, vectors: NDArray[np.float32], rows: Sequence[Row]) -> None:
+    def write(self, vectors: NDArray[np.float32], rows: Sequence[IndexRow]) -> None:
         """Append rows with their vectors [N, W]."""
         cells = [(row.id, row.text, json_text(row.fields)) for row in rows]
         columns = [pa.array(column, pa.string()) for column in zip(*cells, strict=True)]
@@ -207,9 +207,9 @@ def _check_file(folder: Path, entry: FileEntry) -> None:
         raise Damaged(f"{path}: this file of the index is missing; {_AGAIN}")
     if (size := path.stat().st_size) != entry.bytes:
         problem = "cut" if size < entry.bytes else "too long"
-        raise Damaged(f"{path}: is {problem}: {size:,} bytes, but {entry.bytes:,} in {MANIFEST}; {_AGAIN}")
+        raise Damaged(f"{path}: is {problem}: {size:,} bytes, but {entry.bytes:,} in {INDEX_MANIFEST}; {_AGAIN}")
     if file_digest(path) != entry.sha256:
-        raise Damaged(f"{path}: its digest is not that in {MANIFEST}: it was changed or damaged; {_AGAIN}")
+        raise Damaged(f"{path}: its digest is not that in {INDEX_MANIFEST}: it was changed or damaged; {_AGAIN}")
 
 
 def _digest(content: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from bertwright.errors import InputError
 from bertwright.files import refuse_occupied
 from bertwright.search.exact import DECIMALS
 from bertwright.search.index import Hit, SearchIndex
-from bertwright.search.index_files import MANIFEST
+from bertwright.search.index_files import INDEX_MANIFEST
 from bertwright.search.rerank import Reranker
 from bertwright.search.texts import TextTables
 from bertwright.shipped import shipped
@@ -32,7 +32,7 @@ def index_texts(
     tables: TextTables, out: Path, *, model: str, width: int | None, precision: str, device: Device
 ) -> dict[str, Any]:
     """Write a new index of tables; return its size and its rate. Raises InputError for bad texts and a used folder."""
-    if (out / MANIFEST).is_file():
+    if (out / INDEX_MANIFEST).is_file():
         raise InputError(f"--out {out}: is an index already; add --add to add the texts to it, or name another folder")
     refuse_occupied(out)
     encoder, started = open_encoder(model, precision, device), time.monotonic()
@@ -118,7 +118,7 @@ def reranked(hits: Sequence[Hit], query: str, reranker: Reranker) -> list[Hit]:
     """Return the rows with the scores of a reranker, the most relevant first; equal ones stay in their order."""
     scores = reranker.scores(query, [hit.text for hit in hits])
     order = np.argsort(-scores, kind="stable").tolist()
-    return [replace(hits[place], score=round(float(scores[place]), DECIMALS)) for place in order]
+    return [replace(hits[number], score=round(float(scores[number]), DECIMALS)) for number in order]
 
 
 def hit_lines(hits: Sequence[Hit]) -> list[str]:

@@ -7,14 +7,14 @@ from typing import Final
 
 from bertwright.errors import InputError, shown
 from bertwright.search.index import IndexedText
-from bertwright.search.index_files import Row
+from bertwright.search.index_files import IndexRow
 from bertwright.tables.bad_rows import BadRow, BadRowPolicy, bad_rows_of, is_blank
 from bertwright.tables.files import InputFormat, without_packing
 from bertwright.tables.json_values import json_value
 from bertwright.tables.reader import ABSENT, Table, open_table
 from bertwright.tables.writer import as_format
 
-BLOCK: Final = 4096
+_BLOCK: Final = 4096
 """Number of texts whose rows and vectors are in memory at a time."""
 _ID_COLUMNS: Final = ("id", "_id")
 _TEXT_COLUMNS: Final = ("text", "sentence")
@@ -38,7 +38,7 @@ class TextTables:
     on_error: BadRowPolicy = "stop"
 
     def blocks(self) -> Iterator[list[IndexedText]]:
-        """Yield blocks of at most `BLOCK` rows.
+        """Yield blocks of at most `_BLOCK` rows.
 
         Raises InputError, with file and line, for an empty text, an id that is empty or no text, and a missing column.
         """
@@ -58,7 +58,7 @@ class TextTables:
             format = "lines"
         headerless = ("text",) if format == "lines" else ()
         with open_table(source, headerless=headerless, format=format, on_error=on_error) as opened:
-            yield from opened.blocks(BLOCK)
+            yield from opened.blocks(_BLOCK)
 
     def _columns(self, table: Table) -> tuple[tuple[str, ...], str | None]:
         """Return the names of the columns of texts and of ids in a table."""
@@ -94,7 +94,7 @@ def _rows(
             continue
         fields = {others.columns[index]: json_value(values[index]) for index in kept if values[index] is not ABSENT}
         number += 1
-        yield IndexedText(Row(id_text, text, fields), location)
+        yield IndexedText(IndexRow(id_text, text, fields), location)
 
 
 def _text(cells: Sequence[object], names: Sequence[str], location: str) -> str:

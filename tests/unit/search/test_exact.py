@@ -47,9 +47,9 @@ def test_of_many_documents_the_best_are_those_of_a_full_sort(most: int, scale: f
     left_out = np.array([numbers[np.argmax(scores[0])], -1, -1])
     for part in (slice(0, 200), slice(200, 500)):  # both are large enough that candidates are chosen
         best.add(0, scores[:, part], numbers[part], left_out)
-    for row, (found, values) in enumerate(best.best()):
+    for row, (kept, values) in enumerate(best.best()):
         rounded = {int(number): np.round(value, 6) for number, value in zip(numbers, scores[row], strict=True)}
         rounded.pop(int(left_out[row]), None)
         expected = sorted(rounded, key=lambda number: (-rounded[number], number))[:most]
-        assert found.tolist() == expected
+        assert kept.tolist() == expected
         assert values.tolist() == [rounded[number] for number in expected]

@@ -15,7 +15,7 @@ from bertwright.model.folder import open_model
 from bertwright.model.vector_settings import VectorSettings
 from bertwright.search import index as index_module
 from bertwright.search.index import IndexedText, SearchIndex
-from bertwright.search.index_files import Row
+from bertwright.search.index_files import IndexRow
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.sentence_vectors import SentenceEncoder
@@ -40,7 +40,8 @@ def open_encoder(folder: Path) -> SentenceEncoder:
 
 def blocks(texts: dict[str, str], size: int = 3) -> list[list[IndexedText]]:
     rows = [
-        IndexedText(Row(id, text, {"line": line}), f"a.tsv:{line}") for line, (id, text) in enumerate(texts.items())
+        IndexedText(IndexRow(id, text, {"line": line}), f"a.tsv:{line}")
+        for line, (id, text) in enumerate(texts.items())
     ]
     return [rows[first : first + size] for first in range(0, len(rows), size)]
 
@@ -91,9 +92,9 @@ def test_nearest_rows_are_those_of_a_full_sort_with_ties_segments_and_removed_ro
     queries = vectors[[1, 4]]
     products = np.round(queries.astype(np.float64) @ vectors.T.astype(np.float64), 6)
     numbers = [0, 2, 3, 4, 5, 6]
-    for of_query, (found, values) in zip(products, index.nearest(queries, 10), strict=True):
+    for of_query, (nearest, values) in zip(products, index.nearest(queries, 10), strict=True):
         order = sorted(range(6), key=lambda row, of_query=of_query: (-of_query[row], row))
-        assert found.tolist() == [numbers[row] for row in order]
+        assert nearest.tolist() == [numbers[row] for row in order]
         np.testing.assert_allclose(values, of_query[order], atol=2e-6)
     assert len(index) == len(ids) == 6
     assert {hit.id for hit in index.search(open_encoder(vector_model), ["a"], 10)[0]} == {*ids}
@@ -149,8 +150,11 @@ def test_fingerprints_differ_by_settings_and_stay_with_precision(
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ([[IndexedText(Row("a", "One.", {}), "t:1"), IndexedText(Row("a", "Two.", {}), "t:2")]], r"t:2: the id 'a' is"),
-        ([[IndexedText(Row("ship", "One.", {}), "t:1")]], r"t:1: the id 'ship' is in the index already.*--remove"),
+        (
+            [[IndexedText(IndexRow("a", "One.", {}), "t:1"), IndexedText(IndexRow("a", "Two.", {}), "t:2")]],
+            r"t:2: the id 'a' is",
+        ),
+        ([[IndexedText(IndexRow("ship", "One.", {}), "t:1")]], r"t:1: the id 'ship' is in the index already.*--remove"),
         ([], r"expected at least one text, got none"),
     ],
 )
@@ -190,8 +194,8 @@ def test_a_damaged_file_is_named(name: str, fault: str, build: Callable[..., Sea
     if fault == "cut":
         path.write_bytes(raw[: len(raw) // 2])
     if fault == "changed":
-        place = raw.index(b"cosine") + 1 if name == "manifest.json" else len(raw) // 2
-        path.write_bytes(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+        position = raw.index(b"cosine") + 1 if name == "manifest.json" else len(raw) // 2
+        path.write_bytes(raw[:position] + bytes([raw[position] ^ 1]) + raw[position + 1 :])
     with pytest.raises(
         InputError, match=rf"{'index0: not an index' if (name, fault) == ('manifest.json', 'missing') else name}"
     ):

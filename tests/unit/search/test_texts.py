@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertwright.errors import InputError
-from bertwright.search.index_files import Row
+from bertwright.search.index_files import IndexRow
 from bertwright.search.texts import TextTables
 
 
-def rows(*sources: Path, **options: Any) -> list[Row]:
+def rows(*sources: Path, **options: Any) -> list[IndexRow]:
     return [text.row for block in TextTables(tuple(map(str, sources)), **options).blocks() for text in block]
 
 
@@ -24,30 +24,30 @@ def write_lines(path: Path, *lines: str) -> Path:
 
 
 def test_each_format_gives_ids_texts_and_fields(tmp_path: Path) -> None:
-    expected = [Row("a", "One.", {"year": "1"}), Row("b", "Two.", {"year": "2"})]
+    expected = [IndexRow("a", "One.", {"year": "1"}), IndexRow("b", "Two.", {"year": "2"})]
     csv = write_lines(tmp_path / "a.csv", "id,text,year", "a,One.,1", "b,Two.,2")
     assert rows(csv) == expected
     assert rows(write_lines(tmp_path / "a.tsv", "year\t_id\tsentence", "1\ta\tOne.", "2\tb\tTwo.")) == expected
     records = [{"_id": "a", "text": "One.", "tags": ["x"]}, {"_id": 7, "text": "Two.", "year": None}]
     jsonl = write_lines(tmp_path / "a.jsonl", *map(json.dumps, records))
-    assert rows(jsonl) == [Row("a", "One.", {"tags": ["x"]}), Row("7", "Two.", {"year": None})]
+    assert rows(jsonl) == [IndexRow("a", "One.", {"tags": ["x"]}), IndexRow("7", "Two.", {"year": None})]
     pq.write_table(pa.table({"id": [1, 2], "text": ["One.", "Two."], "year": [1.5, None]}), tmp_path / "a.parquet")
-    assert rows(tmp_path / "a.parquet") == [Row("1", "One.", {"year": 1.5}), Row("2", "Two.", {"year": None})]
+    assert rows(tmp_path / "a.parquet") == [IndexRow("1", "One.", {"year": 1.5}), IndexRow("2", "Two.", {"year": None})]
 
 
 def test_lines_of_text_are_numbered_through_all_files(tmp_path: Path) -> None:
     first = write_lines(tmp_path / "a.txt", "One,\ttwo.", "Three.")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"Four.\n"))
-    expected = [Row("5", "One,\ttwo.", {}), Row("6", "Three.", {}), Row("7", "Four.", {})]
+    expected = [IndexRow("5", "One,\ttwo.", {}), IndexRow("6", "Three.", {}), IndexRow("7", "Four.", {})]
     assert rows(first, tmp_path / "b.txt.gz", first=5) == expected
     table = write_lines(tmp_path / "c.txt", "id\ttext", "a\tOne.")
-    assert rows(table, format="tsv") == [Row("a", "One.", {})]
+    assert rows(table, format="tsv") == [IndexRow("a", "One.", {})]
 
 
 def test_named_columns_are_read_and_several_are_joined(tmp_path: Path) -> None:
     table = write_lines(tmp_path / "a.csv", "key,title,body,id", "k,A ship,sails.,9")
     options = {"text": ("title", "body"), "id": "key"}
-    assert rows(table, **options) == [Row("k", "A ship sails.", {"id": "9"})]
+    assert rows(table, **options) == [IndexRow("k", "A ship sails.", {"id": "9"})]
     assert rows(write_lines(tmp_path / "b.csv", "words", "One."))[0].text == "One."
 
 
@@ -83,5 +83,5 @@ def test_bad_rows_are_left_out_on_request(tmp_path: Path, capsys: pytest.Capture
     table = write_lines(tmp_path / "a.txt", "One.", "", "Two.")
     with pytest.raises(InputError, match=r"a.txt:2: expected a text in 'text', got an empty one"):
         rows(table)
-    assert rows(table, on_error="skip") == [Row("1", "One.", {}), Row("2", "Two.", {})]
+    assert rows(table, on_error="skip") == [IndexRow("1", "One.", {}), IndexRow("2", "Two.", {})]
     assert "1 row is left out: 1 without a text" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.model.vector_settings import VectorSettings
 from bertwright.search.index import IndexedText, SearchIndex
-from bertwright.search.index_files import Row
+from bertwright.search.index_files import IndexRow
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.search import ServedIndex, open_indexes
 from tests.support.requests import Requests
@@ -27,7 +27,7 @@ SETTINGS = VectorSettings(prompts={"query": "to ask: ", "document": ""}, normali
 
 
 def build(folder: Path, model: Predictor, *, width: int | None = None) -> str:
-    rows = [[IndexedText(Row(id, text, {"size": len(text)}), id) for id, text in TEXTS.items()]]
+    rows = [[IndexedText(IndexRow(id, text, {"size": len(text)}), id) for id, text in TEXTS.items()]]
     sentences = model.pipeline_for("vectors").sentences
     SearchIndex.build(folder, sentences, rows, model=model.source, width=width)
     return str(folder)

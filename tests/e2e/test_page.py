@@ -19,7 +19,7 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.registry import find
 from bertwright.search.index import IndexedText, SearchIndex
-from bertwright.search.index_files import Row
+from bertwright.search.index_files import IndexRow
 from bertwright.serving.app import create_app
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.search import ServedIndex, open_indexes
@@ -641,7 +641,7 @@ def test_an_index_is_searched(
         "long": long,
         "ko": "다리가 열렸다.",
     }
-    rows = [[IndexedText(Row(id, text, {"note": "<i>1</i>"}), id) for id, text in texts.items()]]
+    rows = [[IndexedText(IndexRow(id, text, {"note": "<i>1</i>"}), id) for id, text in texts.items()]]
     SearchIndex.build(tmp_path / "index", encoder.pipeline_for("vectors").sentences, rows, model=encoder.source)
     models = {"pair": trained_models["pair"], "mood": trained_models["mood"], "encoder": encoder}
     indexes = open_indexes({"docs": str(tmp_path / "index")}, models)

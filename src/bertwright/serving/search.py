@@ -13,7 +13,7 @@ from bertwright.search.exact import as_compared
 from bertwright.search.index import Hit, SearchIndex
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.reranking import refuse_empty_query
+from bertwright.serving.reranking import check_query
 from bertwright.serving.schemas import SearchIndexRequest
 from bertwright.serving.service import Service
 from bertwright.tasks.sentence_vectors import prompt_of
@@ -75,7 +75,7 @@ class SearchService:
 
         Raises InputError for an empty query, and for a reranker that is none; UnknownModel for an unknown one.
         """
-        refuse_empty_query(search.query)
+        check_query(search.query)
         if search.rerank is None:
             if search.candidates is not None:
                 raise InputError("candidates: are rows to rerank; name a reranker as rerank, or leave candidates out")

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.search.beir import RetrievalData, is_retrieval, open_retrieval
 from bertwright.search.bm25 import rank_by_bm25
 from bertwright.search.exact import BestDocuments
 from bertwright.search.metrics import DEPTH, RETRIEVAL_METRICS, retrieval_metrics
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.files import InputFormat, table_stem
+from bertwright.tasks.beir import RetrievalData, is_retrieval, open_retrieval
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.examples import TextExamples, read_examples
 from bertwright.tasks.classification.spec import STSB, with_columns

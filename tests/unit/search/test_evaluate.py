@@ -12,9 +12,9 @@ from sentence_transformers import SentenceTransformer
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.search.beir import open_retrieval
 from bertwright.search.bm25 import rank_by_bm25
 from bertwright.search.evaluate import evaluate_embed
+from bertwright.tasks.beir import open_retrieval
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.sentence_vectors import SentenceEncoder
 from tests.support.commands import run_json

@@ -7,10 +7,11 @@ from bertwright.console import say
 from bertwright.corpus.manifest import MANIFEST
 from bertwright.errors import InputError
 from bertwright.files import file_digest
+from bertwright.tasks.beir import QRELS, is_retrieval, qrels_file, texts_digest
 from bertwright.tasks.binding import LabelledData
 from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.split import split_rows
-from bertwright.tasks.embedding.beir import QRELS, qrels_file, read_judged, texts_digest
+from bertwright.tasks.embedding.beir import read_judged
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.spans import read_spans
 from bertwright.tasks.embedding.spec import Layout, VectorTask
@@ -30,8 +31,8 @@ def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
         path, dev_path = qrels_file(data, "train"), qrels_file(data, "dev")
         if path is None:
             raise InputError(f"{data}: expected {QRELS}/train.tsv, found none")
-        train = read_judged(task, data, path)
-        validation = read_judged(task, data, dev_path) if dev_path else None
+        train = read_judged(task, path)
+        validation = read_judged(task, dev_path) if dev_path else None
     else:
         path, dev_path = train_file(data), named_table(data, task.dev)
         train = read_pairs(task, path)
@@ -59,7 +60,7 @@ def read_measured(task: VectorTask, data: Path) -> TextPairs:
     if path is None:
         names = f"{QRELS}/dev.tsv or test.tsv" if layout == "beir" else f"a dev file ({', '.join(task.dev)})"
         raise InputError(f"{data}: expected {names}, found none; give the path of a file")
-    return read_judged(task, data, path) if layout == "beir" else _read_validation(task, path)
+    return read_judged(task, path) if layout == "beir" else _read_validation(task, path)
 
 
 def folder_layout(task: VectorTask, data: Path) -> Layout | None:
@@ -67,7 +68,7 @@ def folder_layout(task: VectorTask, data: Path) -> Layout | None:
     layout: Layout | None = None
     if (data / MANIFEST).is_file():
         layout = "corpus"
-    elif (data / QRELS).is_dir():
+    elif is_retrieval(data):
         layout = "beir"
     if layout != task.layout and (layout or task.layout in ("beir", "corpus")) and task.layout != "auto":
         raise InputError(f"{data}: is {layout or 'no such folder'}, but the layout is set to {task.layout}")

@@ -1,7 +1,8 @@
 """query vectors [Q, W], blocks of documents → the best documents of each query; exact, in bounded memory.
 
 Documents are numbered so that of two with the same score the one with the lower number is the better one. Score and
-number are one integer, so that the order is the same for every size of the blocks.
+number are one integer, so that the order is the same for every size of the blocks. Products of vectors are computed in
+fp64: those of fp32 differ from block to block by more than the last digit of a large score, and would break ties.
 """
 
 from typing import Final
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 QUERIES: Final = 256
 """Number of queries that are compared with a block of documents at a time."""
 DECIMALS: Final = 6
-"""Decimals of a score: products of equal vectors differ by rounding from block to block, and would break ties."""
+"""Decimals of a score; a score above 8 has fewer, those of fp32."""
 _NO_KEY: Final = np.iinfo(np.int64).min
 _NUMBERS: Final = (1 << 32) - 1
 
@@ -25,13 +26,13 @@ class BestDocuments:
         self._keys = np.full((num_queries, most), _NO_KEY, dtype=np.int64)
 
     def add(
-        self, first: int, scores: NDArray[np.float32], numbers: NDArray[np.int64], left_out: NDArray[np.int64]
+        self, first: int, scores: NDArray[np.floating], numbers: NDArray[np.int64], left_out: NDArray[np.int64]
     ) -> None:
         """Add documents [N] by their numbers, with scores [Q, N] of the queries from `first` on.
 
         left_out [Q] is the number of a document that does not count for a query; -1: none.
         """
-        ordered = np.round(scores.astype(np.float32), DECIMALS).astype(np.float32) + np.float32(0.0)  # no -0.0
+        ordered = np.round(scores.astype(np.float64), DECIMALS).astype(np.float32) + np.float32(0.0)  # no -0.0
         bits = ordered.view(np.int32)
         bits = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)  # integers in the order of the scores
         keys = (bits.astype(np.int64) << 32) | (_NUMBERS - numbers)
@@ -59,6 +60,7 @@ class BestDocuments:
         left_out: NDArray[np.int64],
     ) -> None:
         """Add document vectors [N, W]; their scores are the products with the query vectors [Q, W]."""
+        exact = documents.T.astype(np.float64)
         for first in range(0, len(queries), QUERIES):
             rows = slice(first, first + QUERIES)
-            self.add(first, queries[rows] @ documents.T, numbers, left_out[rows])
+            self.add(first, queries[rows].astype(np.float64) @ exact, numbers, left_out[rows])

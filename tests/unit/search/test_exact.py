@@ -34,3 +34,21 @@ def test_scores_of_both_signs_and_of_any_size_are_ordered() -> None:
     [(numbers, values)] = best.best()
     assert numbers.tolist() == [5, 4, 2, 3, 1, 0]  # -0.0 and 0.0 are a tie
     np.testing.assert_allclose(values, scores[0, numbers], atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_the_order_of_ties_is_the_same_for_every_size_of_the_blocks(scale: float) -> None:
+    draw = np.random.default_rng(3)
+    queries = scale * draw.normal(size=(8, 100)).astype(np.float32)
+    documents = scale * np.repeat(draw.normal(size=(40, 100)), 10, axis=0).astype(np.float32)  # each one ten times
+    order = draw.permutation(400)
+    rankings = []
+    for block in (1, 3, 64, 400):
+        best = BestDocuments(8, 400)
+        for first in range(0, 400, block):
+            numbers = order[first : first + block]
+            best.add_vectors(queries, documents[numbers], numbers, np.full(8, -1))
+        rankings.append([numbers.tolist() for numbers, _ in best.best()])
+    assert all(ranking == rankings[0] for ranking in rankings)
+    for ranked in rankings[0]:
+        assert all(ranked[first : first + 10] == sorted(ranked[first : first + 10]) for first in range(0, 400, 10))

@@ -66,10 +66,20 @@ class RetrievalData:
         return relevances
 
     def documents(self, block: int) -> Iterator[tuple[list[str], list[str]]]:
-        """Yield the ids and the texts of at most `block` documents at a time, in the order of the file."""
-        remaining = _records(self.corpus)
-        while pairs := [(id, _joined(fields, location)) for location, id, fields in islice(remaining, block)]:
-            yield [id for id, _ in pairs], [text for _, text in pairs]
+        """Return `documents_in_blocks` of the corpus."""
+        return documents_in_blocks(self.corpus, block)
+
+
+def corpus_file(folder: Path) -> Path:
+    """Return the file of the documents, plain or packed. Raises InputError where there is none."""
+    return _existing(folder / _CORPUS)
+
+
+def documents_in_blocks(corpus: Path, block: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield the ids and the texts of at most `block` documents at a time, in the order of the file."""
+    remaining = _records(corpus)
+    while pairs := [(id, _joined(fields, location)) for location, id, fields in islice(remaining, block)]:
+        yield [id for id, _ in pairs], [text for _, text in pairs]
 
 
 def is_retrieval(data: Path) -> bool:
@@ -99,7 +109,7 @@ def open_retrieval(data: Path, *, on_error: OnError = raise_error) -> RetrievalD
     """
     folder = data if data.is_dir() else data.parent.parent
     qrels = _qrels_of(data)
-    corpus, queries_file = _existing(folder / _CORPUS), _existing(folder / _QUERIES)
+    corpus, queries_file = corpus_file(folder), _existing(folder / _QUERIES)
     ids = tuple(sorted((id for _, id, _ in _unique(corpus)), reverse=True))
     if not ids:
         raise InputError(f"{corpus}: expected documents, one JSON object a line, found none")

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.folder import SavedModel
 from bertwright.model.vector_head import VectorHead, open_vector_head
@@ -39,9 +39,34 @@ def saved_vector_head(saved: SavedModel) -> VectorHead:
 
 def prompt_of(settings: VectorSettings, role: TextRole) -> str:
     """Return the prompt of texts of a role: that of its name, else the default prompt, else none."""
-    names = [name for name in _PROMPT_NAMES[role] if name in settings.prompts]
-    name = names[0] if names else settings.default_prompt
+    name = _prompt_name(settings, role)
     return "" if name is None else settings.prompts[name]
+
+
+def _prompt_name(settings: VectorSettings, role: TextRole) -> str | None:
+    names = [name for name in _PROMPT_NAMES[role] if name in settings.prompts]
+    return names[0] if names else settings.default_prompt
+
+
+def num_prompt_tokens(
+    tokenizer: BaseTokenizer, settings: VectorSettings, role: TextRole, *, max_length: int | None = None
+) -> int:
+    """Return the number of tokens of a role's prompt, with those before it such as [CLS]; 0 without a prompt.
+
+    Raises InputError, which names the prompt, where it leaves no room for a text in `max_length` tokens.
+    """
+    prompt = prompt_of(settings, role)
+    if not prompt:
+        return 0
+    begin, end = special_ids(tokenizer)
+    count = len(begin) + len(tokenizer.ids([prompt])[0])
+    if max_length is not None and count + len(end) >= max_length:
+        raise InputError(
+            f"the prompt '{_prompt_name(settings, role)}' has {count + len(end)} tokens, special tokens included, and "
+            f"leaves no room for a text in {max_length}: shorten the prompt '{shown(prompt)}', or set a larger "
+            "maximum number of tokens"
+        )
+    return count
 
 
 class SentenceEncoder:
@@ -80,7 +105,8 @@ class SentenceEncoder:
     ) -> tuple[list[NDArray[np.int32]], list[bool]]:
         """Return the ids of each text with the prompt of its role, and True for each text that was cut at its end.
 
-        max_length: maximum number of tokens of a row; None is that of the folder.
+        max_length: maximum number of tokens of a row; None is that of the folder. Raises InputError where it has no
+        room for a text behind the prompt.
         """
         limit = self.max_length if max_length is None else max_length
         prompt = prompt_of(self.settings, role)
@@ -89,6 +115,7 @@ class SentenceEncoder:
         if room < 1 or limit > self.encoder.config.max_positions:
             positions = self.encoder.config.max_positions
             raise InputError(f"max_length {limit}: expected 3 to {positions}, the positions of this model")
+        num_prompt_tokens(self.tokenizer, self.settings, role, max_length=limit)
         all_ids = self.tokenizer.ids([prompt + text for text in texts])
         rows = [np.array([*begin, *ids[:room], *end] or [self.tokenizer.unk_id], dtype=np.int32) for ids in all_ids]
         return rows, [len(ids) > room for ids in all_ids]
@@ -105,8 +132,7 @@ class SentenceEncoder:
 
         progress: end of the progress line; "" shows none.
         """
-        prompt = prompt_of(self.settings, role)
-        skipped = len(special_ids(self.tokenizer)[0]) + len(self.tokenizer.ids([prompt])[0]) if prompt else 0
+        skipped = num_prompt_tokens(self.tokenizer, self.settings, role)
         vectors = np.empty((len(rows), width or self.size), dtype=np.float32)
         device = module_device(self.encoder)
         lengths = np.array([len(row) for row in rows], dtype=np.int64)

@@ -43,7 +43,7 @@ def test_queries_are_paired_with_their_documents(beir: Path) -> None:
 
 
 def test_a_model_is_measured_on_the_test_judgements(beir: Path) -> None:
-    pairs = read_measured(EMBED, beir)
+    pairs = read_measured(EMBED, beir)["test.tsv"]
     assert (pairs.firsts, pairs.seconds) == (("query 25",), ("Title 25 text 25",))
 
 

@@ -67,7 +67,7 @@ def finetune_command(
         long: Texts longer than --max-length lose their end (truncate) or their middle (head-tail), or are cut into
             windows whose outputs are averaged (windows).
         task_setting: NAME=VALUE: a setting of this kind of task. ner and pos have scheme and context; embed has layout,
-            temperature, symmetric, widths, pooling, query_prompt and others.
+            temperature, symmetric, widths, mine, pooling, query_prompt and others.
         allow_other_numerics: Resume on another kind of processor or torch, or with another --device or
             --activation-checkpointing. Results then differ in their last bits.
     """

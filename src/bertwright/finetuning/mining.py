@@ -114,8 +114,12 @@ def mined_negatives(
     """Return the numbers of the `count` closest texts of each pair that are no positives, and counts for messages.
 
     A text is no negative of a pair where it equals the anchor or a text that is paired with it, where it is a hard
-    negative of the pair already, where it equals an earlier text, and where its cosine is above that of the positive minus
-    `margin`. Of equal cosines the earlier text comes first. firsts [A, D], seconds [P, D]: vectors of the pairs' texts.
+    negative of the pair already, where it equals an earlier text, and where its cosine is above that of the positive
+    minus `margin`. Of equal cosines the earlier text comes first.
+
+    firsts      [A, D] vectors of the first texts
+    seconds     [P, D] vectors of the second texts
+    vectors_of  returns the vectors [N, D] of texts that are searched
     """
     limits = np.round(rounded_cosines(firsts[pairs.anchors], seconds[pairs.positives]) - margin, 6)
     anchors = unit(firsts).astype(np.float64)

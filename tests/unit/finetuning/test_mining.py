@@ -75,7 +75,8 @@ def test_a_text_that_may_be_a_positive_is_left_out_by_the_margin() -> None:
     pairs = pairs_of(rows, "made up")
     result = mined(pairs, vectors, texts, 2, count=3, margin=0.05)
     names = [[texts[number] for number in row] for row in result["negatives"]]
-    # `other` is a positive of the same anchor, `asks` an anchor of which it is the positive, `far` is a negative of the pair already, `near` equals NEAR.
+    # `other` is a positive of the same anchor, `asks` an anchor of which it is the positive, `far` is a negative of the
+    # pair already, and `near` equals NEAR.
     assert names[0] == ["NEAR", "middle"]
     assert names[1] == ["middle", "far"]  # NEAR is closer than the positive of this pair
     assert "paraphrase" in [

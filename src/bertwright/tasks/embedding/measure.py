@@ -42,19 +42,19 @@ def measure_tables(
         vectors = pair_vectors(encoder, pairs, width=width)
         metrics = vector_metrics(pairs, *vectors)
         del metrics["collapsed"]
-        files[name] = {"pairs": len(pairs), **metrics, "baseline_words": word_metrics(pairs)}
+        files[name] = {**metrics, "pairs": len(pairs), "baseline_words": word_metrics(pairs)}
         if pairs.scores is not None:
             cosine = rounded_cosines(vectors[0][pairs.anchors], vectors[1][pairs.positives])
             cosines.append((cosine, word_cosines(pairs), pairs.scores))
     rows = dict(files)
     if len(files) > 1 and len(cosines) == len(files):
         cosine, words, scores = map(np.concatenate, zip(*cosines, strict=True))
-        baseline = {"baseline_words": score_metrics(words, scores)}
-        rows[ALL_PAIRS] = {"pairs": len(scores), **score_metrics(cosine, scores), **baseline}
+        baseline = score_metrics(words, scores)
+        rows[ALL_PAIRS] = {**score_metrics(cosine, scores), "pairs": len(scores), "baseline_words": baseline}
     total = {"pairs": sum(map(len, tables.values()))}
     on_top = rows.get(ALL_PAIRS, next(iter(files.values())) if len(files) == 1 else total)
     left_out = {name: dict(pairs.left_out) for name, pairs in tables.items() if pairs.left_out}
-    return {"files": files, **on_top, **({"left_out": left_out} if left_out else {}), "text": _text(rows)}
+    return {**on_top, "files": files, **({"left_out": left_out} if left_out else {}), "text": _text(rows)}
 
 
 def _text(rows: Mapping[str, Mapping[str, Any]]) -> str:

@@ -46,6 +46,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"tokenizer train (?!.*--(?:vocab-size|kind)).*", r"\g<0> --vocab-size 500"),
     (r"\bTASK\b", "sst2"),
     (r"((?:finetune|evaluate) (\w+) .*--data) DIR", lambda match: f"{match[1]} {DATA[match[2]]}"),
+    (r"mine=3$", "mine=3 --task-setting mine_margin=0"),  # all vectors of a model of three steps are close
     (r"--corpus mine=", "--corpus mixed="),  # that page's other `mine` are labelled tables
     (r"--held-out 0\S+", "--held-out 0.2"),
     (r"--recipe (\S+)(?!.* --(?:minutes|steps))", r"--recipe \1 --size tiny --steps 3"),

@@ -67,7 +67,7 @@ def finetune_command(
         long: Texts longer than --max-length lose their end (truncate) or their middle (head-tail), or are cut into
             windows whose outputs are averaged (windows).
         task_setting: NAME=VALUE: a setting of this kind of task. ner and pos have scheme and context; embed has layout,
-            temperature, symmetric, widths, pooling, query_prompt and others.
+            temperature, symmetric, widths, mine, pooling, query_prompt and others.
         allow_other_numerics: Resume on another kind of processor or torch, or with another --device or
             --activation-checkpointing. Results then differ in their last bits.
     """
@@ -137,12 +137,14 @@ def evaluate_command(
     Args:
         task: Task: {tasks}; or pretraining.
         model: MODEL: a model folder or a run folder.
-        data: For a task: folder with dev files, or one file. For embed: a table with two texts and their similarity
-            (sentence1, sentence2, score), a folder of such tables, or a folder in BEIR's layout for a search.
+        data: For a task: folder with dev files, or one file. For embed: a table of pairs as for training
+            (with a score of their similarity or without), a folder of tables, a folder in BEIR's layout for a search,
+            or a corpus.
         corpus: For pretraining: validation corpus.
         rows: For pretraining: number of rows, from the first on.
         length: For pretraining: tokens per row.
-        task_setting: NAME=VALUE, instead of the setting that the model was fine-tuned with.
+        task_setting: NAME=VALUE, instead of the setting that the model was fine-tuned with. For embed: layout and
+            scores.
         width: For embed: number of first components of the vectors that are compared.
         errors: For a task: a table to write (tsv, csv, jsonl or parquet) with gold and predicted answers, the most
             confidently wrong first, then the most doubtful; for questions the lowest F1 first.
@@ -154,16 +156,15 @@ def evaluate_command(
     from bertwright.pretraining.evaluate import evaluate_pretraining
 
     if task == "embed":
-        if corpus or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH) or task_setting or errors or calibrate:
-            raise InputError(
-                "evaluate embed: leave --corpus, --rows, --length, --task-setting, --errors and --calibrate out"
-            )
+        if corpus or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH) or errors or calibrate:
+            raise InputError("evaluate embed: leave --corpus, --rows, --length, --errors and --calibrate out")
         if data is None:
-            raise InputError("evaluate embed: expected --data PATH, a table, a folder of tables or a folder of BEIR")
+            raise InputError("evaluate embed: expected --data PATH, tables of pairs, a folder of BEIR or a corpus")
         from bertwright.search.evaluate import evaluate_embed
 
         reading: Any = {"text": text_column, "label": label_column, "input_format": input_format, "on_error": on_error}
-        return evaluate_embed(model, data, width=width, precision=precision, device=device, **reading)
+        options: Any = {"settings": task_setting, "width": width, "precision": precision, "device": device}
+        return evaluate_embed(model, data, **options, **reading)
     if width is not None:
         raise InputError(f"evaluate {task}: --width is for evaluate embed; leave it out")
     if task == "pretraining":
@@ -187,7 +188,7 @@ def evaluate_command(
         raise InputError(f"evaluate {task}: expected --data PATH, a folder with dev files or one file")
     if corpus or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH):
         raise InputError(f"evaluate {task}: --corpus, --rows and --length are for evaluate pretraining; leave them out")
-    options: Any = {"text": text_column, "label": label_column, "calibrate": calibrate}
+    options = {"text": text_column, "label": label_column, "calibrate": calibrate}
     options |= {"errors": None if errors is None else str(errors), "precision": precision, "device": device}
     return evaluate_task(spec, model=model, data=data, **options)
 

@@ -26,7 +26,7 @@ from bertwright.model.folder import SavedModel, open_model, weights_digest
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, open_pretrained, to_inputs
 from bertwright.pretraining.choose import plain_settings
 from bertwright.pretraining.evaluate import ValidationRows
-from bertwright.pretraining.init_from import size_name, without_unused_rows
+from bertwright.pretraining.init_from import without_unused_rows
 from bertwright.pretraining.run import pretrain_prepared
 from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.setup import Pretraining, Teaching, prepare_pretraining
@@ -69,10 +69,14 @@ def distill_encoder(
     digest = weights_digest(saved) or ""
     refuse_other_teacher(out, digest, teacher)
     student = student_of(saved, soft)
-    has_layers = student.weights is not None
-    values = merged(typed, {**_FIXED, **({} if has_layers else {"size": size_name(student.config)})})
-    initial = student.config if has_layers else None
-    settings, numerics = plain_settings(values, corpus=corpus, out=out, initial=initial, resume=resume)
+    settings, numerics = plain_settings(
+        merged(typed, _FIXED),
+        corpus=corpus,
+        out=out,
+        initial=student.config,
+        has_weights=student.weights is not None,
+        resume=resume,
+    )
     taught = TaughtSettings.model_validate({**settings.model_dump(exclude_unset=True), "distillation": soft})
     metrics_of = _TeacherMetrics(model)
     pretraining, machine = prepare_pretraining(
@@ -80,7 +84,7 @@ def distill_encoder(
         corpus=corpus,
         out=out,
         held_out=held_out,
-        init_from=student if has_layers else None,
+        init_from=student,
         numerics=numerics,
         teaching=Teaching(
             trainable=lambda own: teaching_task(_whole(own), model, soft),

@@ -13,6 +13,7 @@ from bertwright.errors import InputError, Stopped
 from bertwright.files import write_json
 from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.memory import advise_batch_size
+from bertwright.finetuning.mining import with_mined
 from bertwright.finetuning.prepare import Prepared, prepare, schedule
 from bertwright.finetuning.result import finish_run, finished_result
 from bertwright.finetuning.run_baselines import note_baselines
@@ -146,6 +147,7 @@ def train_seeds(
             prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / "tokenizer"))
         numerics, processes = _resolved(settings, run, Processes(ranks, sharding), allow_other=allow_other_numerics)
         # Outside the training loop, in which Ctrl-C waits for the end of a step.
+        prepared = advise_on_full_gpu(lambda: with_mined(run, settings, prepared, data, ranks), lambda: CPU_ADVICE)
         advise_on_full_gpu(prepared.bound.prepare, lambda: CPU_ADVICE)
         advise_on_full_gpu(lambda: note_baselines(run, settings, prepared), lambda: CPU_ADVICE)
         seeds: list[dict[str, Any]] = []

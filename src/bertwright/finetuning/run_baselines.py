@@ -7,7 +7,6 @@ from typing import Any, Final
 from bertwright.console import say
 from bertwright.finetuning.baselines import Baselines, text_baselines, word_baseline
 from bertwright.finetuning.choice_baselines import choice_baselines
-from bertwright.finetuning.cosine import pair_cosines
 from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.question_baselines import question_baselines
 from bertwright.finetuning.settings import FinetuneSettings
@@ -17,10 +16,13 @@ from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.classification.encoding import score_values
 from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.embedding.metrics import rounded_cosines
 from bertwright.tasks.embedding.spec import VectorTask
 from bertwright.tasks.finite import NotFinite
+from bertwright.tasks.inference import Answerable
 from bertwright.tasks.multiple_choice.spec import ChoiceTask
 from bertwright.tasks.question_answering.spec import SpanTask
+from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.tasks.tagging.spec import TaggingTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import resolve_device
@@ -126,14 +128,14 @@ def _cosine(
     saved: SavedModel,
     tokenizer: BaseTokenizer,
 ) -> tuple[dict[str, float], Sequence[str]]:
-    """Return the metrics of the cosine of the mean vectors of both texts, and a note where only some pairs count."""
+    """Return the metrics of the cosine of the model's vectors of both texts, and a note where only some pairs count."""
     assert validation.texts_b is not None
     assert validation.targets is not None
-    pairs = list(zip(validation.texts_a, validation.texts_b, strict=True))
-    notes = [f"the cosine is that of the first {_PAIRS:,} of {len(pairs):,} pairs"] if len(pairs) > _PAIRS else []
-    options: Any = {"max_length": settings.max_length, "device": settings.device}
+    total = len(validation.texts_a)
+    notes = [f"the cosine is that of the first {_PAIRS:,} of {total:,} pairs"] if total > _PAIRS else []
+    encoder = SentenceEncoder(Answerable(**vars(saved), device=settings.device), tokenizer)
     try:
-        cosines = pair_cosines(saved, tokenizer, pairs[:_PAIRS], **options)
+        vectors = [encoder.vectors(texts[:_PAIRS]) for texts in (validation.texts_a, validation.texts_b)]
     except NotFinite as error:
         return {}, [f"there is no cosine of the frozen model: {error}"]
-    return score_values(task, cosines, validation.targets[:_PAIRS]), notes
+    return score_values(task, rounded_cosines(*vectors), validation.targets[:_PAIRS]), notes

@@ -79,14 +79,15 @@ def plain_settings(
     out: Path,
     init_from: str | None = None,
     initial: BackboneConfig | None = None,
+    has_weights: bool = True,
     resume: bool = False,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> tuple[PretrainSettings, Numerics | None]:
     """Return the settings of a run without a recipe, and the numerics by which they were chosen; say which and why.
 
     typed: settings that a person set, which stay. initial: configuration of the model from which the run starts, where
-    it is no model of --init-from. A run that is resumed keeps the settings of its run.json, but for
-    those that may change; nothing is measured then, and the numerics are None.
+    it is no model of --init-from; has_weights: False where it is a shape alone. A run that is resumed keeps the
+    settings of its run.json, but for those that may change; nothing is measured then, and the numerics are None.
     Raises InputError for a corpus or a model that cannot be opened.
     """
     noted = _noted_settings(out) if resume else None
@@ -99,7 +100,7 @@ def plain_settings(
         kept = {name: value for name, value in noted.items() if name not in left_out}
         return PretrainSettings.model_validate(merged(kept, typed)), None
     initial = open_model(init_from).config if init_from else initial
-    unadapted = resolve_settings(None, typed, from_model=initial is not None)
+    unadapted = resolve_settings(None, typed, from_model=initial is not None and has_weights)
     numerics = resolve_numerics(unadapted.precision, threads=unadapted.threads, device=unadapted.device)
     corpora = [Corpus.open(folder) for folder in corpus]
     total = sum(corpus.values())
@@ -109,7 +110,7 @@ def plain_settings(
         vocab_size=corpora[0].tokenizer.vocab_size,
         flops=UTILISATION * numerics.peak_flops * ranks.world_size,
     )
-    settings, reason = choose_for_budget(typed, budget, initial=initial)
+    settings, reason = choose_for_budget(typed, budget, initial=initial, has_weights=has_weights)
     settings, reason = ranks.broadcast([settings.model_dump(mode="json", exclude_unset=True), reason])
     if ranks.is_main:
         say(reason)
@@ -117,14 +118,15 @@ def plain_settings(
 
 
 def choose_for_budget(
-    typed: Mapping[str, Any], budget: Budget, *, initial: BackboneConfig | None = None
+    typed: Mapping[str, Any], budget: Budget, *, initial: BackboneConfig | None = None, has_weights: bool = True
 ) -> tuple[PretrainSettings, str]:
     """Return the settings for a budget, and a line that names the chosen ones with their reason.
 
-    initial: configuration of the model from which the run starts.
+    initial: configuration of the model from which the run starts; has_weights: False where it is a shape alone.
     """
     if initial is not None:
-        return _for_shape(typed, budget, initial, from_model=True)
+        named = typed if has_weights else {**typed, "size": size_name(initial)}
+        return _for_shape(named, budget, initial, from_model=has_weights)
     system = typed.get("system", PretrainSettings.model_fields["system"].default)
     names = [str(typed["size"])] if "size" in typed else list(reversed(CANDIDATES))
     for name in names:

@@ -72,6 +72,7 @@ def prepare_pretraining(
 ) -> tuple["Pretraining", Numerics]:
     """Return the rows and the initialised model of a run, and the numerics of this machine.
 
+    init_from: the initial model; one without weights gives its shape alone.
     numerics: those of this machine, where they were measured for the same settings; None measures them.
     write_plans: False where no file may be written; the plans of the epochs are then not kept beside the corpus.
     Raises InputError for bad input and for a model that does not fit, before the model is made.
@@ -88,14 +89,15 @@ def prepare_pretraining(
         )
     saved = open_model(init_from) if isinstance(init_from, str) else init_from
     settings = adopt_shape(settings, saved)
-    if saved and settings.start != "random":
+    has_weights = saved is not None and saved.weights is not None
+    if saved and has_weights and settings.start != "random":
         say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.source}")
     config = encoder_config(settings, data.tokenizer.vocab_size, saved, pad_id=data.tokenizer.pad_id)
     if numerics is None:
         numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     tokenizer = data.folder / "tokenizer"
     refuse_unfit(settings, config, numerics=numerics, out=out, tokenizer=tokenizer, processes=ranks.world_size)
-    model = build_model(settings, config, saved, data)
+    model = build_model(settings, config, saved if has_weights else None, data)
     if settings.activation_checkpointing:
         checkpoint_activations(model.encoder.blocks())
     pretraining = Pretraining(
@@ -103,7 +105,7 @@ def prepare_pretraining(
         model,
         corpora,
         validation_corpus,
-        initial_model=(saved.source, weights_digest(saved)) if saved else None,
+        initial_model=(saved.source, weights_digest(saved)) if saved and has_weights else None,
         write_plans=write_plans,
         ranks=ranks,
         teaching=teaching,

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import MissingExtra
-from bertwright.search.beir import RetrievalData
 from bertwright.search.exact import BestDocuments
 from bertwright.search.metrics import DEPTH
+from bertwright.tasks.beir import RetrievalData
 
 K1: Final = 0.9
 B: Final = 0.4

@@ -8,23 +8,25 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.search.beir import RetrievalData, is_retrieval, open_retrieval
 from bertwright.search.bm25 import rank_by_bm25
 from bertwright.search.exact import BestDocuments, as_compared, check_similarity
 from bertwright.search.metrics import DEPTH, RETRIEVAL_METRICS, retrieval_metrics
-from bertwright.tables.bad_rows import is_blank
-from bertwright.tables.files import InputFormat, table_stem
+from bertwright.tables.bad_rows import bad_rows_of
+from bertwright.tables.files import InputFormat
+from bertwright.tasks.beir import RetrievalData, is_retrieval, open_retrieval
 from bertwright.tasks.binding import open_tokenizer
-from bertwright.tasks.classification.examples import TextExamples, read_examples
-from bertwright.tasks.classification.spec import STSB, with_columns
-from bertwright.tasks.embedding.metrics import rounded_cosines, unit
+from bertwright.tasks.embedding.beir import judged_pairs
+from bertwright.tasks.embedding.measure import measure_tables
+from bertwright.tasks.embedding.read import folder_layout, read_measured
+from bertwright.tasks.embedding.spec import EMBED, VectorTask, with_pair_columns
 from bertwright.tasks.inference import open_answering
-from bertwright.tasks.metrics import measure
 from bertwright.tasks.sentence_vectors import SentenceEncoder
-from bertwright.tasks.spec import with_reading
+from bertwright.tasks.spec import with_reading, with_settings
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 
+_READING: Final = ("layout", "scores")
+"""Settings of the task that say how data are read."""
 _DOCUMENTS: Final = 4096
 """Number of documents whose texts and vectors are in memory at a time."""
 
@@ -35,83 +37,50 @@ def evaluate_embed(
     *,
     text: tuple[str, ...] = (),
     label: str | None = None,
+    settings: tuple[str, ...] = (),
     width: int | None = None,
     input_format: InputFormat = "auto",
     on_error: Literal["stop", "skip"] = "stop",
     precision: str | None = None,
     device: Device = "cpu",
 ) -> dict[str, Any]:
-    """Return metrics of a model's sentence vectors on pairs with a similarity, or on a search in BEIR's layout.
+    """Return metrics of a model's sentence vectors on pairs of texts, or on a search in BEIR's layout.
 
-    data: a table, a folder of tables, a folder of BEIR, or one of its files qrels/NAME.tsv. width: number of first
+    data: what `read_measured` reads. settings: NAME=VALUE for the reading, as for training. width: number of first
     components of the vectors that are compared; None: those of the folder. Raises InputError for other data.
     """
     prepare_processor()
     if not data.exists():
         raise InputError(f"--data {data}: there is no such file or folder")
-    is_search = is_retrieval(data)
-    if is_search and (text or label or (input_format, on_error) != ("auto", "stop")):
+    task = with_reading(_with_reading_settings(settings), input_format=input_format, on_error=on_error)
+    task = with_pair_columns(task, text=text, label=label)
+    is_search = is_retrieval(data) if data.is_file() else folder_layout(task, data) == "beir"
+    if is_search and (text or label or input_format != "auto"):
         raise InputError(
-            f"--data {data}: is in BEIR's layout, whose columns are fixed; leave --text-column, --label-column, "
-            "--input-format and --on-error out"
+            f"--data {data}: is in BEIR's layout, whose columns are fixed; leave --text-column, --label-column and "
+            "--input-format out"
         )
     saved = open_answering(model, precision, device)
     encoder = SentenceEncoder(saved, open_tokenizer(saved))
     encoder.check_width(width, "--width")
     described = {"model": model, "size": width or encoder.size}
-    if is_search:
-        return {**described, **_search(encoder, open_retrieval(data), width)}
-    task = with_columns(STSB, text=text, label=label)
-    if len(task.text) != 2:
-        raise InputError("evaluate embed: expected two text columns: --text-column A --text-column B")
-    task = with_reading(task, input_format=input_format, on_error=on_error)
-    pairs = {name: read_examples(task, path) for name, path in _tables(data).items()}
-    return {**described, **_similarity(encoder, pairs, width)}
+    if not is_search:
+        return {**described, **measure_tables(encoder, read_measured(task, data), width=width)}
+    with bad_rows_of(data, on_error) as bad_rows:
+        retrieval = open_retrieval(data, on_error=bad_rows.add)
+    left_out = {"left_out": dict(bad_rows.counts)} if bad_rows.counts else {}
+    return {**described, **left_out, **_search(encoder, retrieval, width)}
 
 
-def _tables(data: Path) -> dict[str, Path]:
-    """Return the tables by the names under which they are shown."""
-    if not data.is_dir():
-        return {data.name: data}
-    tables = {path.name: path for path in sorted(data.iterdir()) if table_stem(path) is not None}
-    if not tables:
-        raise InputError(
-            f"{data}: expected tables with two texts and a score, or corpus.jsonl, queries.jsonl and qrels"
-        )
-    return tables
-
-
-def _similarity(encoder: SentenceEncoder, pairs: dict[str, TextExamples], width: int | None) -> dict[str, Any]:
-    """Return the correlations of cosines and scores, by file and for all pairs together."""
-    files, all_cosines, all_scores = {}, [], []
-    for name, examples in pairs.items():
-        cosines, scores = _cosines(encoder, examples, width), examples.targets
-        assert scores is not None
-        files[name] = {"pairs": len(examples), **measure(("spearman", "pearson"), cosines, scores)}
-        all_cosines.append(cosines)
-        all_scores.append(scores)
-    cosines, scores = np.concatenate(all_cosines), np.concatenate(all_scores)
-    pooled = {"pairs": len(cosines), **measure(("spearman", "pearson"), cosines, scores)}
-    left_out = {name: dict(examples.left_out) for name, examples in pairs.items() if examples.left_out}
-    rows = {**files, **({"all pairs": pooled} if len(files) > 1 else {})}
-    lines = [f"{'':24}{'pairs':>8}{'spearman':>10}{'pearson':>10}"]
-    for name, row in rows.items():
-        lines.append(f"{name:24}{row['pairs']:8,}{row['spearman']:10.4f}{row['pearson']:10.4f}")
-    return {"files": files, **pooled, **({"left_out": left_out} if left_out else {}), "text": "\n".join(lines)}
-
-
-def _cosines(encoder: SentenceEncoder, examples: TextExamples, width: int | None) -> NDArray[np.float64]:
-    """Return the cosine [N] of each pair. Raises InputError for a table without rows, and for an empty text."""
-    assert examples.texts_b is not None
-    if not len(examples):
-        raise InputError(f"{examples.source}: expected pairs of texts with a score, found none")
-    for row, texts in enumerate(zip(examples.texts_a, examples.texts_b, strict=True)):
-        if any(map(is_blank, texts)):
+def _with_reading_settings(assignments: tuple[str, ...]) -> VectorTask:
+    """Return the task with settings that say how data are read. Raises InputError for settings of the training."""
+    for text in assignments:
+        if text.partition("=")[0] not in _READING:
             raise InputError(
-                f"{examples.location(row)}: expected two texts, got an empty one; correct or remove the row"
+                f"--task-setting {text}: evaluate embed takes {' and '.join(_READING)}; the model folder has the "
+                "settings of the vectors"
             )
-    vectors = unit(encoder.vectors([*examples.texts_a, *examples.texts_b], width=width))
-    return rounded_cosines(vectors[: len(examples)], vectors[len(examples) :])
+    return with_settings(EMBED, assignments)
 
 
 def _search(encoder: SentenceEncoder, data: RetrievalData, width: int | None) -> dict[str, Any]:
@@ -134,9 +103,23 @@ def _search(encoder: SentenceEncoder, data: RetrievalData, width: int | None) ->
     lines = [f"{data.qrels}: {len(data.ids):,} documents, {len(data.queries):,} queries, similarity {similarity}"]
     lines.append(f"{'':8}" + "".join(f"{name:>12}" for name in RETRIEVAL_METRICS))
     lines += [f"{row:8}" + "".join(f"{value:12.4f}" for value in metrics.values()) for row, metrics in rows.items()]
+    in_pool = _in_pool(encoder, data, width)
+    if in_pool:
+        lines.append(f"as in the validation of a training, among the relevant documents alone:\n{in_pool.pop('text')}")
     counts = {"documents": len(data.ids), "queries": len(data.queries), "similarity": similarity}
     baselines = {f"baseline_{name}": metrics for name, metrics in rows.items() if name != "model"}
-    return {**counts, **rows["model"], **baselines, "text": "\n".join(lines)}
+    return {**counts, **rows["model"], **baselines, "in_pool": in_pool, "text": "\n".join(lines)}
+
+
+def _in_pool(encoder: SentenceEncoder, data: RetrievalData, width: int | None) -> dict[str, Any]:
+    """Return the metrics of the pairs of queries and relevant documents; empty where no document is relevant."""
+    with bad_rows_of(data.qrels, "skip") as bad_rows:  # the search reads empty documents, which match nothing
+        pairs = judged_pairs(data, bad_rows.add)
+    if not len(pairs):
+        return {}
+    measured = measure_tables(encoder, {data.qrels.name: pairs}, width=width)
+    del measured["files"]
+    return measured
 
 
 def _metrics(best: list[tuple[NDArray[np.int64], NDArray[np.float32]]], data: RetrievalData) -> dict[str, float]:

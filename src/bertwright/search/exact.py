@@ -1,8 +1,9 @@
 """query vectors [Q, W], blocks of documents → the best documents of each query; exact, in bounded memory.
 
 Documents are numbered so that of two with the same score the one with the lower number is the better one. Score and
-number are one integer, so that the order is the same for every size of the blocks. Of many documents, only those with a
-score near the best ones get such an integer.
+number are one integer, so that the order is the same for every size of the blocks. Products of vectors are computed in
+fp64: those of fp32 differ from block to block by more than the last digit of a large score, and would break ties. Of
+many documents, only those whose product in fp32 is near the best ones are computed so.
 """
 
 from typing import Final
@@ -17,9 +18,9 @@ from bertwright.tasks.embedding.metrics import unit
 QUERIES: Final = 256
 """Number of queries that are compared with a block of documents at a time."""
 DECIMALS: Final = 6
-"""Decimals of a score: products of equal vectors differ by rounding from block to block, and would break ties."""
+"""Decimals of a score; a score above 8 has fewer, those of fp32."""
 _MANY: Final = 8
-"""Documents of a block for each one that is kept, from which on candidates are chosen before they get their keys."""
+"""Documents of a block for each one that is kept, from which on candidates are chosen by products in fp32."""
 _NO_KEY: Final = np.iinfo(np.int64).min
 _NUMBERS: Final = (1 << 32) - 1
 
@@ -32,23 +33,13 @@ class BestDocuments:
         self._keys = np.full((num_queries, most), _NO_KEY, dtype=np.int64)
 
     def add(
-        self, first: int, scores: NDArray[np.float32], numbers: NDArray[np.int64], left_out: NDArray[np.int64]
+        self, first: int, scores: NDArray[np.floating], numbers: NDArray[np.int64], left_out: NDArray[np.int64]
     ) -> None:
         """Add documents [N] by their numbers, with scores [Q, N] of the queries from `first` on.
 
         left_out [Q] is the number of a document that does not count for a query; -1: none.
         """
-        if scores.shape[1] < _MANY * (self.most + 1):
-            self._add(first, scores, numbers, left_out)
-            return
-        for row, of_query in enumerate(scores):
-            columns = _candidates(of_query, self.most + 1)  # one more, since one may be left out
-            self._add(first + row, of_query[None, columns], numbers[columns], left_out[row : row + 1])
-
-    def _add(
-        self, first: int, scores: NDArray[np.float32], numbers: NDArray[np.int64], left_out: NDArray[np.int64]
-    ) -> None:
-        ordered = np.round(scores.astype(np.float32), DECIMALS).astype(np.float32) + np.float32(0.0)  # no -0.0
+        ordered = np.round(scores.astype(np.float64), DECIMALS).astype(np.float32) + np.float32(0.0)  # no -0.0
         bits = ordered.view(np.int32)
         bits = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)  # integers in the order of the scores
         keys = (bits.astype(np.int64) << 32) | (_NUMBERS - numbers)
@@ -74,11 +65,29 @@ class BestDocuments:
         documents: NDArray[np.float32],
         numbers: NDArray[np.int64],
         left_out: NDArray[np.int64],
+        *,
+        longest: float | None = None,
     ) -> None:
-        """Add document vectors [N, W]; their scores are the products with the query vectors [Q, W]."""
+        """Add document vectors [N, W]; their scores are the products with the query vectors [Q, W].
+
+        longest: length that no document vector exceeds; None measures it, which takes as long as a query.
+        """
+        if not len(documents):
+            return
+        if longest is None:
+            longest = float(np.sqrt(np.einsum("nw,nw->n", documents, documents).max()))
         for first in range(0, len(queries), QUERIES):
             rows = slice(first, first + QUERIES)
-            self.add(first, queries[rows] @ documents.T, numbers, left_out[rows])
+            if len(documents) < _MANY * (self.most + 1):
+                products = queries[rows].astype(np.float64) @ documents.T.astype(np.float64)
+                self.add(first, products, numbers, left_out[rows])
+                continue
+            for row, scores in enumerate(queries[rows] @ documents.T, first):
+                query = queries[row].astype(np.float64)
+                near = _candidates(scores, self.most + 1, _error(query, longest))  # one more: one may be left out
+                self.add(
+                    row, (query @ documents[near].astype(np.float64).T)[None], numbers[near], left_out[row : row + 1]
+                )
 
 
 def check_similarity(similarity: Similarity) -> None:
@@ -92,12 +101,17 @@ def as_compared(vectors: NDArray[np.float32], similarity: Similarity) -> NDArray
     return unit(vectors) if similarity == "cosine" else vectors
 
 
-def _candidates(scores: NDArray[np.float32], most: int) -> NDArray[np.int64]:
-    """Return the places of all scores [N] that, rounded, are at least the rounded score number `most` from the top.
+def _error(query: NDArray[np.float64], longest: float) -> float:
+    """Return a bound of the error of a product [W] · [W] in fp32: W roundings of at most |q| |d| (Higham 2002, 3.5)."""
+    return float(len(query) * 2.0**-24 * np.linalg.norm(query) * longest)
+
+
+def _candidates(scores: NDArray[np.float32], most: int, error: float) -> NDArray[np.int64]:
+    """Return the places of all scores [N] that may be among the best `most` once they are exact, and rounded.
 
     Rounding keeps the order of two scores or makes them equal. Scores that it makes equal differ by less than the
-    margin, which also covers the rounding of large scores to float32.
+    margin, which also covers the rounding of large scores to fp32.
     """
     least = float(np.partition(scores, len(scores) - most)[len(scores) - most])
-    margin = 2.0 * 10.0**-DECIMALS + 1e-6 * abs(least)
+    margin = 2.0 * error + 2.0 * 10.0**-DECIMALS + 1e-6 * abs(least)
     return np.flatnonzero(scores >= np.float32(least - margin))

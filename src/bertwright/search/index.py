@@ -181,16 +181,20 @@ class SearchIndex:
         Rows are numbered through all segments from 0 on. For cosine the query vectors have length 1.
         """
         best = BestDocuments(len(queries), min(top_k, max(1, self.manifest.rows)))
-        nothing = np.full(len(queries), -1, dtype=np.int64)
+        nothing, longest = (
+            np.full(len(queries), -1, dtype=np.int64),
+            1.0 if self.manifest.similarity == "cosine" else None,
+        )
         block = max(1, _SCORES // max(1, len(queries)))
         for begin, segment in zip(self._begins.tolist(), self.segments, strict=False):
             for first in range(0, len(segment), block):
-                numbers = np.arange(first, min(len(segment), first + block))
-                scores = queries @ segment.vectors[first : first + block].T
-                if segment.kept is not None:
+                numbers, vectors = np.arange(first, min(len(segment), first + block)), segment.vectors
+                if segment.kept is None:
+                    vectors = vectors[first : first + block]  # a view: nothing is copied
+                else:
                     numbers = segment.kept[slice(*np.searchsorted(segment.kept, [first, first + block]))]
-                    scores = scores[:, numbers - first]
-                best.add(0, scores, begin + numbers, nothing)
+                    vectors = vectors[numbers]
+                best.add_vectors(queries, vectors, begin + numbers, nothing, longest=longest)
         return best.best()
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.folder import SavedModel, weights_digest
 from bertwright.model.vector_head import VectorHead, open_vector_head
@@ -45,6 +45,23 @@ def prompt_of(settings: VectorSettings, role: TextRole) -> str:
     names = [name for name in _PROMPT_NAMES[role] if name in settings.prompts]
     name = names[0] if names else settings.default_prompt
     return "" if name is None else settings.prompts[name]
+
+
+def num_prompt_tokens(tokenizer: BaseTokenizer, prompt: str, *, max_length: int | None = None) -> int:
+    """Return the number of tokens of a prompt, with those before it such as [CLS]; 0 without a prompt.
+
+    Raises InputError, which shows the prompt, where it leaves no room for a text in `max_length` tokens.
+    """
+    if not prompt:
+        return 0
+    begin, end = special_ids(tokenizer)
+    count = len(begin) + len(tokenizer.ids([prompt])[0])
+    if max_length is not None and count + len(end) >= max_length:
+        raise InputError(
+            f"the prompt '{shown(prompt)}' has {count + len(end)} tokens, special tokens included, and leaves no room "
+            f"for a text in {max_length}: shorten it, or set a larger maximum number of tokens"
+        )
+    return count
 
 
 class SentenceEncoder:
@@ -107,7 +124,7 @@ class SentenceEncoder:
         """Return the ids of each text with the prompt of its role, and True for each text that was cut at its end.
 
         max_length: maximum number of tokens of a row; None is that of the folder. prompt: another prompt than that of
-        the role; "" is none.
+        the role; "" is none. Raises InputError where no room is left for a text behind the prompt.
         """
         limit = self.max_length if max_length is None else max_length
         prompt = prompt_of(self.settings, role) if prompt is None else prompt
@@ -116,6 +133,7 @@ class SentenceEncoder:
         if room < 1 or limit > self.encoder.config.max_positions:
             positions = self.encoder.config.max_positions
             raise InputError(f"max_length {limit}: expected 3 to {positions}, the positions of this model")
+        num_prompt_tokens(self.tokenizer, prompt, max_length=limit)
         all_ids = self.tokenizer.ids([prompt + text for text in texts])
         rows = [np.array([*begin, *ids[:room], *end] or [self.tokenizer.unk_id], dtype=np.int32) for ids in all_ids]
         return rows, [len(ids) > room for ids in all_ids]
@@ -134,7 +152,7 @@ class SentenceEncoder:
         progress: end of the progress line; "" shows none. prompt: that with which the rows were made, as in `rows`.
         """
         prompt = prompt_of(self.settings, role) if prompt is None else prompt
-        skipped = len(special_ids(self.tokenizer)[0]) + len(self.tokenizer.ids([prompt])[0]) if prompt else 0
+        skipped = num_prompt_tokens(self.tokenizer, prompt)
         vectors = np.empty((len(rows), width or self.size), dtype=np.float32)
         device = module_device(self.encoder)
         lengths = np.array([len(row) for row in rows], dtype=np.int64)

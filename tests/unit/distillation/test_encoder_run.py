@@ -99,3 +99,21 @@ def test_a_teacher_with_a_task_or_without_a_head_is_refused(
     result = distill(str(tmp_path / "bare"), own_corpus, tmp_path / "out", soft={"soft_weight": 0.0})
     assert result["distillation"]["share"] is None
     assert result["distillation"]["student"]["metrics"]["mlm_loss"] > 0
+
+
+def test_a_student_of_random_weights_has_positions_activation_and_width_inside_of_the_teacher(
+    own_corpus: Path, own_tokenizer: Path, tmp_path: Path
+) -> None:
+    """The rows of a phase are no longer than the teacher has positions, and --layers keeps a shape without a size."""
+    changes: dict[str, Any] = {"max_positions": 40, "intermediate": 100, "activation": "gelu_tanh"}
+    teacher = write_encoder(tmp_path / "teacher", own_tokenizer, layers=1, **changes)
+    typed = {name: value for name, value in TYPED.items() if name != "phases"}
+    soft = DistillationSettings(layers=2)
+    distill_encoder({**typed, "steps": 1}, soft, teacher=teacher, corpus={own_corpus: 1.0}, out=tmp_path / "run")
+    config = open_model(str(tmp_path / "run")).config
+    shape = {name: getattr(config, name) for name in ("layers", "hidden", "heads", *changes)}
+    assert shape == {"layers": 2, "hidden": 48, "heads": 4, **changes}
+    assert read_json(tmp_path / "run/run.json")["data"]["init_from"] is None
+    long = {**TYPED, "phases": [{"length": 64, "share": 1.0}]}
+    with pytest.raises(InputError, match="has 40 positions, and rows are 64 tokens long; give --lengths"):
+        distill_encoder(long, soft, teacher=teacher, corpus={own_corpus: 1.0}, out=tmp_path / "long")

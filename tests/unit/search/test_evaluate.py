@@ -9,16 +9,20 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 from sentence_transformers import SentenceTransformer
 
+from bertwright.corpus.build import build_corpus
 from bertwright.errors import InputError
-from bertwright.model.folder import open_model
+from bertwright.model.folder import load_weights, open_model
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.search.beir import open_retrieval
 from bertwright.search.bm25 import rank_by_bm25
 from bertwright.search.evaluate import evaluate_embed
+from bertwright.tasks.beir import open_retrieval
 from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.embedding.spec import EMBED
+from bertwright.tasks.embedding.task import EMBEDDING
 from bertwright.tasks.sentence_vectors import SentenceEncoder
 from tests.support.commands import run_json
 from tests.support.encoders import write_encoder
+from tests.support.page_data import documents
 from tests.support.retrieval import write_beir
 from tests.support.vectors import write_vector_model
 
@@ -144,11 +148,17 @@ def test_without_bm25_its_baseline_is_left_out_and_said(
 @pytest.mark.parametrize(
     ("pair", "options", "message"),
     [
-        (("One.", "", 1.0), {}, r"pairs.tsv:6: expected two texts, got an empty one"),
+        (("One.", "", 1.0), {}, r"pairs.tsv:6: expected a text in 'sentence2', got ''"),
         (("One.", "Two.", "x"), {}, r"pairs.tsv:6: expected a finite number in column 'score', got 'x'"),
         (("One.", "Two.", 1.0), {"width": 49}, r"--width 49: expected 1 to 48, the size of this model's vectors"),
-        (("One.", "Two.", 1.0), {"text": ("sentence1",)}, r"expected two text columns"),
-        (("One.", "Two.", 1.0), {"label": "gold"}, r"pairs.tsv.*gold"),
+        (("One.", "Two.", 1.0), {"text": ("sentence1",)}, r"embed needs pairs: name two columns"),
+        (
+            ("One.", "Two.", 1.0),
+            {"settings": ("temperature=1",)},
+            r"temperature=1: evaluate embed takes layout and scores",
+        ),
+        (("One.", "Two.", 6.0), {"settings": ("scores=0,5",)}, r"pairs.tsv:6: expected a number from 0 to 5"),
+        (("One.", "Two.", 1.0), {"label": "gold"}, r"pairs.tsv: there is no column 'gold'"),
     ],
 )
 def test_bad_pairs_are_refused(
@@ -158,6 +168,67 @@ def test_bad_pairs_are_refused(
     table = write_pairs(tmp_path / "pairs.tsv", [*PAIRS, pair])
     with pytest.raises(InputError, match=message):
         evaluate_embed(str(tmp_path / "model"), table, **options)
+
+
+def test_empty_texts_are_left_out_and_counted_on_request(tmp_path: Path, own_tokenizer: Path) -> None:
+    model = write_encoder(tmp_path / "model", own_tokenizer)
+    table = write_pairs(tmp_path / "pairs.tsv", PAIRS)
+    expected = evaluate_embed(model, table)
+    write_pairs(table, [*PAIRS[:2], ("One.", "", 1.0), *PAIRS[2:]])
+    result = evaluate_embed(model, table, on_error="skip")
+    assert result["left_out"] == {"pairs.tsv": {"without a text": 1}}
+    assert (result["pairs"], result["spearman"]) == (4, expected["spearman"])
+    folder = write_beir(tmp_path / "data")
+    with (folder / "qrels" / "test.tsv").open("a", encoding="utf-8") as stream:
+        stream.write("q1\td9\t1\n")
+    assert evaluate_embed(model, folder, on_error="skip")["left_out"] == {"with an unknown id": 1}
+
+
+LINES = [f"the {name} of the house {row}\tthe old {name} {row}" for row, name in enumerate("abcdefghijkl")]
+
+
+def pairs_data(folder: Path, tokenizer: Path, kind: str) -> Path:
+    """Write data of a kind that `finetune embed` takes; return its path."""
+    folder.mkdir()
+    if kind == "beir":
+        write_beir(folder / "data")
+        for split in ("train", "dev"):
+            (folder / "data/qrels" / f"{split}.tsv").write_text("q1\td1\t1\nq2\td10\t1\nq3\td2\t1\n", "utf-8")
+        return folder / "data"
+    if kind == "corpus":
+        (folder / "text.txt").write_text(documents(30), "utf-8")
+        build_corpus([folder / "text.txt"], tokenizer=tokenizer, out=folder / "corpus", workers=1)
+        return folder / "corpus"
+    columns = {
+        "pairs": "anchor\tpositive",
+        "scored": "sentence1\tsentence2\tscore",
+        "nli": "sentence1\tsentence2\tlabel",
+    }
+    cells = {"scored": [f"\t{row % 5}" for row in range(12)], "nli": ["\tentailment", "\tcontradiction"] * 6}
+    dev = [line + cell for line, cell in zip(LINES, cells.get(kind, [""] * 12), strict=True)]
+    train = ["text", *LINES] if kind == "texts" else [columns[kind], *dev]
+    (folder / "train.tsv").write_text("\n".join(train).replace("\t", " " if kind == "texts" else "\t") + "\n", "utf-8")
+    (folder / "dev.tsv").write_text("\n".join([columns.get(kind, columns["pairs"]), *dev[3:]]) + "\n", "utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["pairs", "scored", "nli", "texts", "beir", "corpus"])
+def test_the_metrics_are_those_of_the_validation_in_training(kind: str, tmp_path: Path, own_tokenizer: Path) -> None:
+    write_vector_model(tmp_path / "model", own_tokenizer, SETTINGS)
+    data = pairs_data(tmp_path / "data", own_tokenizer, kind)
+    saved = open_model(str(tmp_path / "model"))
+    bound = EMBEDDING.prepare(
+        EMBEDDING.for_model(EMBED, saved, 20), data, open_tokenizer(saved), saved.config, max_length=20
+    )
+    model = bound.build(saved.config)
+    load_weights(model, saved)
+    expected = bound.evaluate(model)
+    assert expected.pop("collapsed") == 0.0
+    result = evaluate_embed(str(tmp_path / "model"), data / "qrels/dev.tsv" if kind == "beir" else data)
+    measured = result["in_pool"] if kind == "beir" else result
+    assert {name: measured[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert measured["pairs"] == len(bound.validation["dev"][0])
+    assert measured["baseline_words"].keys() == expected.keys()
 
 
 def _encoder(folder: Path) -> SentenceEncoder:

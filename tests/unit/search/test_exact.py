@@ -37,19 +37,39 @@ def test_scores_of_both_signs_and_of_any_size_are_ordered() -> None:
 
 
 @pytest.mark.parametrize("most", [1, 3, 10])
-@pytest.mark.parametrize("scale", [1.0, 1e-6, 3e4])
+@pytest.mark.parametrize("scale", [1.0, 1e-6, 300.0])
 def test_of_many_documents_the_best_are_those_of_a_full_sort(most: int, scale: float) -> None:
     draw = np.random.default_rng(7)
-    # Steps of less than the rounding: many scores are equal only when they are rounded.
-    scores = (draw.integers(-40, 40, size=(3, 500)) * 3e-7 * scale + 0.5).astype(np.float32)
-    scores[1] = np.float32(0.25)
+    queries = draw.normal(size=(3, 16)).astype(np.float32)
+    # Many documents are equal, and many differ by less than the rounding of a product in fp32.
+    documents = np.repeat(draw.normal(size=(50, 16)), 10, axis=0) * (1 + 1e-8 * draw.integers(-9, 9, size=(500, 1)))
+    documents = (scale * documents).astype(np.float32)
     best, numbers = BestDocuments(3, most), draw.permutation(1000)[:500]
-    left_out = np.array([numbers[np.argmax(scores[0])], -1, -1])
+    exact = np.round(queries.astype(np.float64) @ documents.T.astype(np.float64), 6).astype(np.float32)
+    left_out = np.array([numbers[np.argmax(exact[0])], -1, -1])
     for part in (slice(0, 200), slice(200, 500)):  # both are large enough that candidates are chosen
-        best.add(0, scores[:, part], numbers[part], left_out)
+        best.add_vectors(queries, documents[part], numbers[part], left_out)
     for row, (kept, values) in enumerate(best.best()):
-        rounded = {int(number): np.round(value, 6) for number, value in zip(numbers, scores[row], strict=True)}
-        rounded.pop(int(left_out[row]), None)
-        expected = sorted(rounded, key=lambda number: (-rounded[number], number))[:most]
+        scores = {int(number): value for number, value in zip(numbers, exact[row], strict=True)}
+        scores.pop(int(left_out[row]), None)
+        expected = sorted(scores, key=lambda number: (-scores[number], number))[:most]
         assert kept.tolist() == expected
-        assert values.tolist() == [rounded[number] for number in expected]
+        assert values.tolist() == [scores[number] for number in expected]
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_the_order_of_ties_is_the_same_for_every_size_of_the_blocks(scale: float) -> None:
+    draw = np.random.default_rng(3)
+    queries = scale * draw.normal(size=(8, 100)).astype(np.float32)
+    documents = scale * np.repeat(draw.normal(size=(40, 100)), 10, axis=0).astype(np.float32)  # each one ten times
+    order = draw.permutation(400)
+    rankings = []
+    for block in (1, 3, 64, 400):
+        best = BestDocuments(8, 400)
+        for first in range(0, 400, block):
+            numbers = order[first : first + block]
+            best.add_vectors(queries, documents[numbers], numbers, np.full(8, -1))
+        rankings.append([numbers.tolist() for numbers, _ in best.best()])
+    assert all(ranking == rankings[0] for ranking in rankings)
+    for ranked in rankings[0]:
+        assert all(ranked[first : first + 10] == sorted(ranked[first : first + 10]) for first in range(0, 400, 10))

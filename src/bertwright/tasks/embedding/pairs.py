@@ -131,11 +131,19 @@ def pairs_of(
     )
 
 
-class _Numbers:
-    """Numbers of texts, counted up as new texts come."""
+def with_negatives(pairs: TextPairs, negatives: Sequence[Sequence[str]]) -> TextPairs:
+    """Return the pairs with more hard negatives, given as the texts of each pair."""
+    seconds = _Numbers(pairs.seconds)
+    added = [map(seconds.of, texts) for texts in negatives]
+    both = tuple(tuple(dict.fromkeys((*old, *new))) for old, new in zip(pairs.negatives, added, strict=True))
+    return replace(pairs, seconds=tuple(seconds.by_text), negatives=both)
 
-    def __init__(self) -> None:
-        self.by_text: dict[str, int] = {}
+
+class _Numbers:
+    """Numbers of texts, counted up as new texts come; `texts` are different and have the first numbers."""
+
+    def __init__(self, texts: Sequence[str] = ()) -> None:
+        self.by_text = {text: number for number, text in enumerate(texts)}
 
     def of(self, text: str) -> int:
         return self.by_text.setdefault(text, len(self.by_text))

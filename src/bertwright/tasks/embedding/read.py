@@ -1,5 +1,6 @@
 """--data → pairs for training and validation: a table, a folder of tables, a folder in BEIR's layout, or a corpus."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,14 @@ from bertwright.console import say
 from bertwright.corpus.manifest import MANIFEST
 from bertwright.errors import InputError
 from bertwright.files import file_digest
+from bertwright.tables.files import table_stem
+from bertwright.tasks.beir import QRELS, is_retrieval, qrels_file, texts_digest
 from bertwright.tasks.binding import LabelledData
 from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.split import split_rows
-from bertwright.tasks.embedding.beir import QRELS, qrels_file, read_judged, texts_digest
+from bertwright.tasks.embedding.beir import read_judged
 from bertwright.tasks.embedding.pairs import TextPairs
-from bertwright.tasks.embedding.spans import read_spans
+from bertwright.tasks.embedding.spans import read_spans, read_validation_spans
 from bertwright.tasks.embedding.spec import Layout, VectorTask
 from bertwright.tasks.embedding.tables import read_pairs
 
@@ -30,8 +33,8 @@ def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
         path, dev_path = qrels_file(data, "train"), qrels_file(data, "dev")
         if path is None:
             raise InputError(f"{data}: expected {QRELS}/train.tsv, found none")
-        train = read_judged(task, data, path)
-        validation = read_judged(task, data, dev_path) if dev_path else None
+        train = read_judged(task, path)
+        validation = read_judged(task, dev_path) if dev_path else None
     else:
         path, dev_path = train_file(data), named_table(data, task.dev)
         train = read_pairs(task, path)
@@ -47,19 +50,32 @@ def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
     return LabelledData(task, train, {"dev": validation}, digests)
 
 
-def read_measured(task: VectorTask, data: Path) -> TextPairs:
-    """Read the pairs on which a model is evaluated: the dev file of a folder (of BEIR's dev or test), or one file."""
+def read_measured(task: VectorTask, data: Path) -> dict[str, TextPairs]:
+    """Read the pairs on which a model is evaluated, by the name of their file.
+
+    data: a table, a folder of tables, a folder of BEIR, one of its files qrels/NAME.tsv, or a corpus. Of a folder with
+    a train and a dev file the dev file is read, and of a corpus the documents that training keeps for validation.
+    """
+    if data.is_file():
+        return {data.name: read_judged(task, data) if is_retrieval(data) else _read_validation(task, data)}
     layout = folder_layout(task, data)
     if layout == "corpus":
-        raise InputError(f"{data}: expected a table of pairs, or a folder with a dev file, got a corpus")
+        return {data.name: read_validation_spans(data)}
     if layout == "beir":
         path = qrels_file(data, "dev") or qrels_file(data, "test")
-    else:
-        path = named_table(data, task.dev) if data.is_dir() else data
-    if path is None:
-        names = f"{QRELS}/dev.tsv or test.tsv" if layout == "beir" else f"a dev file ({', '.join(task.dev)})"
-        raise InputError(f"{data}: expected {names}, found none; give the path of a file")
-    return read_judged(task, data, path) if layout == "beir" else _read_validation(task, path)
+        if path is None:
+            raise InputError(f"{data}: expected {QRELS}/dev.tsv or test.tsv, found none; give the path of a file")
+        return {path.name: read_judged(task, path)}
+    paths = [path for path in sorted(data.iterdir()) if table_stem(path) is not None]
+    if any(re.search(r"(^|[-_.])train", path.name) for path in paths):
+        dev_path = named_table(data, task.dev)
+        if dev_path is None:
+            allowed = ", ".join(task.dev)
+            raise InputError(f"{data}: expected a dev file ({allowed}) beside the train file; give the path of a file")
+        paths = [dev_path]
+    if not paths:
+        raise InputError(f"{data}: expected tables of pairs, a folder in the layout of BEIR, or a corpus")
+    return {path.name: _read_validation(task, path) for path in paths}
 
 
 def folder_layout(task: VectorTask, data: Path) -> Layout | None:
@@ -67,7 +83,7 @@ def folder_layout(task: VectorTask, data: Path) -> Layout | None:
     layout: Layout | None = None
     if (data / MANIFEST).is_file():
         layout = "corpus"
-    elif (data / QRELS).is_dir():
+    elif data.is_dir() and is_retrieval(data):
         layout = "beir"
     if layout != task.layout and (layout or task.layout in ("beir", "corpus")) and task.layout != "auto":
         raise InputError(f"{data}: is {layout or 'no such folder'}, but the layout is set to {task.layout}")

@@ -25,6 +25,7 @@ _VALIDATION: Final = 0.1
 """Fraction of the documents that are kept for validation."""
 _VALIDATION_PAIRS: Final = 1000
 _SEED: Final = 0x5EA
+_NAME: Final = "spans that follow each other"
 
 
 def read_spans(task: VectorTask, folder: Path) -> LabelledData:
@@ -33,6 +34,22 @@ def read_spans(task: VectorTask, folder: Path) -> LabelledData:
     With `twins`, the first span of each training pair matches itself. Raises InputError for a corpus of fewer than two
     documents with two sentences.
     """
+    corpus, documents, kept = _divided(folder)
+    pairs = _pairs(corpus, documents, task.pairs, twins=task.twins)
+    what = "texts, each matched with itself under other dropout" if task.twins else _NAME
+    say(f"{folder}: {what}, for training: {counted(pairs)}")
+    validation = _validation_pairs(corpus, kept)
+    return LabelledData(task, pairs, {"dev": validation}, {"train": corpus.fingerprint, "dev": {}})
+
+
+def read_validation_spans(folder: Path) -> TextPairs:
+    """Return the pairs of a corpus that `read_spans` keeps for validation."""
+    corpus, _, kept = _divided(folder)
+    return _validation_pairs(corpus, kept)
+
+
+def _divided(folder: Path) -> tuple[Corpus, NDArray[np.int64], NDArray[np.int64]]:
+    """Return the corpus, and the documents with two sentences for training and for validation."""
     corpus = Corpus.open(folder)
     first = corpus.document_first()
     documents = used_documents(corpus, part="all", held_out_share=0.0)
@@ -41,14 +58,13 @@ def read_spans(task: VectorTask, folder: Path) -> LabelledData:
         raise InputError(f"{folder}: expected two documents with two sentences each, found {len(documents)}")
     order = np.random.default_rng(_SEED).permutation(documents)
     kept = max(1, int(_VALIDATION * len(order)))
-    parts = (("validation", order[:kept], _VALIDATION_PAIRS), ("training", order[kept:], task.pairs))
-    pairs = {}
-    for name, chosen, most in parts:
-        twins = task.twins and name == "training"
-        pairs[name] = _pairs(corpus, np.sort(chosen), most, twins=twins)
-        what = "texts, each matched with itself under other dropout" if twins else "spans that follow each other"
-        say(f"{folder}: {what}, for {name}: {counted(pairs[name])}")
-    return LabelledData(task, pairs["training"], {"dev": pairs["validation"]}, {"train": corpus.fingerprint, "dev": {}})
+    return corpus, order[kept:], order[:kept]
+
+
+def _validation_pairs(corpus: Corpus, documents: NDArray[np.int64]) -> TextPairs:
+    pairs = _pairs(corpus, documents, _VALIDATION_PAIRS, twins=False)
+    say(f"{corpus.folder}: {_NAME}, for validation: {counted(pairs)}")
+    return pairs
 
 
 def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, *, twins: bool) -> TextPairs:
@@ -63,7 +79,7 @@ def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, *, twins: bo
         seed=_SEED,
         epoch=0,
         second_sentence="order",
-        documents=documents,
+        documents=np.sort(documents),
     )
     chosen = np.sort(np.random.default_rng(_SEED).permutation(len(plan))[:most])
     plan = plan[chosen]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
-from bertwright.config import Positive, PositiveNumber
+from bertwright.config import Number, Positive, PositiveNumber
 from bertwright.errors import InputError
 from bertwright.model.vector_settings import Pooling, VectorSettings
 from bertwright.tasks.spec import TaskSpec
@@ -20,6 +20,9 @@ QUERY: Final = "query"
 """Name of the prompt before first texts."""
 DOCUMENT: Final = "document"
 """Name of the prompt before second texts and hard negatives, where they are of another kind than the first."""
+
+MINE_MARGIN: Final = 0.05
+"""Margin of mined hard negatives where none is set."""
 
 
 def _listed(value: Any) -> Any:
@@ -38,6 +41,8 @@ class VectorTask(TaskSpec):
         "widths",
         "twins",
         "pairs",
+        "mine",
+        "mine_margin",
         "pooling",
         "normalize",
         "query_prompt",
@@ -50,6 +55,8 @@ class VectorTask(TaskSpec):
     widths: Annotated[tuple[Positive, ...] | None, BeforeValidator(_listed)] = None  # Matryoshka; None: the model's
     twins: bool = False  # True for a corpus: a text matches itself, computed with other dropout (SimCSE)
     pairs: Positive = 100_000  # number of training pairs of a corpus, at most
+    mine: Positive | None = None  # number of hard negatives that are mined for each pair; None: none
+    mine_margin: Number | None = None  # mined texts are this much less close than the positive; None: MINE_MARGIN
     pooling: Annotated[tuple[Pooling, ...] | None, BeforeValidator(_listed)] = None  # None: the model's
     normalize: bool | None = None  # None: as the model does; True for a model without settings of vectors
     query_prompt: str | None = None  # put before first texts; None: the model's
@@ -63,6 +70,11 @@ class VectorTask(TaskSpec):
     scores: Annotated[tuple[float, float] | None, BeforeValidator(_listed)] = None  # lowest, highest
     text: tuple[str, ...] = ()  # the columns of both texts; empty: those of the layout
     label: str | None = None  # the column of the score or label; None: that of the layout
+
+    @property
+    def margin(self) -> float:
+        """Return the difference of cosines by which a mined hard negative is below the positive, at least."""
+        return MINE_MARGIN if self.mine_margin is None else self.mine_margin
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -81,7 +93,8 @@ def with_vectors(
 
     stored   settings of the model folder `source`; None where it has none. hidden: width of the model's states.
 
-    Raises InputError for dense layers, which are not trained, and for a Matryoshka width that the vectors do not have.
+    Stored Matryoshka widths above a stored `truncate_dim` are left out, since the vectors no longer have them. Raises
+    InputError for dense layers, which are not trained, and for a Matryoshka width that the vectors do not have.
     """
     base = stored or VectorSettings(normalize=True)
     if task.default_prompt is not None and task.default_prompt not in (known := _prompts(task, base)):
@@ -93,7 +106,15 @@ def with_vectors(
         raise InputError(f"{source}: expected a model without dense layers after the pooling, got {len(base.dense)}")
     changes: dict[str, Any] = {name: getattr(task, name) for name in ("pooling", "normalize", "default_prompt")}
     changes["prompts"] = _prompts(task, base)
-    changes["widths"] = None if task.widths is None else tuple(sorted(task.widths, reverse=True))
+    most = base.width or max((*base.widths, *(task.widths or ()), 1))
+    if task.widths is None:
+        changes["widths"] = tuple(width for width in base.widths if width <= most)
+    elif max(task.widths, default=0) > most:
+        raise InputError(
+            f"--task-setting widths: {max(task.widths)}: expected 1 to {most}, the truncate_dim of {source}"
+        )
+    else:
+        changes["widths"] = tuple(sorted(task.widths, reverse=True))
     changes = {name: value for name, value in changes.items() if value is not None}
     vectors = VectorSettings.model_validate({**dict(base), **changes, "max_length": max_length})
     for width in vectors.widths:

@@ -89,6 +89,8 @@ def layout_of(task: VectorTask, table: Table) -> Layout:
     """Return the layout of a table: the one that is set, or the only one whose columns the table has."""
     if task.layout in ("beir", "corpus"):
         raise InputError(f"{table.source}: layout={task.layout}: expected a folder, got a table")
+    if task.label is not None:
+        table.column(task.label)  # InputError where there is no such column
     if task.layout != "auto":
         return task.layout
     if task.text:

@@ -6,7 +6,7 @@ its negatives: they are masked in the loss.
 Shapes: B pairs of a batch, A first texts, P second texts and hard negatives.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig, attends_both_ways
-from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.folder import SavedModel
 from bertwright.model.vector_settings import read_vector_settings
 from bertwright.tables.writer import PredictRequest
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.embedding.losses import cosent, cosines, in_batch_softmax, mean_over_widths
+from bertwright.tasks.embedding.measure import measure_tables, roles_of
 from bertwright.tasks.embedding.metrics import vector_metrics
 from bertwright.tasks.embedding.model import (
     EncodedSide,
@@ -38,9 +39,8 @@ from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.read import read_measured, read_vector_data
 from bertwright.tasks.embedding.spec import VectorTask, with_vectors
 from bertwright.tasks.errors import EvaluateRequest
-from bertwright.tasks.inference import ready
 from bertwright.tasks.metrics import measure
-from bertwright.tasks.sentence_vectors import TextRole, prompt_of
+from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole, num_prompt_tokens, prompt_of
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.distributed import Trainable
 
@@ -84,6 +84,8 @@ class VectorKind(TaskKind):
 
     def for_model(self, task: VectorTask, saved: SavedModel, max_length: int) -> VectorTask:
         """Return the task with the settings of vectors of the model folder, where it has some."""
+        if task.mine and saved.weights is None:
+            raise InputError(f"--task-setting mine={task.mine}: expected a pre-trained model, got {saved.source}")
         stored = None if saved.weights is None else read_vector_settings(Path(saved.source))
         return with_vectors(task, stored, hidden=saved.config.hidden, max_length=max_length, source=saved.source)
 
@@ -91,6 +93,7 @@ class VectorKind(TaskKind):
         """Raise InputError for a model that does not attend both ways, MissingExtra without the metrics' libraries."""
         if not attends_both_ways(config):
             raise InputError(f"{data.task.name}: expected an encoder whose tokens attend to both sides, such as BERT")
+        _check_mining(data.task, data.train)
         if any(pairs.scores is not None for pairs in data.validation.values()):
             measure(("spearman",), np.arange(2.0), np.arange(2.0))
 
@@ -98,12 +101,13 @@ class VectorKind(TaskKind):
         self, task: VectorTask, tokenizer: BaseTokenizer, rows: TextPairs, max_length: int, *, train: bool = False
     ) -> EncodedPairs:
         """Return the token ids of first and second texts, each with its prompt."""
-        roles: tuple[TextRole, TextRole] = ("text", "text") if rows.alike else ("query", "document")
-        prompts = [prompt_of(task.vectors, role) for role in roles]
-        return (
-            _encoded(tokenizer, rows.firsts, prompts[0], max_length, rows.source),
-            _encoded(tokenizer, rows.seconds, prompts[1], max_length, rows.source),
-        )
+        sides = []
+        for texts, role in zip((rows.firsts, rows.seconds), roles_of(rows), strict=True):
+            side, cut = encode_side(task, tokenizer, texts, role, max_length=max_length)
+            if cut:
+                say(f"{rows.source}: {cut:,} of {len(texts):,} texts exceed {max_length} tokens and are cut")
+            sides.append(side)
+        return sides[0], sides[1]
 
     def targets(
         self, task: VectorTask, rows: TextPairs, inputs: EncodedPairs, weights: NDArray[np.float64] | None = None
@@ -164,20 +168,10 @@ class VectorKind(TaskKind):
     def evaluate(
         self, task: VectorTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest
     ) -> dict[str, Any]:
-        """Return the metrics of the cosines on the validation file of a folder, or on one file."""
+        """Return the metrics of `measure_tables` on the pairs that are kept for validation, or on one file."""
         if request.errors:
             raise InputError("--errors: vectors have no wrong answers; leave the option out")
-        pairs = read_measured(task, request.data)
-        stored = read_vector_settings(Path(saved.source))
-        length = (stored.max_length if stored else None) or min(task.max_length, saved.config.max_positions)
-        task = self.for_model(task, saved, length)
-        model = VectorModel(saved.config, task.vectors)
-        load_weights(model, saved)
-        inputs = self.encode(task, tokenizer, pairs, length)
-        metrics = self.metrics(task, self.logits(ready(model, saved), inputs), pairs, inputs)
-        del metrics["collapsed"]
-        notes = {"left_out": sum(pairs.left_out.values())} if pairs.left_out else {}
-        return {**metrics, "pairs": len(pairs), **notes}
+        return measure_tables(SentenceEncoder(saved, tokenizer), read_measured(task, request.data))
 
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Raise InputError: there is nothing to predict."""
@@ -185,6 +179,37 @@ class VectorKind(TaskKind):
             f"{saved.source}: gives vectors and predicts no labels; use bertwright.load(MODEL).vectors(texts), "
             "or /v1/embeddings of: bertwright serve"
         )
+
+
+def with_rows(bound: BoundTask, rows: TextPairs, tokenizer: BaseTokenizer) -> BoundTask:
+    """Return the bound task with other training pairs."""
+    inputs = bound.kind.encode(bound.task, tokenizer, rows, bound.max_length, train=True)
+    lengths = bound.kind.lengths(rows, inputs)
+    return replace(bound, train=(rows, inputs), targets=rows, lengths=lengths, tokens=lengths)
+
+
+def _check_mining(task: VectorTask, pairs: TextPairs) -> None:
+    """Raise InputError for settings of mining that these training pairs cannot have."""
+    if task.mine is None:
+        if task.mine_margin is not None:
+            raise InputError(f"--task-setting mine_margin={task.mine_margin:g}: expected mine=K beside it")
+        return
+    kind = "pairs with scores" if pairs.scores is not None else "texts that match themselves" if pairs.twins else None
+    if kind:
+        raise InputError(
+            f"--task-setting mine={task.mine}: expected pairs of an anchor and a positive in {pairs.source}, got "
+            f"{kind}, which have no hard negatives"
+        )
+
+
+def encode_side(
+    task: VectorTask, tokenizer: BaseTokenizer, texts: Sequence[str], role: TextRole, *, max_length: int
+) -> tuple[EncodedSide, int]:
+    """Return the token ids of texts with the prompt of their role, and the number of texts that were cut."""
+    prompt = prompt_of(task.vectors, role)
+    num_tokens = num_prompt_tokens(tokenizer, prompt, max_length=max_length)
+    encoded = encode(tokenizer, [f"{prompt}{text}" for text in texts], max_length=max_length)
+    return EncodedSide(encoded.ids, num_tokens), encoded.num_truncated
 
 
 def batch_loss(task: VectorTask, scores: Tensor, batch: PairBatch) -> Tensor:
@@ -226,18 +251,6 @@ def _widths(task: VectorTask, size: int) -> tuple[int, ...]:
     """Return the Matryoshka widths, the whole vector included; none where the loss takes the whole vector alone."""
     widths = task.vectors.widths
     return (size, *(width for width in widths if width != size)) if widths else ()
-
-
-def _encoded(
-    tokenizer: BaseTokenizer, texts: tuple[str, ...], prompt: str, max_length: int, source: str
-) -> EncodedSide:
-    encoded = encode(tokenizer, [f"{prompt}{text}" for text in texts], max_length=max_length)
-    if cut := encoded.num_truncated:
-        say(f"{source}: {cut:,} of {len(texts):,} texts exceed {max_length} tokens and are cut")
-    prompt_tokens = 1 + len(tokenizer.ids([prompt])[0]) if prompt else 0
-    if prompt_tokens >= max_length - 1:
-        raise InputError(f"--max-length {max_length}: the prompt {prompt!r} leaves no room for a text")
-    return EncodedSide(encoded.ids, prompt_tokens)
 
 
 EMBEDDING = VectorKind()

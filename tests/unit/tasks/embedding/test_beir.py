@@ -43,14 +43,14 @@ def test_queries_are_paired_with_their_documents(beir: Path) -> None:
 
 
 def test_a_model_is_measured_on_the_test_judgements(beir: Path) -> None:
-    pairs = read_measured(EMBED, beir)
+    pairs = read_measured(EMBED, beir)["test.tsv"]
     assert (pairs.firsts, pairs.seconds) == (("query 25",), ("Title 25 text 25",))
 
 
 def test_a_judgement_of_an_unknown_document_is_named_or_left_out(beir: Path) -> None:
     path = beir / "qrels" / "train.tsv"
     path.write_text(path.read_text("utf-8") + "3\td99\t1\n", "utf-8")
-    with pytest.raises(InputError, match=r"train\.tsv:23: expected an id with a text in 'corpus-id', got d99"):
+    with pytest.raises(InputError, match=r"train\.tsv:23: there is no document 'd99' in .*corpus\.jsonl\.xz"):
         read_vector_data(EMBED, beir)
     skipping = with_reading(EMBED, input_format="auto", on_error="skip")
     assert read_vector_data(skipping, beir).train.left_out == {"with an unknown id": 1}

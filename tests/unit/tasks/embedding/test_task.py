@@ -20,10 +20,12 @@ from bertwright.tasks.embedding.model import VectorModel
 from bertwright.tasks.embedding.read import read_measured
 from bertwright.tasks.embedding.spec import EMBED, VectorTask
 from bertwright.tasks.embedding.task import EMBEDDING, PairBatch, batch_loss
+from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.tasks.spec import with_settings
 from bertwright.training.hardware import Numerics, resolve_numerics
 from tests.support.encoders import write_encoder
 from tests.support.texts import PLACES
+from tests.support.vectors import write_vector_model
 
 SETTINGS = FinetuneSettings(epochs=4, batch_size=8, learning_rate=2e-3, max_length=32, threads=1, precision="fp32")
 VERBS = ("painted", "sold", "found", "left")
@@ -98,7 +100,7 @@ def test_sentence_transformers_computes_the_vectors_that_were_validated(
     saved = open_model(str(tmp_path / "run"))
     theirs = SentenceTransformer(str(tmp_path / "run" / "model"), device="cpu")
     task = EMBEDDING.for_model(EMBED, saved, 32)
-    pairs = read_measured(task, pairs_folder)
+    pairs = read_measured(task, pairs_folder)["dev.tsv"]
     model = VectorModel(saved.config, task.vectors)
     load_weights(model, saved)
     ours = EMBEDDING.logits(model, EMBEDDING.encode(task, open_tokenizer(saved), pairs, 32))
@@ -123,6 +125,36 @@ def test_the_default_prompt_is_that_of_texts_of_one_kind(pairs_folder: Path, sta
     )
     inputs = bound(task, pairs_folder, start_model).train[1]
     assert inputs[0].prompt == inputs[1].prompt == 1 + len(open_tokenizer(saved).ids(["the garden "])[0])
+
+
+def test_a_prompt_that_leaves_no_room_for_a_text_is_refused(
+    pairs_folder: Path, start_model: str, places_tokenizer: Path, tmp_path: Path
+) -> None:
+    task = with_settings(EMBED, [f"document_prompt={'the garden ' * 20}"])
+    with pytest.raises(InputError, match=r"the prompt 'the garden .* has 82 tokens, .* leaves no room for a text in 32"):
+        finetune(SETTINGS, task, model=start_model, data=pairs_folder, out=tmp_path / "run")
+    prompts = {"query": "the garden " * 2, "document": "the garden "}
+    write_vector_model(tmp_path / "model", places_tokenizer, VectorSettings(prompts=prompts, max_length=8))
+    saved = open_model(str(tmp_path / "model"))
+    encoder = SentenceEncoder(saved, open_tokenizer(saved))
+    assert len(encoder.vectors(["harbour"], "document")) == 1
+    with pytest.raises(InputError, match=r"the prompt 'query' has 10 tokens, .* no room for a text in 8: shorten"):
+        encoder.vectors(["harbour"], "query")
+
+
+def test_widths_above_the_width_of_truncated_vectors_are_refused_or_left_out(
+    pairs_folder: Path, places_tokenizer: Path, tmp_path: Path
+) -> None:
+    write_vector_model(tmp_path / "model", places_tokenizer, VectorSettings(width=16, widths=(32, 16, 8)))
+    saved = open_model(str(tmp_path / "model"))
+    assert EMBEDDING.for_model(EMBED, saved, 32).vectors.widths == (16, 8)
+    with pytest.raises(InputError, match=r"widths: 32: expected 1 to 16, the truncate_dim of .*model"):
+        EMBEDDING.for_model(with_settings(EMBED, ["widths=32,8"]), saved, 32)
+    once, task = SETTINGS.model_copy(update={"epochs": 1}), with_settings(EMBED, ["widths=8"])
+    finetune(once, task, model=str(tmp_path / "model"), data=pairs_folder, out=tmp_path / "run")
+    settings = read_vector_settings(tmp_path / "run" / "model")
+    assert settings is not None
+    assert (settings.width, settings.widths) == (16, (8,))
 
 
 def test_a_batch_of_one_has_no_negatives(pairs_folder: Path, start_model: str, tmp_path: Path) -> None:

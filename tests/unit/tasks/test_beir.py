@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from bertwright.errors import InputError
-from bertwright.search.beir import is_retrieval, open_retrieval
+from bertwright.tables.bad_rows import bad_rows_of
+from bertwright.tasks.beir import is_retrieval, open_retrieval
+from bertwright.tasks.embedding.beir import read_judged
+from bertwright.tasks.embedding.spec import EMBED
 from tests.support.retrieval import DOCUMENTS, write_beir
 
 
@@ -45,12 +48,17 @@ def test_the_file_of_judgements_is_test_or_the_named_one(tmp_path: Path) -> None
     [
         ("qrels/test.tsv", "q1\td9\t1", r"test.tsv:5: there is no document 'd9' in .*corpus.jsonl"),
         ("qrels/test.tsv", "q9\td1\t1", r"test.tsv:5: there is no query 'q9' in .*queries.jsonl"),
-        ("qrels/test.tsv", "q1\td2\tmuch", r"test.tsv:5: expected a whole number as score, got 'much'"),
-        ("qrels/test.tsv", "q1\td2", r"test.tsv:5: expected query-id, corpus-id and score, parted by tabs"),
+        ("qrels/test.tsv", "q1\td2\tmuch", r"test.tsv:5: expected a finite number in column 'score', got 'much'"),
+        ("qrels/test.tsv", "q1\td2\t0.5", r"test.tsv:5: expected a whole number in 'score', got 0.5"),
+        ("qrels/test.tsv", "q1\td2", r"test.tsv:5: expected a row of 3 columns, got 2 \(columns: query-id, corpus-id"),
         ("qrels/test.tsv", "q1\td1\t1", r"test.tsv:5: query 'q1' and document 'd1' are judged twice"),
         ("corpus.jsonl", '{"_id": "d7", "text": 7}', r"corpus.jsonl:4: expected a text in 'text', got 7"),
         ("corpus.jsonl", '{"_id": "d1", "text": "again"}', r"corpus.jsonl:4: the id 'd1' is there twice"),
-        ("corpus.jsonl", '{"_id": 7, "text": "x"}', r"corpus.jsonl:4: expected a text in '_id', got 7"),
+        (
+            "corpus.jsonl",
+            '{"_id": 7.5, "text": "x"}',
+            r"corpus.jsonl:4: expected a text or a whole number in '_id', got",
+        ),
         ("queries.jsonl", "[1]", r"queries.jsonl:4: expected one object"),
     ],
 )
@@ -82,5 +90,36 @@ def test_documents_and_unjudged_queries_may_be_empty(tmp_path: Path) -> None:
     assert [text for _, texts in data.documents(2) for text in texts][-1] == ""
     with (folder / "qrels/test.tsv").open("a", encoding="utf-8") as stream:
         stream.write("q7\td7\t1\n")
-    with pytest.raises(InputError, match=r"queries.jsonl:4: expected a text in 'text', got an empty one; a judgement"):
+    with pytest.raises(InputError, match=r"test.tsv:5: expected an id with a text in 'query-id', got 'q7'"):
         open_retrieval(folder)
+
+
+def test_search_and_training_read_odd_spellings_alike(tmp_path: Path) -> None:
+    """Null titles, ids that are numbers, scores with a point, and judgements without a header line."""
+    folder = write_beir(tmp_path / "data")
+    with (folder / "corpus.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"_id": 7, "title": null, "text": "Bread from the baker."}\n')
+    with (folder / "queries.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write('{"_id": 12, "text": "who bakes bread"}\n')
+    qrels = folder / "qrels" / "test.tsv"
+    qrels.write_text("12\t7\t1.0\nq1\td1\t2\n12\td2\t-1\n", "utf-8")
+    data, pairs = open_retrieval(folder), read_judged(EMBED, qrels)
+    assert data.judgements == {"12": {"7": 1, "d2": -1}, "q1": {"d1": 2}}
+    documents = {id: text for ids, texts in data.documents(2) for id, text in zip(ids, texts, strict=True)}
+    relevant = [(query, id) for query, judged in data.judgements.items() for id in judged if judged[id] > 0]
+    assert [(data.queries[query], documents[id]) for query, id in relevant] == [
+        (pairs.firsts[first], pairs.seconds[second])
+        for first, second in zip(pairs.anchors, pairs.positives, strict=True)
+    ]
+    assert documents["7"] == "Bread from the baker."
+    assert pairs.lines == (1, 2)
+
+
+def test_judgements_that_cannot_be_used_are_left_out_and_counted(tmp_path: Path) -> None:
+    folder = write_beir(tmp_path / "data")
+    with (folder / "qrels" / "test.tsv").open("a", encoding="utf-8") as stream:
+        stream.write("q1\td1\t1\nq1\td9\t1\nq2\td1\tmuch\n")
+    with bad_rows_of(folder, "skip") as bad_rows:
+        data = open_retrieval(folder, on_error=bad_rows.add)
+    assert bad_rows.counts == {"judged twice": 1, "with an unknown id": 1, "without a number": 1}
+    assert data.judgements == {"q1": {"d1": 1}, "q2": {"d10": 2, "d2": 0}}

@@ -136,7 +136,7 @@ def evaluate_command(
 
     Args:
         task: Task: {tasks}; or pretraining.
-        model: MODEL: a model folder or a run folder.
+        model: MODEL: a model folder or a run folder; for embed also a folder of export static.
         data: For a task: folder with dev files, or one file. For embed: a table with two texts and their similarity
             (sentence1, sentence2, score), a folder of such tables, or a folder in BEIR's layout for a search.
         corpus: For pretraining: validation corpus.

@@ -14,14 +14,12 @@ from bertwright.search.exact import BestDocuments
 from bertwright.search.metrics import DEPTH, RETRIEVAL_METRICS, retrieval_metrics
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.files import InputFormat, table_stem
-from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.examples import TextExamples, read_examples
 from bertwright.tasks.classification.spec import STSB, with_columns
 from bertwright.tasks.embedding.metrics import rounded_cosines, unit
-from bertwright.tasks.inference import open_answering
 from bertwright.tasks.metrics import measure
-from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.tasks.spec import with_reading
+from bertwright.tasks.static_vectors import TextVectors, open_vectors
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 
@@ -55,8 +53,7 @@ def evaluate_embed(
             f"--data {data}: is in BEIR's layout, whose columns are fixed; leave --text-column, --label-column, "
             "--input-format and --on-error out"
         )
-    saved = open_answering(model, precision, device)
-    encoder = SentenceEncoder(saved, open_tokenizer(saved))
+    encoder = open_vectors(model, precision, device)
     encoder.check_width(width, "--width")
     described = {"model": model, "size": width or encoder.size}
     if is_search:
@@ -81,7 +78,7 @@ def _tables(data: Path) -> dict[str, Path]:
     return tables
 
 
-def _similarity(encoder: SentenceEncoder, pairs: dict[str, TextExamples], width: int | None) -> dict[str, Any]:
+def _similarity(encoder: TextVectors, pairs: dict[str, TextExamples], width: int | None) -> dict[str, Any]:
     """Return the correlations of cosines and scores, by file and for all pairs together."""
     files, all_cosines, all_scores = {}, [], []
     for name, examples in pairs.items():
@@ -100,7 +97,7 @@ def _similarity(encoder: SentenceEncoder, pairs: dict[str, TextExamples], width:
     return {"files": files, **pooled, **({"left_out": left_out} if left_out else {}), "text": "\n".join(lines)}
 
 
-def _cosines(encoder: SentenceEncoder, examples: TextExamples, width: int | None) -> NDArray[np.float64]:
+def _cosines(encoder: TextVectors, examples: TextExamples, width: int | None) -> NDArray[np.float64]:
     """Return the cosine [N] of each pair. Raises InputError for a table without rows, and for an empty text."""
     assert examples.texts_b is not None
     if not len(examples):
@@ -114,9 +111,9 @@ def _cosines(encoder: SentenceEncoder, examples: TextExamples, width: int | None
     return rounded_cosines(vectors[: len(examples)], vectors[len(examples) :])
 
 
-def _search(encoder: SentenceEncoder, data: RetrievalData, width: int | None) -> dict[str, Any]:
+def _search(encoder: TextVectors, data: RetrievalData, width: int | None) -> dict[str, Any]:
     """Return the metrics of an exact search, and those of BM25 where it is installed."""
-    similarity = encoder.settings.similarity
+    similarity = encoder.similarity
     if similarity not in ("cosine", "dot"):
         raise InputError(f"the model's similarity is {similarity}; a search computes cosine or dot")
     as_compared = unit if similarity == "cosine" else np.asarray

@@ -249,7 +249,8 @@ def corpus_duplicates_command(
     if out is not None:
         write_list(out, rows)
     counts = {"documents": len(documents), "duplicates": len(pairs), "groups": len({each.like for each in pairs})}
-    lines = [f"{len(pairs):,} of {counts['documents']:,} documents are like one of {counts['groups']:,} earlier ones"]
+    way, groups = "are like" if near else "equal", f", in {counts['groups']:,} groups" if pairs else ""
+    lines = [f"{len(pairs):,} of {counts['documents']:,} documents {way} an earlier one{groups}"]
     for document, like, similarity, text, like_text in rows[:_SHOWN_DUPLICATES]:
         lines += [f"{document} like {like}: {similarity:.3f}", f"    {text[:100]}", f"    {like_text[:100]}"]
     first = [dict(zip(LISTED, row, strict=True)) for row in rows[:_SHOWN_DUPLICATES]]

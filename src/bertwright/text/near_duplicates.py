@@ -12,6 +12,7 @@ documents that share one, are in temporary files.
 import hashlib
 import re
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from typing import IO, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bertwright.console import Status
 from bertwright.errors import InputError, MissingExtra
 
 Shingles = NDArray[np.uint64]
@@ -31,6 +33,7 @@ PERMUTATIONS: Final = 128
 MISSED: Final = 0.01
 """Largest probability with which a pair of the required similarity is not found."""
 _LEAST: Final = 0.1
+_PATIENCE: Final = 2.0  # seconds after which progress is shown
 _AT_ONCE: Final = 8192  # shingles of a document that are hashed at a time
 _IDEOGRAPHS: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORDS: Final = re.compile(f"[{_IDEOGRAPHS}]|[^\\W{_IDEOGRAPHS}]+")
@@ -118,7 +121,7 @@ def find_near(read: Callable[[], Iterator[Shingles]], *, threshold: float) -> li
     bands, _ = band_shape(threshold)
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as spool:
         count = 0
-        for signature in _signatures(read()):
+        for signature in _signatures(_with_progress(read(), "read")):
             file.write(_band_hashes(signature, threshold).tobytes())
             count += 1
         if not count:
@@ -128,7 +131,7 @@ def find_near(read: Callable[[], Iterator[Shingles]], *, threshold: float) -> li
         for band in range(bands):
             _, inverse, times = np.unique(shared[:, band], return_inverse=True, return_counts=True)
             shared[times[inverse] == 1, band] = 0
-        return list(_compared(read(), shared, _Spool(spool), threshold))
+        return list(_compared(_with_progress(read(), "compared"), shared, _Spool(spool), threshold))
 
 
 def band_shape(threshold: float) -> tuple[int, int]:
@@ -157,6 +160,16 @@ class _Spool:
     def read(self, begin: int, count: int) -> Shingles:
         self._stream.seek(begin)
         return np.frombuffer(self._stream.read(8 * count), dtype=np.uint64)
+
+
+def _with_progress(documents: Iterator[Shingles], done: str) -> Iterator[Shingles]:
+    """Yield the documents, and show their number after two seconds."""
+    started = time.monotonic()
+    with Status(ends=False) as status:
+        for number, shingles in enumerate(documents, start=1):
+            yield shingles
+            if time.monotonic() - started > _PATIENCE:
+                status.update(f"{number:,} documents {done}")
 
 
 def _signatures(documents: Iterator[Shingles]) -> Iterator[NDArray[np.uint64] | None]:

@@ -69,7 +69,21 @@ def test_lines_and_words_for_a_person(tmp_path: Path, capsys: pytest.CaptureFixt
     command = ["corpus", "duplicates", str(tmp_path / "texts.txt"), "--input-format", "lines"]
     assert main(command) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["1 of 15 documents are like one of 1 earlier ones", "13 like 1: 1.000"]
+    assert lines[:2] == ["1 of 15 documents equal an earlier one, in 1 groups", "13 like 1: 1.000"]
+
+
+@pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl", "parquet"])
+def test_a_list_without_a_row(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("text\none\ntwo\n", "utf-8")
+    out = tmp_path / f"list.{ending}"
+    assert main(["corpus", "duplicates", str(tmp_path / "t.csv"), "--near", "--out", str(out)]) == 0
+    assert capsys.readouterr().out == "0 of 2 documents are like an earlier one\n"
+    names = ["document", "like", "similarity", "text", "like_text"]
+    if ending == "parquet":
+        assert (pq.read_table(out).column_names, pq.read_table(out).num_rows) == (names, 0)
+    else:
+        separator = {"tsv": "\t", "csv": ","}.get(ending)
+        assert out.read_text("utf-8") == (f"{separator.join(names)}\n" if separator else "")
 
 
 @pytest.mark.parametrize(

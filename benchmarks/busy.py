@@ -30,28 +30,10 @@ REST: Final = 2.0
 
 
 def _training(size: str, batch: int, length: int, threads: int) -> Callable[[], int]:
-    import torch
+    from benchmarks.memory import VOCABULARY
+    from benchmarks.step import training_step
 
-    from benchmarks.memory import VOCABULARY, rows
-    from bertwright.model.config import size_config
-    from bertwright.model.encoder import init_weights
-    from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task
-    from bertwright.training.hardware import apply_numerics, resolve_numerics
-    from bertwright.training.loop import Loop, Plan
-    from bertwright.training.settings import OptimizerSettings
-
-    numerics = resolve_numerics(threads=threads)
-    apply_numerics(numerics)
-    model = PretrainingModel(size_config(size, VOCABULARY))
-    init_weights(model, 0.02, torch.Generator().manual_seed(0))
-    loop = Loop(pretraining_task(model), Plan(steps=10**6, seed=0, optimizer=OptimizerSettings()), numerics, None)
-    inputs = rows(batch, length)
-
-    def step() -> int:
-        loop.step(0, lambda _: [inputs])
-        return batch * length
-
-    return step
+    return training_step(size, batch, length, VOCABULARY, threads=threads, precision="auto")
 
 
 def _answering(size: str, batch: int, length: int, threads: int) -> Callable[[], int]:

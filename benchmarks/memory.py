@@ -34,19 +34,19 @@ FEW, LARGEST = 1, 512
 """Rows that are tried at least and at most."""
 
 
-def rows(batch: int, length: int = LENGTH) -> Inputs:
+def rows(batch: int, length: int = LENGTH, vocabulary: int = VOCABULARY) -> Inputs:
     """Whole rows of random pieces, 15 % of them to be predicted."""
     random, masked = torch.Generator().manual_seed(0), round(0.15 * length)
     places = torch.stack([torch.randperm(length - 1, generator=random)[:masked] + 1 for _ in range(batch)])
     at = torch.cat([torch.zeros(batch, 1, dtype=torch.int64), places], dim=1)
     picked = (torch.arange(batch)[:, None] * (masked + 1) + torch.arange(1, masked + 1)).flatten()
     return Inputs(
-        ids=torch.randint(5, VOCABULARY, (batch, length), generator=random, dtype=torch.int32),
+        ids=torch.randint(5, vocabulary, (batch, length), generator=random, dtype=torch.int32),
         segments=torch.zeros(batch, length, dtype=torch.int32),
         mask=torch.ones(batch, length, dtype=torch.bool),
         at=at,
         picked=picked,
-        labels=torch.randint(5, VOCABULARY, (len(picked),), generator=random),
+        labels=torch.randint(5, vocabulary, (len(picked),), generator=random),
         is_random=torch.zeros(batch, dtype=torch.int64),
     )
 

@@ -17,6 +17,7 @@ SIMILAR = 0.8
 SHINGLE = 5
 """Default number of words or tokens of a shingle."""
 _SHOWN_DUPLICATES = 10
+_LISTED_AT_ONCE = 100_000  # duplicates whose texts are in memory at a time
 TableFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"]
 
 if TYPE_CHECKING:
@@ -239,21 +240,24 @@ def corpus_duplicates_command(
         refuse_list_name(out)
         refuse_target(str(out), source=str(source), option="--out", read="SOURCE")
     is_corpus = (source / MANIFEST).is_file()
+    if is_corpus and (text_column, input_format) != ("text", "auto"):
+        raise InputError(f"{source}: is a corpus, which has no columns; leave --text-column and --input-format out")
     documents: Documents = CorpusDocuments(source) if is_corpus else TableDocuments(source, text_column, input_format)
     if near:
         size = SHINGLE if shingle is None else shingle
         pairs = find_near(lambda: documents.shingles(size), threshold=SIMILAR if threshold is None else threshold)
     else:
         pairs = find_equal(documents.digests())
-    rows = listed(documents, pairs if out else pairs[:_SHOWN_DUPLICATES])
+    rows = listed(documents, pairs[:_SHOWN_DUPLICATES])
     if out is not None:
-        write_list(out, rows)
+        begins = range(0, max(1, len(pairs)), _LISTED_AT_ONCE)
+        write_list(out, (listed(documents, pairs[begin : begin + _LISTED_AT_ONCE]) for begin in begins))
     counts = {"documents": len(documents), "duplicates": len(pairs), "groups": len({each.like for each in pairs})}
     way, groups = "are like" if near else "equal", f", in {counts['groups']:,} groups" if pairs else ""
     lines = [f"{len(pairs):,} of {counts['documents']:,} documents {way} an earlier one{groups}"]
-    for document, like, similarity, text, like_text in rows[:_SHOWN_DUPLICATES]:
+    for document, like, similarity, text, like_text in rows:
         lines += [f"{document} like {like}: {similarity:.3f}", f"    {text[:100]}", f"    {like_text[:100]}"]
-    first = [dict(zip(LISTED, row, strict=True)) for row in rows[:_SHOWN_DUPLICATES]]
+    first = [dict(zip(LISTED, row, strict=True)) for row in rows]
     return {**counts, "first": first, **({"out": str(out)} if out else {}), "text": "\n".join(lines)}
 
 

@@ -20,7 +20,7 @@ from bertwright.model.folder import open_model, weights_digest
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.sentence_vectors import SentenceEncoder, prompt_of
-from bertwright.tasks.static_vectors import StaticVectors
+from bertwright.tasks.static_vectors import StaticVectors, check_size
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import find_inputs, read_paragraphs
@@ -63,7 +63,7 @@ def export_static(
     saved = open_model(model)
     tokenizer = open_tokenizer(saved)
     encoder = SentenceEncoder(saved, tokenizer)
-    encoder.check_width(width, "--width")
+    check_size(width, encoder.size, "--width")
     pieces = _pieces(tokenizer)
     probabilities, counted = _probabilities(tokenizer, pieces, corpus, text)
     sif = SIF_COUNTED if corpus or text else SIF_ZIPF

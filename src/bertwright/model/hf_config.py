@@ -39,8 +39,8 @@ def read_description(path: Path) -> ModelDescription:
     raw = read_object(path)
     if raw.get("model_type") == STATIC:
         raise InputError(
-            f"{path}: expected an encoder, got a table of static vectors (model2vec); of all commands only evaluate "
-            "embed reads it"
+            f"{path}: expected an encoder, got a table of static vectors (model2vec), which evaluate embed and "
+            "features --pool folder read"
         )
     family = stored_family(raw)
     if family is not None:

@@ -10,7 +10,7 @@ from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.tables.files import FORMATS, InputFormat
 from bertwright.tables.reader import BLOCK_ROWS, Table, open_table
-from bertwright.tables.writer import as_format, write_table
+from bertwright.tables.writer import TableOut, as_format
 from bertwright.text.near_duplicates import DIGEST_BYTES, Shingles, text_shingles
 
 LISTED: Final = ("document", "like", "similarity", "text", "like_text")
@@ -69,9 +69,10 @@ def refuse_list_name(path: Path) -> None:
         raise InputError(f"--out {path}: expected the name of a table; allowed endings: {', '.join(FORMATS)}")
 
 
-def write_list(path: Path, rows: Sequence[tuple[object, ...]]) -> None:
-    """Write rows of LISTED as a table, in the format of the name's ending."""
-    lines = range(2, len(rows) + 2)
-    table = Table(str(path), "jsonl", LISTED, header=True, rows=tuple(rows), lines=lines, available=LISTED)
-    with atomic_file(path) as stream:
-        write_table(as_format(table, FORMATS[path.suffix]), stream)
+def write_list(path: Path, blocks: Iterable[Sequence[tuple[object, ...]]]) -> None:
+    """Write blocks of rows of LISTED as a table, in the format of the name's ending."""
+    with atomic_file(path) as stream, TableOut(stream) as out:
+        for rows in blocks:
+            lines = range(1, len(rows) + 1)
+            table = Table(str(path), "jsonl", LISTED, header=True, rows=tuple(rows), lines=lines, available=LISTED)
+            out.write(as_format(table, FORMATS[path.suffix]))

@@ -66,8 +66,7 @@ class StaticVectors:
 
     def check_width(self, width: int | None, option: str) -> None:
         """Raise InputError where `width` is more than the vectors have; `option` names where it was given."""
-        if width is not None and not 1 <= width <= self.size:
-            raise InputError(f"{option} {width}: expected 1 to {self.size}, the size of this model's vectors")
+        check_size(width, self.size, option)
 
     def vectors(
         self, texts: Sequence[str], role: TextRole = "text", *, width: int | None = None, first: int = 0
@@ -130,6 +129,12 @@ class StaticVectors:
 
 TextVectors = SentenceEncoder | StaticVectors
 """Source of the vectors of texts: an encoder with its head, or a static table."""
+
+
+def check_size(width: int | None, size: int, option: str) -> None:
+    """Raise InputError where `width` is no number of components of vectors of this size; `option` names it."""
+    if width is not None and not 1 <= width <= size:
+        raise InputError(f"{option} {width}: expected 1 to {size}, the size of this model's vectors")
 
 
 def is_static(model: str) -> bool:

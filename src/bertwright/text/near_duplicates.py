@@ -39,7 +39,7 @@ _IDEOGRAPHS: Final = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORDS: Final = re.compile(f"[{_IDEOGRAPHS}]|[^\\W{_IDEOGRAPHS}]+")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Duplicate:
     """A document that is like an earlier one: the numbers of both, from 0, and their similarity."""
 
@@ -101,7 +101,7 @@ def text_shingles(text: str, size: int) -> Shingles:
 
 def find_equal(digests: Iterable[bytes]) -> list[Duplicate]:
     """Return the documents whose digest equals an earlier one, with the first of its equals, in their order."""
-    values = np.frombuffer(b"".join(digests), dtype=f"S{DIGEST_BYTES}")
+    values = np.fromiter(digests, dtype=f"S{DIGEST_BYTES}")
     _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
     likes = first[inverse]
     return [Duplicate(int(row), int(likes[row]), 1.0) for row in np.flatnonzero(likes != np.arange(len(values)))]

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertwright.cli import main
+from bertwright.commands import text as text_commands
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -34,6 +35,7 @@ def test_a_corpus(own_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (equal["documents"], equal["duplicates"], equal["groups"]) == (15, 1, 1)
     assert [(row["document"], row["like"]) for row in equal["first"]] == [(12, 0)]
     assert Corpus.open(tmp_path / "corpus").duplicates.tolist() == [12]
+    assert main(["corpus", "duplicates", str(tmp_path / "corpus"), "--text-column", "x"]) == 2
     near, _ = run_json(capsys, "corpus", "duplicates", tmp_path / "corpus", "--near", "--threshold", "0.5")
     ids = open_tokenizer_folder(own_tokenizer).ids(texts)
     expected = [(12, 0, 1.0), (13, 1, token_similarity(ids[13], ids[1], 5))]
@@ -43,7 +45,10 @@ def test_a_corpus(own_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl", "parquet"])
-def test_a_table_and_the_written_list(ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_and_the_list_in_blocks(
+    ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_commands, "_LISTED_AT_ONCE", 1)
     texts = documents()
     table, out = tmp_path / "reviews.csv", tmp_path / f"list.{ending}"
     with table.open("w", encoding="utf-8", newline="") as stream:

@@ -84,6 +84,13 @@ def test_pieces_are_encoded_as_the_folder_describes(own_tokenizer: Path, tmp_pat
     np.testing.assert_allclose(distances(ours), distances(theirs), atol=1e-4)
 
 
+def test_a_truncated_vector_is_not_made_longer(own_tokenizer: Path, tmp_path: Path) -> None:
+    write_vector_model(tmp_path / "model", own_tokenizer, VectorSettings(width=20))
+    with pytest.raises(InputError, match="--width 21: expected 1 to 20"):
+        export_static(str(tmp_path / "model"), tmp_path / "static", width=21)
+    assert export_static(str(tmp_path / "model"), tmp_path / "static")["size"] == 20
+
+
 def test_signs_and_order_of_components_are_fixed() -> None:
     vectors = np.random.default_rng(2).normal(size=(40, 6)).astype(np.float32) * [1, 5, 2, 1, 3, 1]
     first, kept = principal_components(vectors.astype(np.float32), 6)

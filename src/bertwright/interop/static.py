@@ -47,7 +47,7 @@ def export_static(
 
     width: number of principal components; None is WIDTH. The probabilities of the pieces are counted in a `corpus` of
     the same tokenizer, or in a `text`; without both they are those of Zipf's law by the order of the vocabulary. Return
-    the entries of the result and its text for a person.
+    the entries of the result.
 
     Raises InputError where `out` exists, for random weights, for a width that the vectors do not have, and for a corpus
     of another tokenizer.
@@ -75,7 +75,7 @@ def export_static(
     notes = {"version": __version__, "model": saved.source, "model_sha256": weights_digest(saved), **counted}
     with atomic_folder(out) as folder:
         StaticVectors(table, tokenizer).save(folder, {**described, "bertwright": notes})
-    result = {
+    return {
         "out": str(out),
         "model": saved.source,
         "pieces": len(pieces),
@@ -84,7 +84,6 @@ def export_static(
         "variance_kept": round(kept, 4),
         **counted,
     }
-    return result
 
 
 def piece_vectors(encoder: SentenceEncoder, pieces: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -118,11 +118,11 @@ def find_near(read: Callable[[], Iterator[Shingles]], *, threshold: float) -> li
     """
     if not _LEAST <= threshold <= 1:
         raise InputError(f"--threshold {threshold}: expected a similarity from {_LEAST} to 1")
-    bands, _ = band_shape(threshold)
+    bands, rows = band_shape(threshold)
     with tempfile.TemporaryFile() as file, tempfile.TemporaryFile() as spool:
         count = 0
         for signature in _signatures(_with_progress(read(), "read")):
-            file.write(_band_hashes(signature, threshold).tobytes())
+            file.write(_band_hashes(signature, bands, rows).tobytes())
             count += 1
         if not count:
             return []
@@ -186,9 +186,8 @@ def _signatures(documents: Iterator[Shingles]) -> Iterator[NDArray[np.uint64] | 
         yield sketch.hashvalues.astype(np.uint64) if len(shingles) else None
 
 
-def _band_hashes(signature: NDArray[np.uint64] | None, threshold: float) -> NDArray[np.uint32]:
-    """Return a hash [bands] of each band, never 0; zeros where there is no signature."""
-    bands, rows = band_shape(threshold)
+def _band_hashes(signature: NDArray[np.uint64] | None, bands: int, rows: int) -> NDArray[np.uint32]:
+    """Return a hash [bands] of each band of `rows` values, never 0; zeros where there is no signature."""
     if signature is None:
         return np.zeros(bands, dtype=np.uint32)
     parts = signature[: bands * rows].reshape(bands, rows)

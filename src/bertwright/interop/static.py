@@ -64,23 +64,22 @@ def export_static(
     tokenizer = open_tokenizer(saved)
     encoder = SentenceEncoder(saved, tokenizer)
     check_size(width, encoder.size, "--width")
-    pieces = _pieces(tokenizer)
-    probabilities, counted = _probabilities(tokenizer, pieces, corpus, text)
+    pieces = usable_pieces(tokenizer)
+    probabilities, counted = piece_probabilities(tokenizer, pieces, corpus, text)
     sif = SIF_COUNTED if corpus or text else SIF_ZIPF
     vectors = piece_vectors(encoder, pieces)
     components, kept = principal_components(vectors, min(width or WIDTH, encoder.size))
-    table = torch.zeros(tokenizer.vocab_size, components.shape[1])
-    table[torch.from_numpy(pieces)] = torch.from_numpy(components * (sif / (sif + probabilities))[:, None]).float()
-    described = {"tokenizer_name": saved.source, "apply_pca": table.shape[1], "sif_coefficient": sif}
+    static = StaticVectors(weighted_table(tokenizer, pieces, components, sif / (sif + probabilities)), tokenizer)
+    described = {"tokenizer_name": saved.source, "apply_pca": static.size, "sif_coefficient": sif}
     notes = {"version": __version__, "model": saved.source, "model_sha256": weights_digest(saved), **counted}
     with atomic_folder(out) as folder:
-        StaticVectors(table, tokenizer).save(folder, {**described, "bertwright": notes})
+        static.save(folder, {**described, "bertwright": notes})
     return {
         "out": str(out),
         "model": saved.source,
         "pieces": len(pieces),
         "encoder_size": encoder.size,
-        "size": table.shape[1],
+        "size": static.size,
         "variance_kept": round(kept, 4),
         **counted,
     }
@@ -111,14 +110,23 @@ def principal_components(vectors: NDArray[np.float32], width: int) -> tuple[NDAr
     return centred @ axes, float(variances[:width].sum() / max(variances.sum(), np.finfo(np.float64).tiny))
 
 
-def _pieces(tokenizer: BaseTokenizer) -> NDArray[np.int64]:
+def weighted_table(
+    tokenizer: BaseTokenizer, pieces: NDArray[np.int64], components: NDArray[np.float64], weights: NDArray[np.float64]
+) -> torch.Tensor:
+    """Return the table [V, W] with the vectors [P, W] of these pieces, times their weights [P]; zeros elsewhere."""
+    table = torch.zeros(tokenizer.vocab_size, components.shape[1])
+    table[torch.from_numpy(pieces)] = torch.from_numpy(components * weights[:, None]).float()
+    return table
+
+
+def usable_pieces(tokenizer: BaseTokenizer) -> NDArray[np.int64]:
     """Return the ids of the pieces that texts are split into: special tokens and unused pieces are left out."""
     special = {*tokenizer.special_ids, tokenizer.pad_id, tokenizer.unk_id}
     ids = [id for id, piece in enumerate(tokenizer.pieces) if id not in special and not _UNUSED.fullmatch(piece)]
     return np.array(ids, dtype=np.int64)
 
 
-def _probabilities(
+def piece_probabilities(
     tokenizer: BaseTokenizer, pieces: NDArray[np.int64], corpus: Path | None, text: Path | None
 ) -> tuple[NDArray[np.float64], dict[str, Any]]:
     """Return the probability [P] of each piece, and the entries of the result that describe their source."""

@@ -28,6 +28,7 @@ COMMANDS = {
     "corpus merge": ("text", "several corpora under one manifest"),
     "corpus inspect": ("text", "show the sizes of a corpus and warn of likely problems"),
     "corpus verify": ("text", "check every byte of a corpus"),
+    "corpus duplicates": ("text", "list equal or similar documents of a corpus, or rows of a table"),
     "pretrain": ("pretraining", "shards → encoder: BERT by masked LM and next sentence, or a language model"),
     "join": ("pretraining", "join a left-to-right and a right-to-left model, as ELMo"),
     "runs": ("reports", "list the runs below a folder: progress, speed, metrics"),
@@ -43,6 +44,10 @@ COMMANDS = {
     "search": ("search", "the texts of an index that are nearest to a query"),
     "import": ("interop", "a checkpoint in Google's, Hugging Face's or OpenAI's format → a model folder"),
     "export onnx": ("interop", "a model for ONNX Runtime, compared with PyTorch first; with 8 bits on request"),
+    "export static": (
+        "interop",
+        "a table of one vector a piece, which gives vectors of texts without the encoder",
+    ),
     "fill": ("pretraining", "predict the pieces behind [MASK]"),
     "next-sentence": ("pretraining", "the probability that B follows A"),
     "serve": ("serving", "serve models over HTTP, with a page to try them"),

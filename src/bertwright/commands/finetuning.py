@@ -136,7 +136,7 @@ def evaluate_command(
 
     Args:
         task: Task: {tasks}; or pretraining.
-        model: MODEL: a model folder or a run folder.
+        model: MODEL: a model folder or a run folder; for embed also a folder of export static.
         data: For a task: folder with dev files, or one file. For embed: a table of pairs as for training
             (with a score of their similarity or without), a folder of tables, a folder in BEIR's layout for a search,
             or a corpus.

@@ -1,4 +1,4 @@
-"""The commands import, features and export onnx: foreign checkpoints in, hidden states and ONNX models out."""
+"""The commands import, features and export: foreign checkpoints in; states, ONNX models and static tables out."""
 
 from pathlib import Path
 from typing import Literal
@@ -43,22 +43,25 @@ def features_command(
     model: str,
     input: str = "-",
     output: Path,
-    layers: str = "all",
-    pool: Literal["none", "cls", "mean", "max"] = "none",
+    layers: str | None = None,
+    pool: Literal["none", "cls", "mean", "max", "folder"] = "none",
     max_length: int | None = None,
 ) -> CommandResult:
     """Write the hidden states of a frozen encoder for every line of a text into one .npz file.
 
     Without pooling the file has hidden_I (layers x tokens x width), tokens_I and offsets_I for line I, counted from 0;
-    with pooling it has one array vectors (lines x layers x width).
+    with pooling it has one array vectors (lines x layers x width), with --pool folder vectors (lines x width).
 
     Args:
         model: MODEL: a model folder or a run folder.
         input: File with a text on every line, or - for standard input.
         output: .npz file to write.
-        layers: Layers: all, last, or numbers with commas between: 0 is the embeddings, -1 the last layer.
-        pool: One vector for each text: the state of [CLS], the mean or the maximum over its tokens; or none.
-        max_length: Tokens of a text, the rest is cut (default: the positions of the model).
+        layers: Layers: all, last, or numbers with commas between: 0 is the embeddings, -1 the last layer (default: all;
+            with --pool folder the last).
+        pool: One vector for each text: the state of [CLS], the mean or the maximum over its tokens; or none. With
+            folder it is the vector that the model folder describes: prompt, pooling, dense layers, normalisation.
+        max_length: Tokens of a text, the rest is cut (default: the positions of the model; with --pool folder what the
+            folder names).
     """
     from bertwright.serving.embeddings import write_features
 
@@ -93,3 +96,29 @@ def export_onnx_command(
         raise InputError("--reduce-range and --least-agreement need --int8; add it, or leave them out")
     least = LEAST_AGREEMENT if least_agreement is None else least_agreement
     return export_onnx(model, out, int8=int8, reduce_range=reduce_range, least_agreement=least, text=text)
+
+
+def export_static_command(
+    *,
+    model: str,
+    out: Path,
+    width: int | None = None,
+    corpus: Path | None = None,
+    text: Path | None = None,
+) -> CommandResult:
+    """Write a table of one vector for each piece, made by the encoder, for model2vec and sentence-transformers.
+
+    The vector of a text is then the mean over its pieces: far faster than the encoder, and less exact. evaluate embed
+    measures both.
+
+    Args:
+        model: MODEL: a model folder or a run folder.
+        out: Folder to write; must be absent.
+        width: Number of components of a vector (default: 256, or all where the encoder has fewer).
+        corpus: Corpus of the model's tokenizer in which pieces are counted: frequent ones weigh less. Default: the
+            order of the vocabulary and Zipf's law.
+        text: The same with text, a file or folder as corpus build reads it.
+    """
+    from bertwright.interop.static import export_static
+
+    return export_static(model, out, width=width, corpus=corpus, text=text)

@@ -12,6 +12,14 @@ from bertwright.commands.arguments import AsWordPiece, DocumentBreaks, KeepDupli
 from bertwright.console import say
 from bertwright.errors import InputError
 
+SIMILAR = 0.8
+"""Default similarity of near-duplicates."""
+SHINGLE = 5
+"""Default number of words or tokens of a shingle."""
+_SHOWN_DUPLICATES = 10
+_LISTED_AT_ONCE = 100_000  # duplicates whose texts are in memory at a time
+TableFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"]
+
 if TYPE_CHECKING:
     from bertwright.corpus.manifest import Manifest
     from bertwright.text.base_tokenizer import BaseTokenizer
@@ -190,6 +198,67 @@ def corpus_verify_command(corpus: Positional[Path], /) -> CommandResult:
 
     verified = verify(corpus)
     return {"corpus": str(corpus), "good": True, "documents": verified.num_documents, "tokens": verified.num_tokens}
+
+
+def corpus_duplicates_command(
+    source: Positional[Path],
+    /,
+    *,
+    near: bool = False,
+    threshold: float | None = None,
+    shingle: int | None = None,
+    text_column: str = "text",
+    input_format: TableFormat = "auto",
+    out: Path | None = None,
+) -> CommandResult:
+    """List the documents of a corpus, or the rows of a table, that equal an earlier one; with --near also those that
+    are similar to one. Nothing is removed.
+
+    With --near, the similarity of two documents is the Jaccard index of their shingles. A document is listed beside the
+    most similar earlier one that is not listed itself.
+
+    Args:
+        source: Corpus folder, or a table of texts.
+        near: Find similar documents too.
+        threshold: With --near: similarity from which documents are listed (default: 0.8).
+        shingle: With --near: number of words, or of a corpus tokens, of a shingle (default: 5). Fewer for short texts.
+        text_column: Column of a table's texts.
+        input_format: Format of a table, where the ending of its name does not say it. With lines, each line is a text.
+        out: Table to write with all of them (tsv, csv, jsonl or parquet); without it the first ten are printed.
+    """
+    from bertwright.corpus.manifest import MANIFEST
+    from bertwright.corpus.near_duplicates import CorpusDocuments
+    from bertwright.files import refuse_target
+    from bertwright.tables.near_duplicates import LISTED, TableDocuments, refuse_list_name, write_list
+    from bertwright.text.near_duplicates import Documents, find_equal, find_near, listed
+
+    if not near and (threshold is not None or shingle is not None):
+        raise InputError("--threshold and --shingle need --near; add it, or leave them out")
+    if shingle is not None and shingle < 1:
+        raise InputError(f"--shingle {shingle}: expected 1 or more")
+    if out is not None:
+        refuse_list_name(out)
+        refuse_target(str(out), source=str(source), option="--out", read="SOURCE")
+    is_corpus = (source / MANIFEST).is_file()
+    if is_corpus and (text_column, input_format) != ("text", "auto"):
+        raise InputError(f"{source}: is a corpus, which has no columns; leave --text-column and --input-format out")
+    documents: Documents = CorpusDocuments(source) if is_corpus else TableDocuments(source, text_column, input_format)
+    if near:
+        size = SHINGLE if shingle is None else shingle
+        pairs = find_near(lambda: documents.shingles(size), threshold=SIMILAR if threshold is None else threshold)
+    else:
+        pairs = find_equal(documents.digests())
+    rows = listed(documents, pairs[:_SHOWN_DUPLICATES])
+    if out is not None:
+        begins = range(0, max(1, len(pairs)), _LISTED_AT_ONCE)
+        write_list(out, (listed(documents, pairs[begin : begin + _LISTED_AT_ONCE]) for begin in begins))
+    counts = {"documents": len(documents), "duplicates": len(pairs), "groups": len({each.like for each in pairs})}
+    way, groups = "are like" if near else "equal", f", in {counts['groups']:,} groups" if pairs else ""
+    lines = [f"{len(pairs):,} of {counts['documents']:,} documents {way} an earlier one{groups}"]
+    for document, like, similarity, text, like_text in rows:
+        lines += [f"{document} like {like}: {similarity:.3f}", f"    {text[:100]}", f"    {like_text[:100]}"]
+    first = [dict(zip(LISTED, row, strict=True)) for row in rows]
+    return {**counts, "first": first, **({"out": str(out)} if out else {}), "text": "\n".join(lines)}
 
 
 def _built(out: Path, manifest: "Manifest") -> CommandResult:

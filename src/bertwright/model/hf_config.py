@@ -20,6 +20,8 @@ MULTI_LABEL = "multi_label_classification"
 """Value of `problem_type` by which transformers recognises a classifier with independent labels."""
 UNWRITABLE = re.compile("[\x00-\x1f\ud800-\udfff]")
 """Control characters, which would break a table, and surrogates, which no file can hold."""
+STATIC = "model2vec"
+"""Value of `model_type` in a folder with a table of one vector a piece, which is no model folder."""
 _OWN = "bertwright-"
 
 
@@ -35,6 +37,11 @@ def describe_model(config: BackboneConfig, architecture: str, labels: tuple[str,
 def read_description(path: Path) -> ModelDescription:
     """Read the config.json of a model folder; InputError for a model that bertwright cannot build."""
     raw = read_object(path)
+    if raw.get("model_type") == STATIC:
+        raise InputError(
+            f"{path}: expected an encoder, got a table of static vectors (model2vec), which evaluate embed and "
+            "features --pool folder read"
+        )
     family = stored_family(raw)
     if family is not None:
         return family.config_from_json(raw, path)

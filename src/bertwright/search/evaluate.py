@@ -14,14 +14,12 @@ from bertwright.search.metrics import DEPTH, RETRIEVAL_METRICS, retrieval_metric
 from bertwright.tables.bad_rows import bad_rows_of
 from bertwright.tables.files import InputFormat
 from bertwright.tasks.beir import RetrievalData, is_retrieval, open_retrieval
-from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.embedding.beir import judged_pairs
 from bertwright.tasks.embedding.measure import measure_tables
 from bertwright.tasks.embedding.read import folder_layout, read_measured
 from bertwright.tasks.embedding.spec import EMBED, VectorTask, with_pair_columns
-from bertwright.tasks.inference import open_answering
-from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.tasks.spec import with_reading, with_settings
+from bertwright.tasks.static_vectors import TextVectors, open_vectors
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 
@@ -60,8 +58,7 @@ def evaluate_embed(
             f"--data {data}: is in BEIR's layout, whose columns are fixed; leave --text-column, --label-column and "
             "--input-format out"
         )
-    saved = open_answering(model, precision, device)
-    encoder = SentenceEncoder(saved, open_tokenizer(saved))
+    encoder = open_vectors(model, precision, device)
     encoder.check_width(width, "--width")
     described = {"model": model, "size": width or encoder.size}
     if not is_search:
@@ -83,9 +80,9 @@ def _with_reading_settings(assignments: tuple[str, ...]) -> VectorTask:
     return with_settings(EMBED, assignments)
 
 
-def _search(encoder: SentenceEncoder, data: RetrievalData, width: int | None) -> dict[str, Any]:
+def _search(encoder: TextVectors, data: RetrievalData, width: int | None) -> dict[str, Any]:
     """Return the metrics of an exact search, and those of BM25 where it is installed."""
-    similarity = encoder.settings.similarity
+    similarity = encoder.similarity
     check_similarity(similarity)
     numbers = {id: number for number, id in enumerate(data.ids)}
     left_out = np.array([numbers.get(id, -1) for id in data.queries], dtype=np.int64)
@@ -111,7 +108,7 @@ def _search(encoder: SentenceEncoder, data: RetrievalData, width: int | None) ->
     return {**counts, **rows["model"], **baselines, "in_pool": in_pool, "text": "\n".join(lines)}
 
 
-def _in_pool(encoder: SentenceEncoder, data: RetrievalData, width: int | None) -> dict[str, Any]:
+def _in_pool(encoder: TextVectors, data: RetrievalData, width: int | None) -> dict[str, Any]:
     """Return the metrics of the pairs of queries and relevant documents; empty where no document is relevant."""
     with bad_rows_of(data.qrels, "skip") as bad_rows:  # the search reads empty documents, which match nothing
         pairs = judged_pairs(data, bad_rows.add)

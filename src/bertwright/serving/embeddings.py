@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.frozen_features import FeaturePositions, states_for
+from bertwright.tasks.static_vectors import open_vectors
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import special_ids
 from bertwright.training.hardware import prepare_processor
@@ -40,6 +41,9 @@ _TOKENS = 8192
 
 Pool = Literal["none", "cls", "mean", "max"]
 """Pooling of a text's token states into one vector: the state of [CLS], or the mean or maximum over all tokens."""
+
+FeaturePool = Literal["none", "cls", "mean", "max", "folder"]
+"""Pooling of `write_features`; folder is the vector that the model folder describes."""
 
 TokenizedText = tuple[list[int], list[tuple[int, int]], bool]
 """The ids of a text, their offsets in it, and True where the text was cut."""
@@ -141,6 +145,9 @@ def _computed(
     ]
 
 
+Computed = TypeVar("Computed")
+"""Features or vectors of one text."""
+
 _QUIET_SECONDS = 2.0
 """Seconds after which progress is shown."""
 
@@ -150,24 +157,29 @@ def write_features(
     source: str,
     target: Path,
     *,
-    layers: str = "all",
-    pool: Pool = "none",
+    layers: str | None = None,
+    pool: FeaturePool = "none",
     max_length: int | None = None,
 ) -> dict[str, Any]:
     """Write the features of every line of `source` (- for standard input); return a summary.
 
-    With pool none, text I has `hidden_I` [S, T, D], `tokens_I` [T] and `offsets_I` [T, 2]. Otherwise one array
-    `vectors` [N, S, D] has the pooled states. `layers` [S] lists the states.
+    With pool none, text I has `hidden_I` [S, T, D], `tokens_I` [T] and `offsets_I` [T, 2]. With cls, mean or max, one
+    array `vectors` [N, S, D] has the pooled states. `layers` [S] lists the states; None is all. With folder, one array
+    `vectors` [N, W] has what the folder describes; `layers` must then be None or last.
     """
     prepare_processor()
     refuse_target(str(target), source=source)
     if model.startswith("random:"):
         raise InputError(f"{model}: expected a model folder or a run; random weights have no useful features")
+    if pool == "folder":
+        if layers not in (None, "last"):
+            raise InputError(f"--layers {layers}: --pool folder computes vectors of the last layer; leave --layers out")
+        return _write_described(model, source, target, max_length)
     saved = open_model(model)
     check_pool(saved.config, pool)
     tokenizer = open_tokenizer(saved)
     encoder = frozen_encoder(saved)
-    chosen = parse_layers(layers, saved.config.layers)
+    chosen = parse_layers("all" if layers is None else layers, saved.config.layers)
     name = source_name(source)
     options: Any = {"layers": chosen, "max_length": max_length, "location": lambda index: f"{name}:{index + 1}"}
     texts = tokens = cut = 0
@@ -187,6 +199,30 @@ def write_features(
         if pool != "none":
             _put(archive, "vectors", np.stack(vectors))
     return {"texts": texts, "tokens": tokens, "truncated": cut, "layers": chosen, "output": str(target)}
+
+
+def _write_described(model: str, source: str, target: Path, max_length: int | None) -> dict[str, Any]:
+    """Write the vectors [N, W] that the folder describes; return a summary."""
+    encoder, name = open_vectors(model, None, "cpu"), source_name(source)
+    tokens = cut = 0
+    vectors: list[NDArray[np.float32]] = []
+
+    def compute(texts: Iterator[str]) -> Iterator[tuple[NDArray[np.float32], int, bool]]:
+        while block := list(islice(texts, _TEXTS)):
+            rows, truncated = encoder.rows(block, max_length=max_length)
+            computed = encoder.of_rows(rows)
+            check_finite(computed, lambda index: f"{name}:{index + 1}", first=len(vectors))
+            yield from zip(computed, map(len, rows), truncated, strict=True)
+
+    with atomic_file(target, keep_new=True) as stream, zipfile.ZipFile(stream, "w") as archive:
+        for vector, length, was_cut in _with_progress(source, compute):
+            vectors.append(vector)
+            tokens, cut = tokens + length, cut + was_cut
+        if not vectors:
+            raise InputError(f"{source}: expected lines of text, found none")
+        _put(archive, "vectors", np.stack(vectors))
+    summary = {"texts": len(vectors), "tokens": tokens, "truncated": cut}
+    return {**summary, "size": encoder.size, "output": str(target)}
 
 
 def parse_layers(text: str, layers: int) -> list[int]:
@@ -219,7 +255,7 @@ def lines(source: str) -> Iterator[str]:
         yield from _decoded(stream, source)
 
 
-def _with_progress(source: str, compute: Callable[[Iterator[str]], Iterator[Features]]) -> Iterator[Features]:
+def _with_progress(source: str, compute: Callable[[Iterator[str]], Iterator[Computed]]) -> Iterator[Computed]:
     """Yield what `compute` returns for the lines of `source`, and show progress after two seconds."""
     size = Path(source).stat().st_size if Path(source).is_file() else 0
     waiting: deque[int] = deque()  # sizes in bytes of lines that were read and not yet computed
@@ -231,8 +267,8 @@ def _with_progress(source: str, compute: Callable[[Iterator[str]], Iterator[Feat
             yield line
 
     with Status(ends=False) as status:
-        for number, features in enumerate(compute(counted()), start=1):
-            yield features
+        for number, computed in enumerate(compute(counted()), start=1):
+            yield computed
             done += waiting.popleft()
             seconds = time.monotonic() - started
             if seconds > _QUIET_SECONDS:

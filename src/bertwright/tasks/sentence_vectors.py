@@ -16,7 +16,7 @@ from bertwright.errors import InputError, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.folder import SavedModel, weights_digest
 from bertwright.model.vector_head import VectorHead, open_vector_head
-from bertwright.model.vector_settings import VectorSettings
+from bertwright.model.vector_settings import Similarity, VectorSettings
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.inference import answered_batches, batches_by_length, padded_inputs, ready
@@ -85,6 +85,11 @@ class SentenceEncoder:
     def size(self) -> int:
         """Return the number of components of a vector."""
         return self.head.size
+
+    @property
+    def similarity(self) -> Similarity:
+        """Return the similarity of two vectors that the folder names."""
+        return self.settings.similarity
 
     @property
     def is_described(self) -> bool:

@@ -33,9 +33,9 @@ def test_bash_offers_commands_options_and_values(tmp_path: Path, capsys: pytest.
     (tmp_path / "model").mkdir()
     for typed, wanted in [
         ("bertwright pre", ["pretrain", "predict"]),
-        ("bertwright corpus ", ["build", "merge", "inspect", "verify"]),
+        ("bertwright corpus ", ["build", "merge", "inspect", "verify", "duplicates"]),
         ("bertwright score s", ["squad"]),
-        ("bertwright export ", ["onnx"]),
+        ("bertwright export ", ["onnx", "static"]),
         ("bertwright export onnx --red", ["--reduce-range"]),
         ("bertwright predict --in", ["--input", "--input-format"]),
         ("bertwright pretrain --corpus wiki --l", ["--learning-rate", "--lengths", "--log-every"]),

@@ -1,15 +1,20 @@
-"""Vectors over HTTP: what the model folder describes, a Matryoshka width, or an explicit pooling."""
+"""Vectors over HTTP and as features: what the model folder describes, a Matryoshka width, or an explicit pooling."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
 from bertwright.errors import InputError
+from bertwright.interop.static import export_static
 from bertwright.model.vector_settings import DenseLayer, VectorSettings
+from bertwright.serving.embeddings import write_features
 from bertwright.serving.predictor import load
+from bertwright.tasks.static_vectors import open_static
+from tests.support.encoders import write_encoder
 from tests.support.requests import Requests
 from tests.support.vectors import write_vector_model
 
@@ -85,3 +90,50 @@ def test_a_bad_prompt_is_refused(
     )
     assert response.status_code == 422
     assert words in response.json()["error"]["message"]
+
+
+def test_features_of_the_folder_are_the_vectors_of_load(tmp_path: Path, own_tokenizer: Path) -> None:
+    settings = VectorSettings(
+        pooling=("cls", "max"),
+        normalize=True,
+        prompts={"all": "to read: "},
+        default_prompt="all",
+        max_length=9,
+        width=40,
+    )
+    write_vector_model(tmp_path / "model", own_tokenizer, settings)
+    texts = [*TEXTS, "", "rain " * 30]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts), "utf-8")
+    options: Any = {"pool": "folder"}
+    summary = write_features(str(tmp_path / "model"), str(tmp_path / "texts.txt"), tmp_path / "out.npz", **options)
+    with np.load(tmp_path / "out.npz") as archive:
+        assert set(archive) == {"vectors"}
+        vectors = archive["vectors"]
+    with pytest.warns(UserWarning, match="3 of 4 inputs exceed the 9 tokens"):
+        expected = load(tmp_path / "model", precision="fp32").vectors(texts)
+    np.testing.assert_allclose(vectors, np.array(expected), atol=1e-5)
+    assert (summary["texts"], summary["size"], summary["truncated"]) == (4, 40, 3)
+    source = str(tmp_path / "texts.txt")
+    shorter = write_features(str(tmp_path / "model"), source, tmp_path / "short.npz", max_length=6, **options)
+    assert (shorter["tokens"], shorter["truncated"]) == (4 * 6, 3)
+    with pytest.raises(InputError, match="--layers 1: --pool folder computes vectors of the last layer"):
+        write_features(str(tmp_path / "model"), source, tmp_path / "no.npz", layers="1", **options)
+    assert not (tmp_path / "no.npz").exists()
+
+
+def test_features_of_a_folder_without_settings_are_means(tmp_path: Path, own_tokenizer: Path) -> None:
+    model = write_encoder(tmp_path / "model", own_tokenizer)
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), "utf-8")
+    pools: tuple[tuple[Any, str], ...] = (("folder", "a"), ("mean", "b"))
+    for pool, name in pools:
+        write_features(model, str(tmp_path / "texts.txt"), tmp_path / name, pool=pool, layers="last")
+    with np.load(tmp_path / "a") as folder, np.load(tmp_path / "b") as mean:
+        np.testing.assert_allclose(folder["vectors"], mean["vectors"][:, 0], atol=1e-5)
+
+
+def test_features_of_a_static_table(tmp_path: Path, own_tokenizer: Path) -> None:
+    export_static(write_encoder(tmp_path / "model", own_tokenizer), tmp_path / "static", width=8)
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS), "utf-8")
+    write_features(str(tmp_path / "static"), str(tmp_path / "texts.txt"), tmp_path / "out", pool="folder")
+    with np.load(tmp_path / "out") as archive:
+        np.testing.assert_array_equal(archive["vectors"], open_static(str(tmp_path / "static")).vectors(TEXTS))

@@ -1,4 +1,4 @@
-"""sentence encoder + tables of pairs → metrics of its vectors beside those of words: the measure of the validation."""
+"""vectors of texts + tables of pairs → metrics of its vectors beside those of words: the measure of the validation."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from bertwright.tasks.embedding.metrics import rounded_cosines, score_metrics, vector_metrics
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.words import word_cosines, word_metrics
-from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole
+from bertwright.tasks.sentence_vectors import TextRole
+from bertwright.tasks.static_vectors import TextVectors
 
 ALL_PAIRS = "all pairs"
 """Name of the row of the pairs of all tables together."""
@@ -21,7 +22,7 @@ def roles_of(pairs: TextPairs) -> tuple[TextRole, TextRole]:
 
 
 def pair_vectors(
-    encoder: SentenceEncoder, pairs: TextPairs, *, width: int | None = None
+    encoder: TextVectors, pairs: TextPairs, *, width: int | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the vectors [A, W] of the first texts and [P, W] of the second texts and hard negatives."""
     first, second = roles_of(pairs)
@@ -30,7 +31,7 @@ def pair_vectors(
 
 
 def measure_tables(
-    encoder: SentenceEncoder, tables: Mapping[str, TextPairs], *, width: int | None = None
+    encoder: TextVectors, tables: Mapping[str, TextPairs], *, width: int | None = None
 ) -> dict[str, Any]:
     """Return the metrics by table, beside those of the words; those of one table, or of all pairs with scores, on top.
 

@@ -167,9 +167,11 @@ def _add_search_endpoints(app: FastAPI, service: Service, search: SearchService)
         `--index`; /v1/models lists them.
         """
         name, served = search.index(body.index)
-        hits = await search.hits(served, body, request)
+        hits, truncated = await search.hits(served, body, request)
         results = [schemas.SearchResult(id=hit.id, score=hit.score, text=hit.text, fields=hit.fields) for hit in hits]
-        return schemas.SearchResponse(index=name, model=served.model, rerank=body.rerank, results=results)
+        return schemas.SearchResponse(
+            index=name, model=served.model, rerank=body.rerank, results=results, truncated=truncated
+        )
 
     @app.post("/v1/rerank", tags=[*_SEARCH], response_model_exclude_none=True)
     async def rerank(

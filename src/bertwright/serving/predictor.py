@@ -18,7 +18,7 @@ from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
 from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
-from bertwright.serving.reranking import can_rerank, ranked_texts, refuse_empty_query, relevance
+from bertwright.serving.reranking import can_rerank, check_query, ranked_texts, relevance
 from bertwright.serving.results import RankedText, Vector
 from bertwright.serving.settings import AnswerPrecision
 from bertwright.tables.reader import column_names, column_values, refuse_halves
@@ -170,7 +170,7 @@ class Predictor:
         that is none.
         """
         label = relevance(self.pipeline, self.source)
-        refuse_empty_query(query)
+        check_query(query)
         if top_k is not None and top_k < 1:
             raise InputError(f"top_k {top_k}: expected at least 1, or None for all texts")
         documents = _texts(texts, "document")

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.serving.pipeline import Pipeline
 from bertwright.serving.results import Label, RankedText, Score
 from bertwright.serving.task_pipelines import ClassificationPipeline
 from bertwright.tables.bad_rows import is_blank
+from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.relevance import no_reranker, relevant_label
 
 
@@ -30,8 +31,11 @@ def relevance(pipeline: Pipeline[Any, Any], source: str) -> str | None:
     return relevant_label(pipeline.task, source)
 
 
-def refuse_empty_query(query: str) -> None:
-    """Raise InputError for a query without a text."""
+def check_query(query: object) -> None:
+    """Raise InputError for a query that is no text, or an empty one."""
+    if not isinstance(query, str):
+        raise InputError(f"query: expected a text, got {type(query).__name__} {shown(query)}")
+    refuse_halves([query], "query ")
     if is_blank(query):
         raise InputError("query: expected a text, got an empty one")
 

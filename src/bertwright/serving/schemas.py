@@ -257,12 +257,16 @@ class SearchResult(BaseModel):
 
 
 class SearchResponse(BaseModel):
-    """Rows of an index, the best first. The score is the similarity of the index, or the relevance of the reranker."""
+    """Rows of an index, the best first. The score is the similarity of the index, or the relevance of the reranker.
+
+    `truncated` is true where a part of the query was not read.
+    """
 
     index: str
     model: str
     rerank: str | None
     results: list[SearchResult]
+    truncated: bool = False
 
 
 class InsideResponse(BaseModel):

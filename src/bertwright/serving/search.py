@@ -13,7 +13,7 @@ from bertwright.search.exact import as_compared
 from bertwright.search.index import Hit, SearchIndex
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.reranking import refuse_empty_query
+from bertwright.serving.reranking import check_query
 from bertwright.serving.schemas import SearchIndexRequest
 from bertwright.serving.service import Service
 from bertwright.tasks.sentence_vectors import prompt_of
@@ -68,12 +68,14 @@ class SearchService:
             raise UnknownIndex(f"there is no index {name[:60]!r}; there are {', '.join(self.indexes)}")
         return name, self.indexes[name]
 
-    async def hits(self, served: ServedIndex, search: SearchIndexRequest, request: Request) -> list[Hit]:
-        """Return the best rows for a query, the best first: the nearest ones, or the best of them by the reranker.
+    async def hits(self, served: ServedIndex, search: SearchIndexRequest, request: Request) -> tuple[list[Hit], bool]:
+        """Return the best rows for a query, the best first, and True where the query was cut.
+
+        They are the nearest rows, or the best of these by the reranker.
 
         Raises InputError for an empty query, and for a reranker that is none; UnknownModel for an unknown one.
         """
-        refuse_empty_query(search.query)
+        check_query(search.query)
         if search.rerank is None:
             if search.candidates is not None:
                 raise InputError("candidates: are rows to rerank; name a reranker as rerank, or leave candidates out")
@@ -83,13 +85,15 @@ class SearchService:
         if search.candidates is not None and search.candidates < search.top_k:
             raise InputError(f"candidates {search.candidates}: expected at least top_k, {search.top_k}")
         candidates = search.candidates or max(search.top_k, _CANDIDATES)
-        hits = await self._nearest(served, search.query, request, top_k=candidates)
+        hits, truncated = await self._nearest(served, search.query, request, top_k=candidates)
         most = self.service.settings.max_characters  # a model reads far less
         texts = [hit.text[:most] for hit in hits]
         ranked = await self.service.rerank(name, search.query, texts, request, top_k=search.top_k) if hits else []
-        return [replace(hits[each.index], score=each.score) for each in ranked]
+        return [replace(hits[each.index], score=each.score) for each in ranked], truncated
 
-    async def _nearest(self, served: ServedIndex, query: str, request: Request, *, top_k: int) -> list[Hit]:
+    async def _nearest(
+        self, served: ServedIndex, query: str, request: Request, *, top_k: int
+    ) -> tuple[list[Hit], bool]:
         pipeline = await self.service.pipeline_for(served.model, "vectors")
         assert isinstance(pipeline, VectorPipeline)
         prompt = prompt_of(pipeline.sentences.settings, "query")
@@ -97,5 +101,5 @@ class SearchService:
         (vector,) = await self.service.answer(served.model, prompted, [query], request)
         manifest = served.index.manifest
         queries = as_compared(vector.values[None, : manifest.width], manifest.similarity)
-        hits: list[Hit] = (await asyncio.to_thread(served.index.hits, queries, top_k))[0]
-        return hits
+        hits = await asyncio.to_thread(served.index.hits, queries, top_k)
+        return hits[0], vector.truncated

@@ -13,7 +13,7 @@ from bertwright.serving.batcher import Batcher, Computation
 from bertwright.serving.pipeline import EncodedInputs, Pipeline, parse_input
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.reranking import ranked_texts, refuse_empty_query, relevance
+from bertwright.serving.reranking import check_query, ranked_texts, relevance
 from bertwright.serving.results import RankedText
 from bertwright.serving.settings import ServeSettings
 
@@ -109,7 +109,7 @@ class Service:
         Raises InputError for an empty query, and for a model that is no reranker.
         """
         label = self.check_reranker(name)
-        refuse_empty_query(query)
+        check_query(query)
         pairs = [[query, text] for text in texts]
         results = await self.answer(name, self.models[name].pipeline, pairs, request)
         return ranked_texts(results, texts, label=label, top_k=top_k)

@@ -60,11 +60,14 @@ def test_a_long_document_is_marked(number: Predictor) -> None:
 
 
 def test_bad_input_from_python_names_what_is_wrong(models: dict[str, Predictor], number: Predictor) -> None:
-    for arguments, words in (
+    cases: tuple[tuple[Any, str], ...] = (
         (("", TEXTS), "query: expected a text, got an empty one"),
+        ((None, TEXTS), "query: expected a text, got NoneType None"),
+        (("\ud800", TEXTS), "query holds half of a character"),
         ((QUERY, "a text"), "str a text: expected a list or column of texts"),
         ((QUERY, ["rain", 3]), "document 1: expected a text, got int 3"),
-    ):
+    )
+    for arguments, words in cases:
         with pytest.raises(InputError, match=words):
             number.rerank(*arguments)
     with pytest.raises(InputError, match="top_k 0: expected at least 1"):

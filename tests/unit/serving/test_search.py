@@ -109,6 +109,11 @@ def test_the_nearest_rows_are_reranked(
         assert [row["score"] for row in answer["results"]] == pytest.approx([each.score for each in ranked], abs=1e-5)
 
 
+def test_a_query_that_is_cut_is_marked(ask_search: Requests) -> None:
+    short, long = ask_search(*[("POST", "/v1/search", {"query": query}) for query in ("rain", "rain " * 90)])
+    assert (short.json()["truncated"], long.json()["truncated"]) == (False, True)
+
+
 def test_an_index_without_rows_has_no_results(
     search_models: dict[str, Predictor], searched_model: Predictor, tmp_path: Path
 ) -> None:

@@ -29,6 +29,7 @@ def index_command(
     text_column: _TextColumn = (),
     id_column: str | None = None,
     width: int | None = None,
+    approximate: bool = False,
     input_format: InputFormat = "auto",
     on_error: BadRowsOption = "stop",
     precision: PrecisionOption = "auto",
@@ -47,13 +48,15 @@ def index_command(
         text_column: Column of the text (default: text, sentence or the only one); the texts of several are joined.
         id_column: Column of the ids (default: id or _id; without them the number of the row).
         width: Number of first components of the vectors, for a model with Matryoshka widths.
+        approximate: For hundreds of thousands of texts and more: a query is compared with a part of the texts, and may
+            miss some. The report has the measured recall. Needs the extra search.
         input_format: Format of the files, where the endings of their names do not say it.
     """
     from bertwright.search.run import add_texts, index_texts, remove_rows
     from bertwright.search.texts import TextTables
 
     if remove or remove_ids:
-        if texts or add or model or width or text_column or id_column:
+        if texts or add or model or width or text_column or id_column or approximate:
             raise InputError("--remove: removes rows of --out; give TEXTS and the options of texts in another command")
         return remove_rows(out, ids=remove, ids_file=remove_ids)
     if not texts:
@@ -61,12 +64,14 @@ def index_command(
     tables = TextTables(texts, text=text_column, id=id_column, format=input_format, on_error=on_error)
     computing: Any = {"precision": precision, "device": device}
     if add:
+        if approximate:
+            raise InputError("--approximate: an index stays as it was built, approximate or not; leave the option out")
         if width is not None:
             raise InputError(f"--width {width}: an index has one width, that of its first texts; leave the option out")
         return add_texts(tables, out, model=model, **computing)
     if model is None:
         raise InputError("--model: expected the model folder that computes the vectors")
-    return index_texts(tables, out, model=model, width=width, **computing)
+    return index_texts(tables, out, model=model, width=width, approximate=approximate, **computing)
 
 
 def search_command(
@@ -77,6 +82,7 @@ def search_command(
     queries: str | None = None,
     model: str | None = None,
     top_k: int = 10,
+    exact: bool = False,
     rerank: str | None = None,
     candidates: int = 100,
     text_column: _TextColumn = (),
@@ -95,6 +101,7 @@ def search_command(
         queries: Table or .txt with many queries, in place of QUERY; - for a pipe.
         model: MODEL: by default the one that the index names. Another one than that which made the index is refused.
         top_k: Number of texts for each query.
+        exact: Compare all texts of an approximate index too.
         rerank: MODEL that was fine-tuned on pairs: it reads the query together with each of the best texts, and orders
             them anew.
         candidates: Number of texts that --rerank reads for each query.
@@ -114,6 +121,7 @@ def search_command(
         tables,
         model=model,
         top_k=top_k,
+        exact=exact,
         rerank=rerank,
         candidates=candidates,
         precision=precision,

@@ -16,6 +16,7 @@ from bertwright.console import Status
 from bertwright.errors import InputError, shown
 from bertwright.files import new_folder
 from bertwright.locks import locked_file
+from bertwright.search.approximate import LEAST_ROWS, check_faiss
 from bertwright.search.exact import DECIMALS, BestDocuments, as_compared, check_similarity
 from bertwright.search.index_files import (
     IndexManifest,
@@ -25,6 +26,7 @@ from bertwright.search.index_files import (
     new_segment,
     read_index_manifest,
     segment_entry,
+    with_lists,
     write_index_manifest,
 )
 from bertwright.shipped import shipped
@@ -88,10 +90,12 @@ class SearchIndex:
         *,
         model: str,
         width: int | None = None,
+        approximate: bool = False,
     ) -> tuple["SearchIndex", Added]:
         """Write a new index of blocks of texts; the folder appears when it is complete.
 
         model: path of the model of `encoder`, noted in the index. width: number of first components of the vectors.
+        approximate: True gives large segments lists of near vectors (`bertwright.search.approximate`).
         Raises InputError for a folder that is not empty, no text, and faults of the texts; RunFailed for a vector that
         is not finite.
         """
@@ -102,7 +106,10 @@ class SearchIndex:
             fingerprint=encoder.fingerprint,
             width=width or encoder.size,
             similarity=encoder.settings.similarity,
+            approximate=approximate,
         )
+        if approximate:
+            check_faiss()
         with new_folder(Path(folder)) as unfinished:
             manifest, added = _with_segment(unfinished, manifest, encoder, texts, set())
             write_index_manifest(unfinished, manifest)
@@ -153,9 +160,12 @@ class SearchIndex:
                 "weights, tokenizer or settings of vectors differ; use that model, or build the index again"
             )
 
-    def search(self, encoder: SentenceEncoder, queries: Sequence[str], top_k: int = 10) -> list[list[Hit]]:
+    def search(
+        self, encoder: SentenceEncoder, queries: Sequence[str], top_k: int = 10, *, exact: bool = False
+    ) -> list[list[Hit]]:
         """Return the best rows of each query, the best first; of two with the same score, the one added first.
 
+        exact: True compares all rows of an approximate index too.
         Raises InputError for another model, an empty query, and a `top_k` below 1.
         """
         if top_k < 1:
@@ -166,27 +176,34 @@ class SearchIndex:
                 raise InputError(f"query {number}: expected a text, got an empty one")
         vectors = encoder.of_rows(encoder.rows(queries, "query")[0], "query", width=self.manifest.width)
         check_finite(vectors, "query {}".format)
-        return self.hits(as_compared(vectors, self.manifest.similarity), top_k)
+        return self.hits(as_compared(vectors, self.manifest.similarity), top_k, exact=exact)
 
-    def hits(self, queries: NDArray[np.float32], top_k: int) -> list[list[Hit]]:
+    def hits(self, queries: NDArray[np.float32], top_k: int, *, exact: bool = False) -> list[list[Hit]]:
         """Return the best rows for each query vector [Q, W], as `nearest`."""
         return [
             [self._hit(number, score) for number, score in zip(numbers.tolist(), scores.tolist(), strict=True)]
-            for numbers, scores in self.nearest(queries, top_k)
+            for numbers, scores in self.nearest(queries, top_k, exact=exact)
         ]
 
-    def nearest(self, queries: NDArray[np.float32], top_k: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    def nearest(
+        self, queries: NDArray[np.float32], top_k: int, *, exact: bool = False
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Return the numbers and scores of the best rows for each query vector [Q, W], the best first.
 
-        Rows are numbered through all segments from 0 on. For cosine the query vectors have length 1.
+        Rows are numbered through all segments from 0 on. For cosine the query vectors have length 1. exact: as in
+        `search`.
         """
         best = BestDocuments(len(queries), min(top_k, max(1, self.manifest.rows)))
-        nothing, longest = (
-            np.full(len(queries), -1, dtype=np.int64),
-            1.0 if self.manifest.similarity == "cosine" else None,
-        )
+        nothing = np.full(len(queries), -1, dtype=np.int64)
+        longest = 1.0 if self.manifest.similarity == "cosine" else None
         block = max(1, _SCORES // max(1, len(queries)))
         for begin, segment in zip(self._begins.tolist(), self.segments, strict=False):
+            if segment.entry.lists and not exact:
+                candidates = segment.candidates(queries, best.most)
+                for row, numbers in enumerate(candidates):
+                    scores = segment.vectors[numbers].astype(np.float64) @ queries[row].astype(np.float64)
+                    best.add(row, scores[None], begin + numbers, nothing[row : row + 1])
+                continue
             for first in range(0, len(segment), block):
                 numbers, vectors = np.arange(first, min(len(segment), first + block)), segment.vectors
                 if segment.kept is None:
@@ -239,6 +256,8 @@ def _with_segment(
         if not segment.num_rows:
             raise InputError("expected at least one text, got none")
     entry: SegmentEntry = segment_entry(folder, number, segment.num_rows)
+    if manifest.approximate and segment.num_rows >= LEAST_ROWS:
+        entry = with_lists(folder, number, entry)
     changes = {"segments": (*manifest.segments, entry), "numbered": manifest.numbered + segment.num_rows}
     return manifest.model_copy(update=changes), Added(segment.num_rows, num_cut)
 

@@ -3,6 +3,7 @@
     manifest.json         model, width, similarity, segments with sizes and digests; written last
     vectors-00000.npy     the vectors [N, W] of a segment, float32
     rows-00000.arrow      its ids, texts and fields; the fields of a row are one JSON object
+    lists-00000.faiss     lists of near vectors, where the index is approximate and the segment is large
 
 A segment is written once and never changed. The numbers of its removed rows are in the manifest, so that every change
 of an index is one file that takes its name in one step.
@@ -26,6 +27,7 @@ from bertwright.config import Count, Positive, Settings
 from bertwright.errors import Damaged, InputError, shown
 from bertwright.files import atomic_file, file_digest, json_bytes, read_object, write_json
 from bertwright.model.vector_settings import Similarity
+from bertwright.search.approximate import Lists, make_lists
 from bertwright.tables.json_values import json_text
 from bertwright.version import __version__
 
@@ -42,12 +44,21 @@ class FileEntry(Settings):
     sha256: str
 
 
+class ListsEntry(Settings):
+    """File with the lists of a segment, number of lists that a query reads, and the recall that was measured."""
+
+    file: FileEntry
+    probes: Positive
+    recall: float
+
+
 class SegmentEntry(Settings):
     """Files of a segment, its number of rows, and the numbers of those that were removed, ascending."""
 
     rows: Positive
     vectors: FileEntry
     texts: FileEntry
+    lists: ListsEntry | None = None
     removed: tuple[Count, ...] = ()
 
 
@@ -62,6 +73,8 @@ class IndexManifest(Settings):
     """Fingerprint of that model; see `SentenceEncoder.fingerprint`."""
     width: Positive
     similarity: Similarity
+    approximate: bool = False
+    """True where large segments have lists."""
     numbered: Count = 0
     """Number of rows that were added so far, the removed ones included; ids of rows without one go on from it."""
     segments: tuple[SegmentEntry, ...] = ()
@@ -116,12 +129,12 @@ class Segment:
 
     def __init__(self, folder: Path, entry: SegmentEntry, width: int) -> None:
         """Map the files of a segment. Raises InputError for a file that is missing, cut or damaged."""
-        for file in (entry.vectors, entry.texts):
+        for file in (entry.vectors, entry.texts, *([entry.lists.file] if entry.lists else [])):
             _check_file(folder, file)
-        self.entry, self._texts = entry, folder / entry.texts.name
+        self.entry, self._folder, texts = entry, folder, folder / entry.texts.name
         try:
             vectors = np.load(folder / entry.vectors.name, mmap_mode="r", allow_pickle=False)
-            table = pa.ipc.open_file(pa.memory_map(str(self._texts))).read_all()
+            table = pa.ipc.open_file(pa.memory_map(str(texts))).read_all()
         except (ValueError, pa.ArrowException) as error:
             raise InputError(f"{folder}: the files of a segment cannot be read ({error}); {_AGAIN}") from None
         shape = (entry.rows, width)
@@ -132,8 +145,8 @@ class Segment:
             )
         self.vectors: NDArray[np.float32] = vectors
         self._table = table
-        removed = np.array(entry.removed, dtype=np.int64)
-        self.kept = np.delete(np.arange(entry.rows), removed) if len(removed) else None
+        self.removed = np.array(entry.removed, dtype=np.int64)
+        self.kept = np.delete(np.arange(entry.rows), self.removed) if len(self.removed) else None
 
     def __len__(self) -> int:
         return self.entry.rows
@@ -142,6 +155,18 @@ class Segment:
         """Return a row by its number in the segment."""
         cells = {name: self._table.column(name)[number].as_py() for name in _SCHEMA.names}
         return IndexRow(cells["id"], cells["text"], json.loads(cells["fields"]))
+
+    def candidates(self, queries: NDArray[np.float32], top_k: int) -> list[NDArray[np.int64]]:
+        """Return for each query vector the rows that may be its `top_k` nearest, in a segment with lists.
+
+        Raises MissingExtra without faiss.
+        """
+        return self._lists.candidates(queries, top_k, self.removed)
+
+    @cached_property
+    def _lists(self) -> Lists:
+        assert self.entry.lists is not None
+        return Lists.open(self._folder / self.entry.lists.file.name, self.entry.lists.probes)
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -190,11 +215,23 @@ def new_segment(folder: Path, number: int, width: int) -> Iterator[SegmentWriter
 
 def segment_entry(folder: Path, number: int, num_rows: int) -> SegmentEntry:
     """Return the entry of a written segment for the manifest."""
-    entries = [
-        FileEntry(name=path.name, bytes=path.stat().st_size, sha256=file_digest(path))
-        for path in _paths(folder, number)
-    ]
+    entries = [_file_entry(path) for path in _paths(folder, number)]
     return SegmentEntry(rows=num_rows, vectors=entries[0], texts=entries[1])
+
+
+def with_lists(folder: Path, number: int, entry: SegmentEntry) -> SegmentEntry:
+    """Write the lists of a written segment, and return its entry with them. Raises MissingExtra without faiss."""
+    vectors = np.load(folder / entry.vectors.name, mmap_mode="r", allow_pickle=False)
+    content, probes, recall = make_lists(vectors)
+    path = folder / f"lists-{number:05d}.faiss"
+    with atomic_file(path) as stream:
+        stream.write(content)
+    lists = ListsEntry(file=_file_entry(path), probes=probes, recall=recall)
+    return entry.model_copy(update={"lists": lists})
+
+
+def _file_entry(path: Path) -> FileEntry:
+    return FileEntry(name=path.name, bytes=path.stat().st_size, sha256=file_digest(path))
 
 
 def _paths(folder: Path, number: int) -> tuple[Path, Path]:

@@ -29,14 +29,14 @@ _SHOWN: Final = 100
 
 
 def index_texts(
-    tables: TextTables, out: Path, *, model: str, width: int | None, precision: str, device: Device
+    tables: TextTables, out: Path, *, model: str, width: int | None, approximate: bool, precision: str, device: Device
 ) -> dict[str, Any]:
     """Write a new index of tables; return its size and its rate. Raises InputError for bad texts and a used folder."""
     if (out / INDEX_MANIFEST).is_file():
         raise InputError(f"--out {out}: is an index already; add --add to add the texts to it, or name another folder")
     refuse_occupied(out)
     encoder, started = open_encoder(model, precision, device), time.monotonic()
-    index, added = SearchIndex.build(out, encoder, tables.blocks(), model=model, width=width)
+    index, added = SearchIndex.build(out, encoder, tables.blocks(), model=model, width=width, approximate=approximate)
     return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
 
 
@@ -61,6 +61,7 @@ class SearchRequest:
     """Queries for an index: one text, or tables of them.
 
     model       None is the model that the index names
+    exact       True compares all rows of an approximate index too
     rerank      a reranker that orders the best `candidates` rows anew; None keeps the order of the vectors
     """
 
@@ -69,6 +70,7 @@ class SearchRequest:
     queries: TextTables | None
     model: str | None
     top_k: int
+    exact: bool
     rerank: str | None
     candidates: int
     precision: str
@@ -109,8 +111,8 @@ def _answers(
     queries: Sequence[str],
 ) -> list[list[Hit]]:
     if reranker is None:
-        return index.search(encoder, queries, request.top_k)
-    hits_of_all = index.search(encoder, queries, request.candidates)
+        return index.search(encoder, queries, request.top_k, exact=request.exact)
+    hits_of_all = index.search(encoder, queries, request.candidates, exact=request.exact)
     return [reranked(hits, query, reranker)[: request.top_k] for query, hits in zip(queries, hits_of_all, strict=True)]
 
 
@@ -156,6 +158,8 @@ def _ids_in(path: Path) -> Iterator[tuple[str, str]]:
 def _described(index: SearchIndex, *, seconds: float | None = None, **counts: int) -> dict[str, Any]:
     manifest = index.manifest
     rate = {} if seconds is None else {"texts_per_second": round(counts["added"] / max(seconds, 1e-9), 1)}
+    recalls = [entry.lists.recall for entry in manifest.segments if entry.lists]
+    rate |= {"recall@10": min(recalls)} if recalls else {}
     size = {"rows": manifest.rows, "width": manifest.width, "similarity": manifest.similarity}
     return {"index": str(index.folder), "model": manifest.model, **size, **counts, **rate}
 

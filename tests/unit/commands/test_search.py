@@ -1,6 +1,7 @@
 """The commands `index` and `search`: built, added to, removed from and searched as the command line says."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,9 @@ CHANGES: dict[str, Change] = {
         *("index", "a.csv", "--model", model, "--out", f"{index}2", "--width", "99")
     ],
     "--width 8: an index has one width": lambda index, _: ["index", "a.csv", "--out", index, "--add", "--width", "8"],
+    "--approximate: an index stays as it was built": lambda index, _: [
+        *("index", "a.csv", "--out", index, "--add", "--approximate")
+    ],
     "--remove: there is no id 'z' in": lambda index, _: ["index", "--out", index, "--remove", "z"],
     "ids.txt:2: there is no id 'z' in": lambda index, _: ["index", "--out", index, "--remove-ids", "ids.txt"],
     "no.txt: there is no such file": lambda index, _: ["index", "--out", index, "--remove-ids", "no.txt"],
@@ -128,6 +132,16 @@ def test_a_model_that_moved_is_named_again(
     assert "is not at" in capsys.readouterr().err
     result, _ = run_json(capsys, "search", tmp_path / "i", "ship", "--model", tmp_path / "moved", *FP32)
     assert result["hits"][0]["id"] == "1"
+
+
+def test_an_approximate_index_needs_faiss_before_any_work(
+    made_index: Path, plain_model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    made = ["--model", plain_model, "--out", f"{made_index}2", "--approximate", *FP32]
+    assert main(["index", str(made_index.parent / "a.csv"), *made]) == 2
+    assert "an approximate index needs the extra 'search'" in capsys.readouterr().err
+    assert not Path(f"{made_index}2").exists()
 
 
 def test_a_reranker_orders_the_best_texts_anew(

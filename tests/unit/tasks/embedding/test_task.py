@@ -131,9 +131,7 @@ def test_a_prompt_that_leaves_no_room_for_a_text_is_refused(
     pairs_folder: Path, start_model: str, places_tokenizer: Path, tmp_path: Path
 ) -> None:
     task = with_settings(EMBED, [f"document_prompt={'the garden ' * 20}"])
-    with pytest.raises(
-        InputError, match=r"the prompt 'the .* has 82 tokens, .* no room for a text in 32"
-    ):
+    with pytest.raises(InputError, match=r"the prompt 'the .* has 82 tokens, .* no room for a text in 32"):
         finetune(SETTINGS, task, model=start_model, data=pairs_folder, out=tmp_path / "run")
     prompts = {"query": "the garden " * 2, "document": "the garden "}
     write_vector_model(tmp_path / "model", places_tokenizer, VectorSettings(prompts=prompts, max_length=8))

@@ -123,6 +123,8 @@ class SearchIndex:
         """
         with self._changing() as current:
             current.check_model(encoder)
+            if current.manifest.approximate:
+                check_faiss()
             ids = {id for segment in current.segments for id in segment.ids}
             manifest, added = _with_segment(self.folder, current.manifest, encoder, texts, ids)
             write_index_manifest(self.folder, manifest)

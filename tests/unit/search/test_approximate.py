@@ -108,6 +108,10 @@ def test_only_large_segments_of_an_approximate_index_get_lists(
     assert exact["hits"][0]["text"] == "A book."
     near, _ = run_json(capsys, "search", tmp_path / "i", "A book.", *options)
     assert near["hits"][0] == exact["hits"][0]
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    _, said = run_json(capsys, "index", tmp_path / "two.txt", "--out", tmp_path / "i", "--add", *options, code=2)
+    assert "an approximate index needs the extra 'search'" in said
+    assert len(SearchIndex.open(tmp_path / "i")) == 7
 
 
 def test_a_damaged_file_of_lists_is_named(tmp_path: Path) -> None:

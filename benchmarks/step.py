@@ -1,4 +1,4 @@
-"""One step of pre-training: how long it takes, and in which of torch's operations.
+"""Seconds of one step of pre-training, and the operations of torch in which they pass.
 
 python -m benchmarks.step [--size 4x128] [--rows 64] [--length 64] [--vocabulary 8192] [--method muon] [--dropout 0]
                           [--precision bf16] [--threads 2] [--repeats 15] [--profile] [--json]

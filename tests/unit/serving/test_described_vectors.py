@@ -114,8 +114,8 @@ def test_features_of_the_folder_are_the_vectors_of_load(tmp_path: Path, own_toke
     np.testing.assert_allclose(vectors, np.array(expected), atol=1e-5)
     assert (summary["texts"], summary["size"], summary["truncated"]) == (4, 40, 3)
     source = str(tmp_path / "texts.txt")
-    shorter = write_features(str(tmp_path / "model"), source, tmp_path / "short.npz", max_length=6, **options)
-    assert (shorter["tokens"], shorter["truncated"]) == (4 * 6, 3)
+    shorter = write_features(str(tmp_path / "model"), source, tmp_path / "short.npz", max_length=8, **options)
+    assert (shorter["tokens"], shorter["truncated"]) == (3 * 8 + 6, 3)  # the prompt alone has six
     with pytest.raises(InputError, match="--layers 1: --pool folder computes vectors of the last layer"):
         write_features(str(tmp_path / "model"), source, tmp_path / "no.npz", layers="1", **options)
     assert not (tmp_path / "no.npz").exists()

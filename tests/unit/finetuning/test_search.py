@@ -22,7 +22,7 @@ from bertwright.training.run_lock import locked
 from tests.support.other_weights import put
 
 SST2 = get_task("sst2")
-FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1)
+FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1, precision="fp32")
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_a_prompt_that_leaves_no_room_for_a_text_is_refused(
     saved = open_model(str(tmp_path / "model"))
     encoder = SentenceEncoder(saved, open_tokenizer(saved))
     assert len(encoder.vectors(["harbour"], "document")) == 1
-    with pytest.raises(InputError, match="the prompt .* has 10 tokens, .* no room for a text in 8: shorten"):
+    with pytest.raises(InputError, match=r"the prompt .* has 10 tokens, .* no room for a text in 8: shorten"):
         encoder.vectors(["harbour"], "query")
 
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from bertwright.text.near_duplicates import (
     find_equal,
     find_near,
     jaccard,
+    least_equal,
     missed_at,
     text_shingles,
 )
@@ -38,17 +40,17 @@ def planted(seed: int, count: int = 60) -> list[str]:
 
 
 def plain_shingles(text: str, size: int) -> set[tuple[str, ...]]:
-    words = re.findall(r"\w+", text.lower())
-    return {tuple(words[begin : begin + size]) for begin in range(max(1, len(words) - size + 1))} if words else set()
+    words = re.findall(r"\w+", text.lower()) or [f"without words: {text}"]
+    return {tuple(words[begin : begin + size]) for begin in range(max(1, len(words) - size + 1))}
 
 
 def all_pairs(texts: Sequence[str], size: int, threshold: float) -> list[Duplicate]:
     """Every document beside the most similar earlier one that stays, by comparing it with all of them."""
     sets, stays, duplicates = [plain_shingles(text, size) for text in texts], [], []
     for document, shingles in enumerate(sets):
-        similar = [(len(shingles & sets[like]) / len(shingles | sets[like]), -like) for like in stays if shingles]
+        similar = [(len(shingles & sets[like]) / len(shingles | sets[like]), -like) for like in stays]
         similarity, like = max(similar, default=(0.0, 0))
-        if shingles and similarity >= threshold:
+        if similarity >= threshold:
             duplicates.append(Duplicate(document, -like, similarity))
         else:
             stays.append(document)
@@ -57,7 +59,7 @@ def all_pairs(texts: Sequence[str], size: int, threshold: float) -> list[Duplica
 
 @pytest.mark.parametrize(("size", "threshold"), [(5, 0.8), (3, 0.5), (1, 0.9), (2, 1.0)])
 def test_planted_duplicates_are_those_of_all_pairs(size: int, threshold: float) -> None:
-    texts = [*planted(1), "", "one", "One!", "..."]
+    texts = [*planted(1), "", "one", "One!", "...", "!!!", "", "☃", "..."]
     expected = all_pairs(texts, size, threshold)
     assert len(expected) >= 3
     for _ in range(2):
@@ -84,7 +86,7 @@ def test_case_punctuation_and_ideographs() -> None:
     assert text_shingles("한국어 문장", 1).tolist() == text_shingles("문장 한국어.", 1).tolist()
     assert len(text_shingles("猫が好きです", 2)) == 5  # each is a word
     assert len(text_shingles("well", 5)) == 1
-    assert not len(text_shingles(" … ", 5))
+    assert len(text_shingles(" … ", 5)) == 1
     assert (np.diff(text_shingles(" ".join(WORDS), 2).astype(object)) > 0).all()
 
 
@@ -106,7 +108,50 @@ def test_equal_documents_are_listed_with_the_first() -> None:
 
 def test_nothing_to_compare() -> None:
     assert find_near(lambda: iter(()), threshold=0.8) == []
-    assert find_near(lambda: iter([text_shingles("", 5)] * 2), threshold=0.8) == []
+    assert find_near(lambda: iter([text_shingles("", 5)]), threshold=0.8) == []
+
+
+def near_of(texts: Sequence[str]) -> list[Duplicate]:
+    return find_near(lambda: (text_shingles(text, 5) for text in texts), threshold=0.8)
+
+
+def test_equal_documents_without_words_are_listed() -> None:
+    assert near_of(["!!!", "", "☃ ☃", "!!!", "...", "", "☃ ☃"]) == [
+        Duplicate(3, 0, 1.0),
+        Duplicate(5, 1, 1.0),
+        Duplicate(6, 2, 1.0),
+    ]
+
+
+def test_marks_and_normal_forms() -> None:
+    assert near_of(["की कि कु के को", "का का का का का", "क क क क क"]) == []
+    for text in ("오늘은 날씨가 아주 맑고 바람이 없다", "L'élève préféré a déjà mangé à la crêperie", "की कि कु के को के"):
+        assert near_of([unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)]) == [
+            Duplicate(1, 0, 1.0)
+        ]
+
+
+def test_shingles_are_read_only_where_the_signatures_are_within_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts that share 60 of 85 words are often proposed at a threshold of 0.8, and never near-duplicates."""
+    read: list[float] = []
+
+    def noted(first: near_duplicates.Shingles, second: near_duplicates.Shingles) -> float:
+        read.append(jaccard(first, second))
+        return read[-1]
+
+    monkeypatch.setattr(near_duplicates, "jaccard", noted)
+    random = np.random.default_rng(3)
+    common = " ".join(random.choice(WORDS, 60))
+    assert near_of([f"{common} {' '.join(random.choice(WORDS, 25))}" for _ in range(60)]) == []
+    assert len(read) < 60  # of 1,770 pairs, of which a third share a band
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.8, 0.95, 1.0])
+def test_a_pair_at_the_threshold_is_within_reach_of_it(threshold: float) -> None:
+    equal = np.random.default_rng(4).binomial(128, threshold, size=200_000)
+    assert (equal < least_equal(threshold)).mean() <= 2e-4
+    if threshold < 1:
+        assert (equal < least_equal(threshold) + 2).mean() > 1e-4
 
 
 def test_a_wrong_threshold_and_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:

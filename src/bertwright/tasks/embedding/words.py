@@ -1,6 +1,5 @@
 """pairs of texts → similarities by the words that both texts have: the baseline of vectors, which needs no model."""
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -9,11 +8,12 @@ from numpy.typing import NDArray
 
 from bertwright.tasks.embedding.metrics import rank_metrics, score_metrics
 from bertwright.tasks.embedding.pairs import TextPairs
+from bertwright.text.words import text_words
 
 
 def words_of(texts: Sequence[str]) -> list[frozenset[str]]:
     """Return the different words of each text, in lower case."""
-    return [frozenset(re.findall(r"\w+", text.casefold())) for text in texts]
+    return [frozenset(text_words(text)) for text in texts]
 
 
 def word_cosines(pairs: TextPairs) -> NDArray[np.float64]:

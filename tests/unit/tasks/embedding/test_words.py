@@ -30,3 +30,9 @@ def test_other_pairs_are_ranked_by_them() -> None:
     expected = [1.0, 0.5, 0.25]  # no common word: all four texts have the same similarity, and ties count against it
     metrics = word_metrics(pairs_of(rows, "x"))
     assert metrics == {"mrr@10": pytest.approx(np.mean(expected)), "accuracy": pytest.approx(1 / 3)}
+
+
+def test_words_with_marks_differ() -> None:
+    """The first two texts have no common word; without their vowel signs they would be equal."""
+    pairs = pairs_of([PairOfTable("की कि", "का कु"), PairOfTable("की कि", "को कि")], "x")
+    np.testing.assert_allclose(word_cosines(pairs), [0.0, 0.5])

@@ -1,9 +1,11 @@
 """start model + training pairs → hard negatives: texts with a high cosine that are no positives, found before step 0.
 
 A text that is nearly as close as the positive may be a positive without a label. So the texts above the cosine of the
-positive minus a margin are left out (Moreira et al. 2024, with a margin in place of a percentage).
+positive minus a margin are left out. Moreira et al. 2024 (NV-Retriever) compare such margins with percentages of that
+cosine.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.console import say
-from bertwright.errors import InputError
-from bertwright.files import read_json, write_json
+from bertwright.errors import Damaged, InputError, shown
+from bertwright.files import json_bytes, read_json, write_json
 from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.setup import initial_model
@@ -28,13 +30,14 @@ from bertwright.tasks.embedding.model import text_vectors
 from bertwright.tasks.embedding.pairs import TextPairs, equal_key, with_negatives
 from bertwright.tasks.embedding.read import folder_layout
 from bertwright.tasks.embedding.spec import VectorTask
-from bertwright.tasks.embedding.task import encode_side, with_rows
+from bertwright.tasks.embedding.task import encode_side, with_more_seconds
 from bertwright.training.distributed import Ranks
 from bertwright.training.hardware import resolve_device
 from bertwright.training.run_folder import RunFolder
 
 MINED: Final = "mined.json"
 """File of the run folder with the hard negatives of each pair, as numbers of the texts that were searched."""
+_REMEDY: Final = "Put the file back from a copy, or remove it: then a resumed run mines the negatives again"
 _BLOCK: Final = 4096
 """Number of texts whose vectors are in memory at a time."""
 
@@ -47,7 +50,8 @@ def with_mined(run: RunFolder, settings: ScheduledSettings, prepared: Prepared, 
 
     They are searched by the model with which the first seed starts, among the second texts and hard negatives of the
     training data; in the layout of BEIR among all documents. They are computed once and stored in the run folder, so
-    that a resumed run has the same. Raises InputError where there is none.
+    that a resumed run has the same. Raises InputError where there is none, Damaged for a stored file that was changed,
+    or that belongs to other texts.
     """
     task = prepared.bound.task
     if not isinstance(task, VectorTask) or task.mine is None:
@@ -56,8 +60,14 @@ def with_mined(run: RunFolder, settings: ScheduledSettings, prepared: Prepared, 
     blocks = _blocks_of(task, pairs, data)
     path = run.folder / MINED
     if ranks.is_main and not path.exists():
-        write_json(path, _mine(settings, prepared, blocks))
-    mined = ranks.broadcast(read_json(path) if ranks.is_main else None)
+        digest = hashlib.sha256()
+        mined = _mine(settings, prepared, _noting(blocks, digest.update)) | {"searched": digest.hexdigest()}
+        write_json(path, mined | {"sha256": _content_digest(mined)})
+    mined = _checked(path, ranks.broadcast(_stored(path) if ranks.is_main else None))
+    digest = hashlib.sha256()
+    texts = _texts_of(mined["negatives"], _noting(blocks, digest.update))
+    if digest.hexdigest() != mined["searched"]:
+        raise Damaged(f"{path}: its negatives were mined among other texts than those of {data}. {_REMEDY}")
     counts = mined["counts"]
     run.note(mined=counts)
     say(
@@ -70,8 +80,8 @@ def with_mined(run: RunFolder, settings: ScheduledSettings, prepared: Prepared, 
             f"--task-setting mine={task.mine}: found no text below the margin of {task.margin:g}; set a smaller "
             "mine_margin, or leave mine out"
         )
-    pairs = with_negatives(pairs, _texts_of(mined["negatives"], blocks))
-    return replace(prepared, bound=with_rows(prepared.bound, pairs, prepared.tokenizer))
+    pairs = with_negatives(pairs, [[texts[number] for number in row] for row in mined["negatives"]])
+    return replace(prepared, bound=with_more_seconds(prepared.bound, pairs, prepared.tokenizer))
 
 
 def _blocks_of(task: VectorTask, pairs: TextPairs, data: Path) -> Blocks:
@@ -79,6 +89,47 @@ def _blocks_of(task: VectorTask, pairs: TextPairs, data: Path) -> Blocks:
         return lambda: (list(pairs.seconds[at : at + _BLOCK]) for at in range(0, len(pairs.seconds), _BLOCK))
     corpus = corpus_file(data)
     return lambda: (texts for _, texts in documents_in_blocks(corpus, _BLOCK))
+
+
+def _noting(blocks: Blocks, note: Callable[[bytes], object]) -> Blocks:
+    """Return the same blocks; as they are read, `note` gets the bytes of each text, with their number before them."""
+
+    def noted() -> Iterator[list[str]]:
+        for block in blocks():
+            for text in block:
+                encoded = text.encode()
+                note(b"%d:%b" % (len(encoded), encoded))
+            yield block
+
+    return noted
+
+
+def _content_digest(mined: Mapping[str, Any]) -> str:
+    """Return the sha256 of the entries of the stored file but its last, "sha256"."""
+    return hashlib.sha256(json_bytes(mined)).hexdigest()
+
+
+def _stored(path: Path) -> Any:
+    """Return the content of the stored file; the message of the error where it is no JSON."""
+    try:
+        return read_json(path)
+    except InputError as error:
+        return str(error)
+
+
+def _checked(path: Path, stored: Any) -> dict[str, Any]:
+    """Return the entries of the stored file. Raises Damaged where it is not as it was written, on every rank."""
+    if isinstance(stored, str):
+        raise Damaged(f"{stored}. {_REMEDY}")
+    noted = stored.get("sha256") if isinstance(stored, dict) else None
+    content = {name: value for name, value in stored.items() if name != "sha256"} if noted else {}
+    digest = _content_digest(content)
+    if noted != digest:
+        raise Damaged(
+            f"{path}: expected the sha256 of its content, {digest[:12]}…, as its entry sha256, got {shown(noted)!r}: it "
+            f"was changed or damaged after it was written. {_REMEDY}"
+        )
+    return content
 
 
 def _mine(settings: ScheduledSettings, prepared: Prepared, blocks: Blocks) -> dict[str, Any]:
@@ -171,12 +222,12 @@ def _rows_by_key(pairs: TextPairs) -> Mapping[str, Sequence[int]]:
     return rows
 
 
-def _texts_of(negatives: Sequence[Sequence[int]], blocks: Blocks) -> list[list[str]]:
-    """Return the texts of the numbers; the texts that were searched are read again."""
+def _texts_of(negatives: Sequence[Sequence[int]], blocks: Blocks) -> dict[int, str]:
+    """Return number → text of those that were mined; the texts that were searched are read again."""
     wanted = {number for row in negatives for number in row}
     texts: dict[int, str] = {}
     done = 0
     for block in blocks():
         texts |= {number: text for number, text in enumerate(block, start=done) if number in wanted}
         done += len(block)
-    return [[texts[number] for number in row] for row in negatives]
+    return texts

@@ -22,6 +22,7 @@ from bertwright.files import atomic_file, refuse_target
 from bertwright.model.backbones import Backbone
 from bertwright.model.config import BackboneConfig, SingleBackboneConfig
 from bertwright.model.folder import open_model
+from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.files import source_name
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
@@ -204,24 +205,24 @@ def write_features(
 def _write_described(model: str, source: str, target: Path, max_length: int | None) -> dict[str, Any]:
     """Write the vectors [N, W] that the folder describes; return a summary."""
     encoder, name = open_vectors(model, None, "cpu"), source_name(source)
-    tokens = cut = 0
+    tokens = cut = empty = 0
     vectors: list[NDArray[np.float32]] = []
 
-    def compute(texts: Iterator[str]) -> Iterator[tuple[NDArray[np.float32], int, bool]]:
+    def compute(texts: Iterator[str]) -> Iterator[tuple[NDArray[np.float32], int, bool, bool]]:
         while block := list(islice(texts, _TEXTS)):
             rows, truncated = encoder.rows(block, max_length=max_length)
             computed = encoder.of_rows(rows)
             check_finite(computed, lambda index: f"{name}:{index + 1}", first=len(vectors))
-            yield from zip(computed, map(len, rows), truncated, strict=True)
+            yield from zip(computed, map(len, rows), truncated, map(is_blank, block), strict=True)
 
     with atomic_file(target, keep_new=True) as stream, zipfile.ZipFile(stream, "w") as archive:
-        for vector, length, was_cut in _with_progress(source, compute):
+        for vector, length, was_cut, was_empty in _with_progress(source, compute):
             vectors.append(vector)
-            tokens, cut = tokens + length, cut + was_cut
+            tokens, cut, empty = tokens + length, cut + was_cut, empty + was_empty
         if not vectors:
             raise InputError(f"{source}: expected lines of text, found none")
         _put(archive, "vectors", np.stack(vectors))
-    summary = {"texts": len(vectors), "tokens": tokens, "truncated": cut}
+    summary = {"texts": len(vectors), "tokens": tokens, "truncated": cut, "empty": empty}
     return {**summary, "size": encoder.size, "output": str(target)}
 
 

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.files import check_digest, note_digest, read_object, write_json
 from bertwright.model.folder import WEIGHTS, model_within
 from bertwright.model.hf_config import STATIC
 from bertwright.model.hf_weights import read_safetensors
 from bertwright.model.vector_settings import MODULES, Similarity
 from bertwright.shipped import folder_of
+from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.inference import open_answering
 from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole
@@ -50,7 +51,7 @@ class StaticVectors:
     def __init__(
         self, table: Tensor, tokenizer: BaseTokenizer, *, normalize: bool = True, source: str = "the table"
     ) -> None:
-        if table.ndim != 2 or len(table) != tokenizer.vocab_size:
+        if table.ndim != 2 or len(table) != tokenizer.vocab_size or not table.shape[1]:
             raise InputError(
                 f"{source}: expected a vector for each of the {tokenizer.vocab_size:,} pieces of the tokenizer, got a "
                 f"table of the shape {tuple(table.shape)}"
@@ -73,8 +74,12 @@ class StaticVectors:
     ) -> NDArray[np.float32]:
         """Return the vectors [N, W] of N texts, in their order; a text without a known piece has zeros.
 
-        The parameters are those of `SentenceEncoder.vectors`. No role has a prompt, and every vector is finite.
+        The parameters are those of `SentenceEncoder.vectors`. No role has a prompt, and every vector is finite. Raises
+        InputError for a width that the vectors do not have, and for a text with half of a surrogate pair.
         """
+        self.check_width(width, "width")
+        for number, text in enumerate(texts, start=first):
+            refuse_halves([text], f"text {number} ")
         vectors = np.empty((len(texts), width or self.size), dtype=np.float32)
         for begin in range(0, len(texts), _TEXTS):
             rows, _ = self.rows(texts[begin : begin + _TEXTS], role)
@@ -155,17 +160,37 @@ def open_static(model: str) -> StaticVectors:
     tensors = read_safetensors(weights)
     if "embeddings" not in tensors:
         raise InputError(f"{weights}: expected the tensor embeddings, got {', '.join(tensors) or 'none'}")
-    table = tensors["embeddings"].float()
-    try:
-        if "mapping" in tensors:
-            table = table[tensors["mapping"].long()]
-        if "weights" in tensors:
-            table = table * tensors["weights"].float()[:, None]
-    except (IndexError, RuntimeError):
-        shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
-        raise InputError(f"{weights}: mapping and weights do not fit the embeddings: {shapes}") from None
-    normalize = bool(read_object(folder / "config.json").get("normalize", False))
+    table = _expanded(tensors, weights)
+    normalize = read_object(folder / "config.json").get("normalize", False)
+    if not isinstance(normalize, bool):
+        raise InputError(f"{folder / 'config.json'}: normalize: expected true or false, got {shown(normalize)!r}")
     return StaticVectors(table, open_tokenizer_folder(folder), normalize=normalize, source=str(weights))
+
+
+def _expanded(tensors: Mapping[str, Tensor], source: Path) -> Tensor:
+    """Return the table fp32 [V, W] of embeddings, mapping and weights; the last two may be missing."""
+    table, mapping, scales = tensors["embeddings"].float(), tensors.get("mapping"), tensors.get("weights")
+    if table.ndim != 2:
+        raise InputError(
+            f"{source}: embeddings: expected a table of rows and columns, got the shape {list(table.shape)}"
+        )
+    if mapping is not None:
+        if mapping.is_floating_point() or mapping.is_complex() or mapping.dtype == torch.bool or mapping.ndim != 1:
+            raise InputError(
+                f"{source}: mapping: expected a whole number for each piece, got {mapping.dtype} {list(mapping.shape)}"
+            )
+        rows = mapping.long()
+        wrong = rows[(rows < 0) | (rows >= len(table))]
+        if len(wrong):
+            raise InputError(f"{source}: mapping: expected rows from 0 to {len(table) - 1}, got {int(wrong[0])}")
+        table = table[rows]
+    if scales is not None:
+        if scales.shape != table.shape[:1]:
+            raise InputError(
+                f"{source}: weights: expected a number for each of the {len(table):,} pieces, got {list(scales.shape)}"
+            )
+        table = table * scales.float()[:, None]
+    return table
 
 
 def open_vectors(model: str, precision: str | None, device: Device) -> TextVectors:

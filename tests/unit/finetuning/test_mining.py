@@ -1,5 +1,6 @@
 """Mined hard negatives: those of a plain loop, texts that are never mined, resumed runs, and data that have none."""
 
+import hashlib
 import json
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bertwright.errors import InputError, Stopped
+from bertwright.errors import Damaged, InputError, Stopped
+from bertwright.files import json_bytes
 from bertwright.finetuning import mining
 from bertwright.finetuning.mining import MINED, mined_negatives
 from bertwright.finetuning.run import finetune
@@ -111,23 +113,27 @@ def test_the_negatives_are_those_of_a_plain_loop(size: int, monkeypatch: pytest.
         assert numbers == sorted(allowed, key=lambda number: (-scores[number], number))[:4]
 
 
+def interrupt(task: Any, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    """Start a run that is stopped at its third batch."""
+    collate, calls = VectorKind.collate, iter(range(100))
+
+    def interrupted(self: VectorKind, bound: Any, chosen: Any) -> Any:
+        if next(calls) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return collate(self, bound, chosen)
+
+    with monkeypatch.context() as patched, pytest.raises(Stopped):
+        patched.setattr(VectorKind, "collate", interrupted)
+        finetune(SETTINGS, task, out=out, **options)
+
+
 def test_a_resumed_run_has_the_same_negatives_and_the_same_bytes(
     places_pairs: Path, places_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = with_settings(EMBED, ["mine=2", "mine_margin=0"])  # vectors of random weights are all close
     options: Any = {"model": places_encoder, "data": places_pairs}
     finetune(SETTINGS, task, out=tmp_path / "whole", **options)
-    with monkeypatch.context() as patched:
-        collate, calls = VectorKind.collate, iter(range(100))
-
-        def interrupted(self: VectorKind, bound: Any, chosen: Any) -> Any:
-            if next(calls) == 2:
-                signal.raise_signal(signal.SIGINT)
-            return collate(self, bound, chosen)
-
-        patched.setattr(VectorKind, "collate", interrupted)
-        with pytest.raises(Stopped):
-            finetune(SETTINGS, task, out=tmp_path / "cut", **options)
+    interrupt(task, tmp_path / "cut", monkeypatch, **options)
     with monkeypatch.context() as patched:
         patched.setattr(mining, "_mine", lambda *_: pytest.fail("the negatives are computed once"))
         finetune(SETTINGS, task, out=tmp_path / "cut", resume=True, **options)
@@ -141,11 +147,38 @@ def test_a_resumed_run_has_the_same_negatives_and_the_same_bytes(
     assert plain["metric"] == "mrr@10"
 
 
+def test_a_damaged_file_is_refused(
+    places_pairs: Path, places_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = with_settings(EMBED, ["mine=2", "mine_margin=0"])
+    options: Any = {"model": places_encoder, "data": places_pairs}
+    interrupt(task, tmp_path / "run", monkeypatch, **options)
+    path = tmp_path / "run" / MINED
+    whole = path.read_text("utf-8")
+    stored = json.loads(whole)
+    elsewhere = {name: value for name, value in stored.items() if name != "sha256"} | {"searched": "0" * 64}
+    changed = [
+        {**stored, "negatives": [[9999], *stored["negatives"][1:]]},
+        {**stored, "negatives": stored["negatives"][1:]},
+        {**stored, "negatives": stored["negatives"][::-1]},  # numbers that could be right
+        elsewhere,
+        elsewhere | {"sha256": hashlib.sha256(json_bytes(elsewhere)).hexdigest()},  # mined among other texts
+        [],
+    ]
+    for text in (*map(json.dumps, changed), "text", whole[: len(whole) // 2]):
+        path.write_text(text, "utf-8")
+        with pytest.raises(Damaged, match=rf"{MINED}.* remove it: then a resumed run mines the negatives again"):
+            finetune(SETTINGS, task, out=path.parent, resume=True, **options)
+    path.unlink()
+    finetune(SETTINGS, task, out=path.parent, resume=True, **options)
+    assert path.read_text("utf-8") == whole
+
+
 def test_a_folder_of_beir_is_mined_in_all_of_its_documents(
     places_encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_beir(tmp_path / "data")
-    documents = [{"_id": f"n{row}", "text": f"the {name} is by the road"} for row, name in enumerate(PLACES)]
+    documents = [{"_id": f"n{row}", "text": f"the {name} is by {'the road ' * 20}"} for row, name in enumerate(PLACES)]
     with (folder / "corpus.jsonl").open("a", encoding="utf-8") as stream:
         stream.write("".join(json.dumps(record) + "\n" for record in [*documents, {"_id": "empty", "text": ""}]))
     for split in ("train", "dev"):
@@ -158,7 +191,12 @@ def test_a_folder_of_beir_is_mined_in_all_of_its_documents(
     for row, numbers in enumerate(stored["negatives"]):
         assert positives[row] not in numbers
     assert any(number > 2 for row in stored["negatives"] for number in row)
-    assert "hard negatives mined for 2 pairs among" in capsys.readouterr().err
+    said = capsys.readouterr().err.splitlines()
+    assert sum("hard negatives mined for 2 pairs among" in line for line in said) == 1
+    cut = [line.partition(": ")[2] for line in said if "exceed 32 tokens" in line]
+    added = {number for row in stored["negatives"] for number in row} - {0, 1}
+    long = sum(number > 2 for number in added)
+    assert cut == [f"{long} of {len(added)} mined texts exceed 32 tokens and are cut"]
 
 
 @pytest.mark.parametrize(
@@ -188,6 +226,19 @@ def test_data_without_negatives_to_mine_are_refused(
         finetune(
             SETTINGS, with_settings(EMBED, settings), model=places_encoder, data=places_pairs, out=tmp_path / "run"
         )
+
+
+def test_texts_that_are_cut_are_counted_once(
+    places_pairs: Path, places_encoder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = places_pairs / "train.tsv"
+    train.write_text(train.read_text("utf-8").replace("by the road", "by the road " * 20), "utf-8")
+    task = with_settings(EMBED, ["mine=2", "mine_margin=0"])
+    finetune(SETTINGS, task, model=places_encoder, data=places_pairs, out=tmp_path / "run")
+    said = [line for line in capsys.readouterr().err.splitlines() if "train.tsv" in line and "are cut" in line]
+    assert [line.partition(": ")[2] for line in said] == [
+        f"{len(PLACES)} of {len(PLACES)} texts exceed 32 tokens and are cut"
+    ]
 
 
 def test_random_weights_mine_nothing(places_pairs: Path, places_tokenizer: Path, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_features_of_the_folder_are_the_vectors_of_load(tmp_path: Path, own_toke
     with pytest.warns(UserWarning, match="3 of 4 inputs exceed the 9 tokens"):
         expected = load(tmp_path / "model", precision="fp32").vectors(texts)
     np.testing.assert_allclose(vectors, np.array(expected), atol=1e-5)
-    assert (summary["texts"], summary["size"], summary["truncated"]) == (4, 40, 3)
+    assert (summary["texts"], summary["size"], summary["truncated"], summary["empty"]) == (4, 40, 3, 1)
     source = str(tmp_path / "texts.txt")
     shorter = write_features(str(tmp_path / "model"), source, tmp_path / "short.npz", max_length=8, **options)
     assert (shorter["tokens"], shorter["truncated"]) == (3 * 8 + 6, 3)  # the prompt alone has six

@@ -117,12 +117,36 @@ def test_a_table_that_does_not_fit_is_refused(static_folder: Path) -> None:
         ({"embeddings": table[1:]}, rf"expected a vector for each of the {pieces} pieces .*\({pieces - 1}, 12\)"),
         ({"other": table}, "expected the tensor embeddings, got other"),
         ({"embeddings": table / 0}, "infinite values or values that are no numbers"),
-        ({"embeddings": table, "weights": table[1:, 0]}, "mapping and weights do not fit the embeddings"),
-        ({"embeddings": table, "mapping": torch.full((pieces,), pieces)}, "mapping and weights do not fit"),
+        ({"embeddings": torch.tensor(1.0)}, r"embeddings: expected a table of rows and columns, got the shape \[\]"),
+        ({"embeddings": table[:, :0]}, rf"got a table of the shape \({pieces}, 0\)"),
+        ({"embeddings": table, "weights": table[1:, 0]}, rf"weights: expected a number for each of the {pieces} pieces"),
+        ({"embeddings": table, "weights": torch.ones(1)}, r"weights: expected a number for each .* got \[1\]"),
+        ({"embeddings": table, "mapping": torch.full((pieces,), pieces)}, rf"from 0 to {pieces - 1}, got {pieces}"),
+        ({"embeddings": table, "mapping": torch.full((pieces,), -1)}, r"mapping: expected rows from 0 .* got -1"),
+        ({"embeddings": table, "mapping": torch.full((pieces,), 2.7)}, "mapping: expected a whole number for each piece"),
+        ({"embeddings": table, "mapping": torch.zeros(pieces, 1).int()}, "mapping: expected a whole number for each"),
     ):
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights)
         with pytest.raises(InputError, match=message):
             open_static(str(static_folder))
+
+
+@pytest.mark.parametrize("value", ["false", 0, None])
+def test_normalize_must_be_true_or_false(value: Any, static_folder: Path) -> None:
+    path = static_folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), "normalize": value}), "utf-8")
+    with pytest.raises(InputError, match=r"config.json: normalize: expected true or false, got"):
+        open_static(str(static_folder))
+
+
+def test_a_wrong_width_and_half_of_a_character_are_refused(own_tokenizer: Path) -> None:
+    tokenizer = open_tokenizer_folder(own_tokenizer)
+    vectors = StaticVectors(random_table(tokenizer), tokenizer)
+    for width in (0, 13, 99):
+        with pytest.raises(InputError, match=rf"width {width}: expected 1 to 12, the size of this model's vectors"):
+            vectors.vectors(["a"], width=width)
+    with pytest.raises(InputError, match=r"text 8 holds half of a character \(position 2\)"):
+        vectors.vectors(["a", "b \ud800"], first=7)
 
 
 def test_a_changed_table_is_refused(static_folder: Path) -> None:

@@ -104,8 +104,7 @@ class VectorKind(TaskKind):
         sides = []
         for texts, role in zip((rows.firsts, rows.seconds), roles_of(rows), strict=True):
             side, cut = encode_side(task, tokenizer, texts, role, max_length=max_length)
-            if cut:
-                say(f"{rows.source}: {cut:,} of {len(texts):,} texts exceed {max_length} tokens and are cut")
+            _say_cut(rows, cut, len(texts), "texts", max_length)
             sides.append(side)
         return sides[0], sides[1]
 
@@ -181,11 +180,20 @@ class VectorKind(TaskKind):
         )
 
 
-def with_rows(bound: BoundTask, rows: TextPairs, tokenizer: BaseTokenizer) -> BoundTask:
-    """Return the bound task with other training pairs."""
-    inputs = bound.kind.encode(bound.task, tokenizer, rows, bound.max_length, train=True)
+def with_more_seconds(bound: BoundTask, rows: TextPairs, tokenizer: BaseTokenizer) -> BoundTask:
+    """Return the bound task with these training pairs: those that it has, with more texts behind its second ones."""
+    pairs, (firsts, seconds) = bound.train
+    added = rows.seconds[len(pairs.seconds) :]
+    side, cut = encode_side(bound.task, tokenizer, added, roles_of(rows)[1], max_length=bound.max_length)
+    _say_cut(rows, cut, len(added), "mined texts", bound.max_length)
+    inputs = firsts, replace(seconds, ids=(*seconds.ids, *side.ids))
     lengths = bound.kind.lengths(rows, inputs)
     return replace(bound, train=(rows, inputs), targets=rows, lengths=lengths, tokens=lengths)
+
+
+def _say_cut(rows: TextPairs, cut: int, texts: int, name: str, max_length: int) -> None:
+    if cut:
+        say(f"{rows.source}: {cut:,} of {texts:,} {name} exceed {max_length} tokens and are cut")
 
 
 def _check_mining(task: VectorTask, pairs: TextPairs) -> None:

@@ -1,6 +1,6 @@
 """Time and memory of a search for near-duplicates, on made-up texts of 85 words.
 
-    python -m benchmarks.near_duplicates [--texts 20000] [--share 20] [--json]
+    python -m benchmarks.near_duplicates [--texts 4000] [--share 20] [--json]
 
 Of the first texts none is like another one. Of the second ones, 60 words are those of --share texts; no pair is a
 near-duplicate, but many are proposed. Of the third ones every second is the one before with another last word. The
@@ -28,7 +28,7 @@ VOCABULARY = 20_000
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the three and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.near_duplicates", description=__doc__.splitlines()[0])
-    parser.add_argument("--texts", type=int, default=20_000)
+    parser.add_argument("--texts", type=int, default=4000)
     parser.add_argument("--share", type=int, default=20)
     parser.add_argument("--json", action="store_true", help="print the result as one line on standard output")
     options = parser.parse_args(arguments)
@@ -62,8 +62,8 @@ def made_up(kind: str, number: int, share: int) -> str:
     """Return text `number` of a kind; the same at each call."""
     if kind == "shared":
         common = np.random.default_rng((1, number // share)).integers(VOCABULARY, size=SHARED)
-        own = np.random.default_rng((2, number)).integers(VOCABULARY, size=WORDS - SHARED)
-        return " ".join(map(str, [*common, *own]))
+        rest = np.random.default_rng((2, number)).integers(VOCABULARY, size=WORDS - SHARED)
+        return " ".join(map(str, [*common, *rest]))
     if kind == "half" and number % 2:
         return f"{made_up(kind, number - 1, share).rpartition(' ')[0]} other"
     return " ".join(map(str, np.random.default_rng((3, number)).integers(VOCABULARY, size=WORDS)))

@@ -126,8 +126,8 @@ def _checked(path: Path, stored: Any) -> dict[str, Any]:
     digest = _content_digest(content)
     if noted != digest:
         raise Damaged(
-            f"{path}: expected the sha256 of its content, {digest[:12]}…, as its entry sha256, got {shown(noted)!r}: it "
-            f"was changed or damaged after it was written. {_REMEDY}"
+            f"{path}: expected the sha256 of its content, {digest[:12]}…, as its entry sha256, got {shown(noted)!r}: "
+            f"it was changed or damaged after it was written. {_REMEDY}"
         )
     return content
 

@@ -122,7 +122,11 @@ def find_near(read: Callable[[], Iterator[Shingles]], *, threshold: float) -> li
     if not _LEAST <= threshold <= 1:
         raise InputError(f"--threshold {threshold}: expected a similarity from {_LEAST} to 1")
     bands, rows = band_shape(threshold)
-    with tempfile.TemporaryFile() as band_file, tempfile.TemporaryFile() as value_file, tempfile.TemporaryFile() as spool:
+    with (
+        tempfile.TemporaryFile() as band_file,
+        tempfile.TemporaryFile() as value_file,
+        tempfile.TemporaryFile() as spool,
+    ):
         count = 0
         for signature in _signatures(_with_progress(read(), "read")):
             band_file.write(_band_hashes(signature, bands, rows).tobytes())

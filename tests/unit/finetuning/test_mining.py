@@ -122,9 +122,10 @@ def interrupt(task: Any, out: Path, monkeypatch: pytest.MonkeyPatch, **options: 
             signal.raise_signal(signal.SIGINT)
         return collate(self, bound, chosen)
 
-    with monkeypatch.context() as patched, pytest.raises(Stopped):
+    with monkeypatch.context() as patched:
         patched.setattr(VectorKind, "collate", interrupted)
-        finetune(SETTINGS, task, out=out, **options)
+        with pytest.raises(Stopped):
+            finetune(SETTINGS, task, out=out, **options)
 
 
 def test_a_resumed_run_has_the_same_negatives_and_the_same_bytes(

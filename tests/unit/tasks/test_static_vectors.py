@@ -119,11 +119,17 @@ def test_a_table_that_does_not_fit_is_refused(static_folder: Path) -> None:
         ({"embeddings": table / 0}, "infinite values or values that are no numbers"),
         ({"embeddings": torch.tensor(1.0)}, r"embeddings: expected a table of rows and columns, got the shape \[\]"),
         ({"embeddings": table[:, :0]}, rf"got a table of the shape \({pieces}, 0\)"),
-        ({"embeddings": table, "weights": table[1:, 0]}, rf"weights: expected a number for each of the {pieces} pieces"),
+        (
+            {"embeddings": table, "weights": table[1:, 0]},
+            rf"weights: expected a number for each of the {pieces} pieces",
+        ),
         ({"embeddings": table, "weights": torch.ones(1)}, r"weights: expected a number for each .* got \[1\]"),
         ({"embeddings": table, "mapping": torch.full((pieces,), pieces)}, rf"from 0 to {pieces - 1}, got {pieces}"),
         ({"embeddings": table, "mapping": torch.full((pieces,), -1)}, r"mapping: expected rows from 0 .* got -1"),
-        ({"embeddings": table, "mapping": torch.full((pieces,), 2.7)}, "mapping: expected a whole number for each piece"),
+        (
+            {"embeddings": table, "mapping": torch.full((pieces,), 2.7)},
+            "mapping: expected a whole number for each piece",
+        ),
         ({"embeddings": table, "mapping": torch.zeros(pieces, 1).int()}, "mapping: expected a whole number for each"),
     ):
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, weights)

@@ -119,7 +119,7 @@ def their_training(model: str, pairs: list[tuple[str, str]], folder: Path, *, bf
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     module = SentenceTransformer(model, device="cpu")
     module.max_seq_length = LENGTH

@@ -241,7 +241,7 @@ def _embedding(index: int, vector: Vector, *, as_base64: bool) -> schemas.Embedd
 
 
 def _ranked_document(ranked: RankedText, *, with_text: bool) -> schemas.RerankResult:
-    document = schemas.Document(text=ranked.text) if with_text else None
+    document = schemas.DocumentInput(text=ranked.text) if with_text else None
     return schemas.RerankResult(
         index=ranked.index, relevance_score=ranked.score, document=document, truncated=ranked.truncated
     )

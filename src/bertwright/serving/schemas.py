@@ -116,7 +116,7 @@ class EmbeddingsRequest(_Request):
     user: str | None = None
 
 
-class Document(BaseModel):
+class DocumentInput(BaseModel):
     """A document as an object; only its text is read."""
 
     text: UnicodeText
@@ -147,7 +147,7 @@ class RerankRequest(_Request):
 
     query: Query
     documents: Annotated[
-        list[Annotated[UnicodeText, BeforeValidator(_document_text, json_schema_input_type=str | Document)]],
+        list[Annotated[UnicodeText, BeforeValidator(_document_text, json_schema_input_type=str | DocumentInput)]],
         Field(min_length=1),
         FailFast(),
     ]
@@ -242,7 +242,7 @@ class RerankResult(BaseModel):
 
     index: int
     relevance_score: float
-    document: Document | None = None
+    document: DocumentInput | None = None
     truncated: bool = False
 
 

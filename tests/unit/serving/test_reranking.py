@@ -105,7 +105,7 @@ def test_fields_of_other_clients_change_nothing(ask_rerankers: Requests) -> None
     documents = described.json()["components"]["schemas"]["RerankRequest"]["properties"]["documents"]["items"]
     assert [option.get("type", option.get("$ref")) for option in documents["anyOf"]] == [
         "string",
-        "#/components/schemas/Document",
+        "#/components/schemas/DocumentInput",
     ]
 
 

@@ -84,7 +84,8 @@ def search_command(
     top_k: int = 10,
     exact: bool = False,
     rerank: str | None = None,
-    candidates: int = 100,
+    relevant: str | None = None,
+    candidates: int | None = None,
     text_column: _TextColumn = (),
     id_column: str | None = None,
     input_format: InputFormat = "auto",
@@ -104,7 +105,8 @@ def search_command(
         exact: Compare all texts of an approximate index too.
         rerank: MODEL that was fine-tuned on pairs: it reads the query together with each of the best texts, and orders
             them anew.
-        candidates: Number of texts that --rerank reads for each query.
+        relevant: Label of --rerank whose probability is the score, where its two labels do not tell which one it is.
+        candidates: Number of texts that --rerank reads for each query (default: 50, or --top-k where that is more).
         text_column: Column of --queries with the text (default: text, sentence or the only one).
         id_column: Column of --queries with the ids (default: id or _id; without them the number of the row).
         input_format: Format of --queries, where the ending of its name does not say it.
@@ -124,6 +126,7 @@ def search_command(
         exact=exact,
         rerank=rerank,
         candidates=candidates,
+        relevant=relevant,
         precision=precision,
         device=device,
     )

@@ -156,6 +156,10 @@ class Segment:
         cells = {name: self._table.column(name)[number].as_py() for name in _SCHEMA.names}
         return IndexRow(cells["id"], cells["text"], json.loads(cells["fields"]))
 
+    def open_lists(self) -> Lists | None:
+        """Return the lists of near vectors, which are read once; None for a segment without. MissingExtra: no faiss."""
+        return self._lists if self.entry.lists else None
+
     def candidates(self, queries: NDArray[np.float32], top_k: int) -> list[NDArray[np.int64]]:
         """Return for each query vector the rows that may be its `top_k` nearest, in a segment with lists.
 

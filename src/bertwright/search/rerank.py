@@ -1,4 +1,4 @@
-"""query and documents → relevance of each document: a reranker, the model of a task of pairs (a cross-encoder)."""
+"""query and documents → relevance of each document and their order: a reranker, the model of a task of pairs."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from bertwright.console import redirect_messages
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
+from bertwright.search.exact import DECIMALS
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.binding import open_tokenizer
@@ -23,6 +24,23 @@ from bertwright.training.settings import Device
 
 _TEXTS: Final = 1024
 """Number of documents that are tokenised at a time."""
+_CANDIDATES: Final = 50
+"""Number of rows that a search reranks by default."""
+
+
+def default_candidates(top_k: int) -> int:
+    """Return the number of rows to rerank for `top_k` results, where a search names none."""
+    return max(top_k, _CANDIDATES)
+
+
+def most_relevant(scores: Sequence[float], top_k: int | None = None) -> list[tuple[int, float]]:
+    """Return index and score of the `top_k` most relevant documents, the best first; None: all.
+
+    Of equal scores the earlier document comes first. Scores are rounded to six decimals after they are ordered, since
+    probabilities near 1 differ in later decimals.
+    """
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    return [(index, round(float(scores[index]), DECIMALS)) for index in order[:top_k]]
 
 
 class Reranker:
@@ -33,21 +51,25 @@ class Reranker:
                regression, which may have any size
     """
 
-    def __init__(self, saved: SavedModel) -> None:
-        self.source, self.relevant = saved.source, relevant_label(task_of(saved), saved.source)
+    def __init__(self, saved: SavedModel, *, relevant: str | None = None) -> None:
+        self.source = saved.source
+        self.relevant = relevant_label(task_of(saved), saved.source, relevant=relevant)
         self._task, self._max_length = noted_task(saved)
         self._tokenizer = open_tokenizer(saved)
         self._logits = open_logits(saved)
 
     @classmethod
-    def open(cls, model: str, *, precision: str | None = "auto", device: Device = "cpu") -> "Reranker":
+    def open(
+        cls, model: str, *, precision: str | None = "auto", device: Device = "cpu", relevant: str | None = None
+    ) -> "Reranker":
         """Open a model folder, or a run folder, that was fine-tuned on pairs: a regression, or two labels.
 
-        precision: as `bertwright.load`; None computes as in training. Raises InputError for a folder of another task,
-        and for a folder that is no fine-tuned model.
+        precision: as `bertwright.load`; None computes as in training. relevant: the label whose probability is the
+        score; None finds it by its words (`relevant_label`). Raises InputError for a folder of another task, for labels
+        whose words do not tell, and for a folder that is no fine-tuned model.
         """
         prepare_processor()
-        return cls(open_answering(model, precision, device))
+        return cls(open_answering(model, precision, device), relevant=relevant)
 
     def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the relevance [N] of N documents for a query; more is better. The query is the first of the two texts.

@@ -6,20 +6,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from bertwright.errors import InputError
 from bertwright.files import refuse_occupied
-from bertwright.search.exact import DECIMALS
 from bertwright.search.index import Hit, SearchIndex
 from bertwright.search.index_files import INDEX_MANIFEST
-from bertwright.search.rerank import Reranker
+from bertwright.search.rerank import Reranker, default_candidates, most_relevant
 from bertwright.search.texts import TextTables
 from bertwright.shipped import shipped
 from bertwright.tables.bad_rows import is_blank
-from bertwright.tasks.binding import open_tokenizer
-from bertwright.tasks.inference import open_answering
-from bertwright.tasks.sentence_vectors import SentenceEncoder
+from bertwright.tasks.sentence_vectors import SentenceEncoder, open_sentence_encoder
 from bertwright.text.decompress import decoded_lines, read_lines
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
@@ -62,7 +57,9 @@ class SearchRequest:
 
     model       None is the model that the index names
     exact       True compares all rows of an approximate index too
-    rerank      a reranker that orders the best `candidates` rows anew; None keeps the order of the vectors
+    rerank      a reranker that orders the best rows anew; None keeps the order of the vectors
+    candidates  number of rows that it orders; None is `default_candidates`
+    relevant    label whose probability is its score; None is `relevant_label`
     """
 
     index: Path
@@ -72,16 +69,19 @@ class SearchRequest:
     top_k: int
     exact: bool
     rerank: str | None
-    candidates: int
+    candidates: int | None
     precision: str
     device: Device
+    relevant: str | None = None
 
 
 def search_texts(request: SearchRequest) -> dict[str, Any]:
     """Return the best rows of each query, the best first. Raises InputError for another model, and empty queries."""
     if request.top_k < 1:
         raise InputError(f"--top-k {request.top_k}: expected at least 1")
-    if request.rerank and request.candidates < request.top_k:
+    if request.relevant is not None and not request.rerank:
+        raise InputError(f"--relevant {request.relevant}: names a label of the reranker; name that with --rerank")
+    if request.rerank and request.candidates is not None and request.candidates < request.top_k:
         raise InputError(f"--candidates {request.candidates}: expected at least --top-k, {request.top_k}")
     if request.query is not None and is_blank(request.query):
         raise InputError("QUERY: expected a text, got an empty one")
@@ -89,7 +89,8 @@ def search_texts(request: SearchRequest) -> dict[str, Any]:
     encoder = open_encoder(request.model or model_of(index), request.precision, request.device)
     reranker = None
     if request.rerank:
-        reranker = Reranker.open(request.rerank, precision=request.precision, device=request.device)
+        computing: Any = {"precision": request.precision, "device": request.device}
+        reranker = Reranker.open(request.rerank, relevant=request.relevant, **computing)
     if request.query is not None:
         [hits] = _answers(request, index, encoder, reranker, [request.query])
         return {"query": request.query, "hits": [asdict(hit) for hit in hits], "text": "\n".join(hit_lines(hits))}
@@ -112,15 +113,14 @@ def _answers(
 ) -> list[list[Hit]]:
     if reranker is None:
         return index.search(encoder, queries, request.top_k, exact=request.exact)
-    hits_of_all = index.search(encoder, queries, request.candidates, exact=request.exact)
-    return [reranked(hits, query, reranker)[: request.top_k] for query, hits in zip(queries, hits_of_all, strict=True)]
+    candidates = request.candidates or default_candidates(request.top_k)
+    hits_of_all = index.search(encoder, queries, candidates, exact=request.exact)
+    return [_reranked(hits, query, reranker, request.top_k) for query, hits in zip(queries, hits_of_all, strict=True)]
 
 
-def reranked(hits: Sequence[Hit], query: str, reranker: Reranker) -> list[Hit]:
-    """Return the rows with the scores of a reranker, the most relevant first; equal ones stay in their order."""
-    scores = reranker.scores(query, [hit.text for hit in hits])
-    order = np.argsort(-scores, kind="stable").tolist()
-    return [replace(hits[number], score=round(float(scores[number]), DECIMALS)) for number in order]
+def _reranked(hits: Sequence[Hit], query: str, reranker: Reranker, top_k: int) -> list[Hit]:
+    scores = reranker.scores(query, [hit.text for hit in hits]).tolist()
+    return [replace(hits[index], score=score) for index, score in most_relevant(scores, top_k)]
 
 
 def hit_lines(hits: Sequence[Hit]) -> list[str]:
@@ -132,8 +132,7 @@ def hit_lines(hits: Sequence[Hit]) -> list[str]:
 def open_encoder(model: str, precision: str, device: Device) -> SentenceEncoder:
     """Open a model folder for vectors, in the precision and on the device of inference."""
     prepare_processor()
-    saved = open_answering(model, precision, device)
-    return SentenceEncoder(saved, open_tokenizer(saved))
+    return open_sentence_encoder(model, precision, device)
 
 
 def model_of(index: SearchIndex) -> str:

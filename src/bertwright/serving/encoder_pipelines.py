@@ -31,7 +31,7 @@ from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import Filled, candidates, finite_softmax, open_next_sentence
 from bertwright.tasks.inference import ready
-from bertwright.tasks.sentence_vectors import SentenceEncoder
+from bertwright.tasks.sentence_vectors import SentenceEncoder, num_prompt_tokens
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import wordpiece
 from bertwright.text.wordpiece import Tokenizer
@@ -60,7 +60,7 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
     def with_prompt(self, name: str | None, text: str | None, source: str) -> "VectorPipeline":
         """Return the pipeline with another prompt before each text: that of a name in the folder, or a text.
 
-        Raises InputError, with `source`, for an unknown name, and for a prompt that leaves no room for a text.
+        Raises InputError for an unknown name, with `source`, and for a prompt that leaves no room for a text.
         """
         if name is not None and text is not None:
             raise InputError(f"prompt_name {name!r} and prompt {shown(text)!r}: expected one of them, got both")
@@ -72,11 +72,7 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
             raise InputError(f"prompt_name {shown(name)!r}: {source} has no prompt of this name; {known}")
         prompt = prompts[name] if name is not None else str(text)
         refuse_halves([prompt], "prompt ")
-        num_tokens = len(self.tokenizer.ids([prompt])[0])
-        if num_tokens + 2 >= self.max_length:
-            raise InputError(
-                f"prompt {shown(prompt)!r}: has {num_tokens} tokens, and {source} reads {self.max_length} with the text"
-            )
+        num_prompt_tokens(self.tokenizer, prompt, max_length=self.max_length)
         pipeline = copy.copy(self)
         pipeline.prompt = prompt
         return pipeline

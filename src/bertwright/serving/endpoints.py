@@ -163,8 +163,9 @@ def _add_search_endpoints(app: FastAPI, service: Service, search: SearchService)
     ) -> schemas.SearchResponse:
         """Find the rows of an index that are nearest to a query, the best first.
 
-        With `rerank` a reranker scores the nearest `candidates` rows (default 50) and orders them. The index is one of
-        `--index`; /v1/models lists them.
+        With `rerank` a reranker scores the nearest `candidates` rows and orders them; the default is 50, or `top_k`
+        where that is more, and at most as many as a request may have inputs. The index is one of `--index`; /v1/models
+        lists them.
         """
         name, served = search.index(body.index)
         hits, truncated = await search.hits(served, body, request)
@@ -180,10 +181,12 @@ def _add_search_endpoints(app: FastAPI, service: Service, search: SearchService)
         """Order documents by their relevance for a query, the most relevant first.
 
         The model was fine-tuned on pairs of a query and a document, with a number or with two labels. The relevance is
-        the number, which may have any size, or the probability of the relevant label.
+        the number, which may have any size, or the probability of `relevant_label` of /v1/models. Of a document that is
+        an object the `text` is read, and nothing else. `max_tokens_per_doc` and `max_chunks_per_doc` have no effect.
         """
         name, _ = service.model(body.model)
-        ranked = await service.rerank(name, body.query, body.texts, request, top_k=body.top_n)
+        options: Any = {"top_k": body.top_n, "relevant": body.relevant}
+        ranked = await service.rerank(name, body.query, body.documents, request, **options)
         tokens = request.state.log["tokens"]
         return schemas.RerankResponse(
             model=name,
@@ -258,6 +261,7 @@ def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
         kind=model.kind,
         form=model.pipeline.form,
         labels=list(model.labels),
+        relevant_label=model.relevant_label,
         uses=["predict"] * (model.kind != "vectors")
         + [use for use in uses if model.can(use)]
         + ["rerank"] * model.reranks,

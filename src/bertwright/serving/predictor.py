@@ -161,15 +161,17 @@ class Predictor:
             hits = opened.search(self.pipeline_for("vectors").sentences, texts, top_k)
         return hits[0] if isinstance(queries, str) else hits
 
-    def rerank(self, query: str, texts: Any, *, top_k: int | None = None) -> list[RankedText]:
+    def rerank(
+        self, query: str, texts: Any, *, top_k: int | None = None, relevant: str | None = None
+    ) -> list[RankedText]:
         """Return the `top_k` texts that are most relevant for a query, the most relevant first; None: all.
 
         The model was fine-tuned on pairs, the query as the first text: the score is the number of a regression, or the
-        probability of the relevant one of two labels (`relevant_label` in `bertwright.tasks.classification.relevance`).
-        Of equal scores the earlier text comes first. Raises InputError for another model, an empty query, and a text
-        that is none.
+        probability of the label `relevant`, rounded to six decimals. None is the label that `relevant_label` of this
+        object names. Of equal scores the earlier text comes first. Raises InputError for another model, for two labels
+        of which none is known as the relevant one, an empty query, and a text that is none.
         """
-        label = relevance(self.pipeline, self.source)
+        label = relevance(self.pipeline, self.source, relevant=relevant)
         check_query(query)
         if top_k is not None and top_k < 1:
             raise InputError(f"top_k {top_k}: expected at least 1, or None for all texts")
@@ -179,8 +181,13 @@ class Predictor:
 
     @property
     def reranks(self) -> bool:
-        """Return whether the model is a reranker."""
+        """True where the model is a reranker."""
         return can_rerank(self.pipeline)
+
+    @property
+    def relevant_label(self) -> str | None:
+        """The label whose probability is the score of `rerank`; None for a number, and without a known label."""
+        return relevance(self.pipeline, self.source) if self.reranks else None
 
     @property
     def heads(self) -> int:

@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertwright.errors import InputError, shown
+from bertwright.search.rerank import most_relevant
 from bertwright.serving.pipeline import Pipeline
 from bertwright.serving.results import Label, RankedText, Score
 from bertwright.serving.task_pipelines import ClassificationPipeline
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.reader import refuse_halves
-from bertwright.tasks.classification.relevance import no_reranker, relevant_label
+from bertwright.tasks.classification.relevance import NoReranker, relevant_label
 
 
 def can_rerank(pipeline: Pipeline[Any, Any]) -> bool:
-    """Return whether a model scores pairs: by a number, or by two labels."""
+    """Return True where a model scores pairs: by a number, or by two labels one of which is known as relevant."""
     try:
         relevance(pipeline, "")
     except InputError:
@@ -21,14 +22,14 @@ def can_rerank(pipeline: Pipeline[Any, Any]) -> bool:
     return True
 
 
-def relevance(pipeline: Pipeline[Any, Any], source: str) -> str | None:
-    """Return the label whose probability is the score, None for a number; see `relevant_label`.
+def relevance(pipeline: Pipeline[Any, Any], source: str, *, relevant: str | None = None) -> str | None:
+    """Return the label whose probability is the score, None for a number; `relevant` is as in `relevant_label`.
 
-    Raises InputError, with `source`, for a model that is no reranker.
+    Raises NoReranker, with `source`, for a model that is no reranker, and InputError as `relevant_label`.
     """
     if not isinstance(pipeline, ClassificationPipeline):
-        raise no_reranker(source, f"one for {pipeline.kind}")
-    return relevant_label(pipeline.task, source)
+        raise NoReranker(source, f"one for {pipeline.kind}")
+    return relevant_label(pipeline.task, source, relevant=relevant)
 
 
 def check_query(query: object) -> None:
@@ -43,12 +44,12 @@ def check_query(query: object) -> None:
 def ranked_texts(
     results: Sequence[Label | Score], texts: Sequence[str], *, label: str | None, top_k: int | None = None
 ) -> list[RankedText]:
-    """Return the `top_k` most relevant texts, the best first; None: all. Of equal scores the earlier text comes first.
+    """Return the `top_k` most relevant texts in the order of `most_relevant`; None: all.
 
     results: those of the pairs of the query and each text. label: the label of `relevance`.
     """
-    ranked = []
-    for index, (result, text) in enumerate(zip(results, texts, strict=True)):
-        score = result.score if isinstance(result, Score) else result.probabilities[str(label)]
-        ranked.append(RankedText(index, score, text, result.truncated))
-    return sorted(ranked, key=lambda document: -document.score)[:top_k]
+    scores = [each.score if isinstance(each, Score) else each.probabilities[str(label)] for each in results]
+    return [
+        RankedText(index, score, texts[index], results[index].truncated)
+        for index, score in most_relevant(scores, top_k)
+    ]

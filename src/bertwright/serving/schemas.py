@@ -116,16 +116,17 @@ class EmbeddingsRequest(_Request):
     user: str | None = None
 
 
-class DocumentInput(_Object):
-    """A document as an object."""
+class DocumentInput(BaseModel):
+    """A document as an object; only its text is read."""
 
     text: UnicodeText
 
 
-def _refuse_other_document(value: object) -> object:
-    """Return the value. Raises for a document that is neither a text nor an object with a text."""
-    if isinstance(value, str) or (isinstance(value, dict) and isinstance(value.get("text"), str)):
-        return value
+def _document_text(value: object) -> str:
+    """Return the text of a document. Raises for a value that is neither a text nor an object with a text."""
+    text = value.get("text") if isinstance(value, dict) else value
+    if isinstance(text, str):
+        return text
     raise PydanticCustomError(
         "document",
         "expected a text, or an object whose 'text' is one, got {value}",
@@ -137,26 +138,31 @@ Query = Annotated[str, Field(max_length=4_000, description="Unicode text of at m
 
 
 class RerankRequest(_Request):
-    """Request in the format of Cohere's and Jina's endpoints for reranking; `top_n` null gives all documents."""
+    """Request in the format of Cohere's and Jina's endpoints for reranking; `top_n` null gives all documents.
+
+    `rank_fields` may be ["text"], since only the text is read. `max_tokens_per_doc` and `max_chunks_per_doc` have no
+    effect: the model reads as many tokens as it was trained for. `relevant` is the label whose probability is the
+    relevance, for a model whose two labels do not tell which one it is.
+    """
 
     query: Query
     documents: Annotated[
-        list[Annotated[UnicodeText | DocumentInput, BeforeValidator(_refuse_other_document)]],
+        list[Annotated[UnicodeText, BeforeValidator(_document_text, json_schema_input_type=str | DocumentInput)]],
         Field(min_length=1),
         FailFast(),
     ]
     top_n: Annotated[int, Field(ge=1)] | None = None
     return_documents: bool = False
-
-    @property
-    def texts(self) -> list[str]:
-        """The texts of the documents."""
-        return [each if isinstance(each, str) else each.text for each in self.documents]
+    rank_fields: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
+    max_tokens_per_doc: int | None = None
+    max_chunks_per_doc: int | None = None
+    relevant: str | None = None
 
 
 class SearchIndexRequest(_Object):
     """Query for an index; `rerank` is the id of a reranker, `candidates` the number of rows that it scores.
 
+    `relevant` is the label whose probability is its score, for a model whose two labels do not tell which one it is.
     `index` is the id of an index of /v1/models; default: the first one.
     """
 
@@ -164,7 +170,8 @@ class SearchIndexRequest(_Object):
     index: str | None = None
     top_k: Annotated[int, Field(ge=1, le=100)] = 10
     rerank: str | None = None
-    candidates: Annotated[int, Field(ge=1, le=256)] | None = None
+    candidates: Annotated[int, Field(ge=1)] | None = None
+    relevant: str | None = None
 
 
 class InsideRequest(_Request):
@@ -284,13 +291,17 @@ class InsideResponse(BaseModel):
 
 
 class ModelEntry(BaseModel):
-    """Model that is served. `uses` lists what it can be used for; every model can also be used for embeddings."""
+    """Model that is served. `uses` lists what it can be used for; every model can also be used for embeddings.
+
+    `relevant_label` is the label whose probability is the relevance of a reranker; null for all other models.
+    """
 
     id: str
     object: Literal["model"] = "model"
     kind: str
     form: str
     labels: list[str]
+    relevant_label: str | None
     uses: list[str]
     layers: int
     heads: int

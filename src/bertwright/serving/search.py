@@ -2,24 +2,24 @@
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 from fastapi import Request
 
 from bertwright.errors import InputError
 from bertwright.search.exact import as_compared
 from bertwright.search.index import Hit, SearchIndex
+from bertwright.search.rerank import default_candidates
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.reranking import check_query
 from bertwright.serving.schemas import SearchIndexRequest
 from bertwright.serving.service import Service
 from bertwright.tasks.sentence_vectors import prompt_of
-
-_CANDIDATES: Final = 50
-"""Number of rows that are reranked, unless a request names another."""
+from bertwright.training.hardware import usable_cores
 
 
 class UnknownIndex(InputError):
@@ -35,12 +35,18 @@ class ServedIndex:
 
 
 def open_indexes(folders: Mapping[str, str], models: Mapping[str, Predictor]) -> dict[str, ServedIndex]:
-    """Open index folders by name. Raises InputError for a damaged index, and where no model is that of the index."""
+    """Open index folders by name, with their lists of near vectors.
+
+    Raises InputError for a damaged index, and where no model is that of the index; MissingExtra for lists without
+    faiss.
+    """
     return {name: _open_index(folder, models) for name, folder in folders.items()}
 
 
 def _open_index(folder: str, models: Mapping[str, Predictor]) -> ServedIndex:
     index = SearchIndex.open(folder)
+    for segment in index.segments:
+        segment.open_lists()
     noted = index.manifest.model
     likely_first = sorted(models, key=lambda name: str(Path(models[name].source).resolve()) != noted)
     for name in likely_first:  # each model that is compared holds its encoder for vectors
@@ -53,10 +59,15 @@ def _open_index(folder: str, models: Mapping[str, Predictor]) -> ServedIndex:
 
 
 class SearchService:
-    """The indexes that are served, by name; their queries and rerankers are computed by the models of the service."""
+    """The indexes that are served, by name; their queries and rerankers are computed by the models of the service.
+
+    As many searches as there are cores run at a time. Others wait for a thread, and a request whose time is over leaves
+    the queue.
+    """
 
     def __init__(self, service: Service, indexes: Mapping[str, ServedIndex]) -> None:
         self.service, self.indexes = service, dict(indexes)
+        self._threads = ThreadPoolExecutor(max_workers=usable_cores(), thread_name_prefix="search")
 
     def index(self, name: str | None) -> tuple[str, ServedIndex]:
         """Return name and index; for None those of the first one. Raises UnknownIndex for an unknown name."""
@@ -77,19 +88,30 @@ class SearchService:
         """
         check_query(search.query)
         if search.rerank is None:
-            if search.candidates is not None:
-                raise InputError("candidates: are rows to rerank; name a reranker as rerank, or leave candidates out")
+            for name in ("candidates", "relevant"):
+                if getattr(search, name) is not None:
+                    raise InputError(f"{name}: is for a reranker; name one as rerank, or leave {name} out")
             return await self._nearest(served, search.query, request, top_k=search.top_k)
         name, _ = self.service.model(search.rerank)
-        self.service.check_reranker(name)
-        if search.candidates is not None and search.candidates < search.top_k:
-            raise InputError(f"candidates {search.candidates}: expected at least top_k, {search.top_k}")
-        candidates = search.candidates or max(search.top_k, _CANDIDATES)
+        self.service.check_reranker(name, search.relevant)
+        candidates = self._num_candidates(search)
         hits, truncated = await self._nearest(served, search.query, request, top_k=candidates)
         most = self.service.settings.max_characters  # a model reads far less
         texts = [hit.text[:most] for hit in hits]
-        ranked = await self.service.rerank(name, search.query, texts, request, top_k=search.top_k) if hits else []
+        options: Any = {"top_k": search.top_k, "relevant": search.relevant}
+        ranked = await self.service.rerank(name, search.query, texts, request, **options) if hits else []
         return [replace(hits[each.index], score=each.score) for each in ranked], truncated
+
+    def _num_candidates(self, search: SearchIndexRequest) -> int:
+        """Return the number of rows to rerank. Raises InputError for fewer than the results, and for too many."""
+        most, limit = self.service.settings.max_inputs, "the service's limit of inputs in a request"
+        if search.candidates is not None and search.candidates < search.top_k:
+            raise InputError(f"candidates {search.candidates}: expected at least top_k, {search.top_k}")
+        if search.candidates is not None and search.candidates > most:
+            raise InputError(f"candidates {search.candidates}: expected at most {most}, {limit}")
+        if search.top_k > most:
+            raise InputError(f"top_k {search.top_k}: expected at most {most} with rerank, {limit}")
+        return search.candidates or min(default_candidates(search.top_k), most)
 
     async def _nearest(
         self, served: ServedIndex, query: str, request: Request, *, top_k: int
@@ -101,5 +123,6 @@ class SearchService:
         (vector,) = await self.service.answer(served.model, prompted, [query], request)
         manifest = served.index.manifest
         queries = as_compared(vector.values[None, : manifest.width], manifest.similarity)
-        hits = await asyncio.to_thread(served.index.hits, queries, top_k)
+        loop = asyncio.get_running_loop()
+        hits = await loop.run_in_executor(self._threads, served.index.hits, queries, top_k)
         return hits[0], vector.truncated

@@ -16,6 +16,7 @@ from bertwright.serving.predictor import Predictor
 from bertwright.serving.reranking import check_query, ranked_texts, relevance
 from bertwright.serving.results import RankedText
 from bertwright.serving.settings import ServeSettings
+from bertwright.tasks.classification.relevance import NoReranker
 
 _LOOP_CHARACTERS: Final = 10_000
 """Largest number of characters that are tokenised in the event loop; more would hold up other requests."""
@@ -94,21 +95,34 @@ class Service:
         results: list[Any] = await _run(size, pipeline.results, inputs, outputs)
         return results
 
-    def check_reranker(self, name: str) -> str | None:
-        """Return the label whose probability is the relevance, None for a number. InputError for another model."""
-        model = self.models[name]
-        if not model.reranks and (others := [each for each, other in self.models.items() if other.reranks]):
-            raise InputError(f"model {name} is no reranker; expected one of {', '.join(others)}")
-        return relevance(model.pipeline, f"model {name}")
+    def check_reranker(self, name: str, relevant: str | None = None) -> str | None:
+        """Return the label whose probability is the relevance, None for a number.
+
+        relevant: the label that the request names. Raises InputError for another model, and for labels of which none is
+        known as the relevant one.
+        """
+        try:
+            return relevance(self.models[name].pipeline, f"model {name}", relevant=relevant)
+        except NoReranker:
+            if others := [each for each, other in self.models.items() if other.reranks]:
+                raise InputError(f"model {name} is no reranker; expected one of {', '.join(others)}") from None
+            raise
 
     async def rerank(
-        self, name: str, query: str, texts: Sequence[str], request: Request, *, top_k: int | None = None
+        self,
+        name: str,
+        query: str,
+        texts: Sequence[str],
+        request: Request,
+        *,
+        top_k: int | None = None,
+        relevant: str | None = None,
     ) -> list[RankedText]:
         """Return the `top_k` most relevant texts for a query by the model of a name, the best first; None: all.
 
-        Raises InputError for an empty query, and for a model that is no reranker.
+        Raises InputError for an empty query, and as `check_reranker`.
         """
-        label = self.check_reranker(name)
+        label = self.check_reranker(name, relevant)
         check_query(query)
         pairs = [[query, text] for text in texts]
         results = await self.answer(name, self.models[name].pipeline, pairs, request)

@@ -17,12 +17,14 @@ from bertwright.model.backbones import Backbone
 from bertwright.model.folder import SavedModel, weights_digest
 from bertwright.model.vector_head import VectorHead, open_vector_head
 from bertwright.model.vector_settings import Similarity, VectorSettings
+from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.finite import check_finite
-from bertwright.tasks.inference import answered_batches, batches_by_length, padded_inputs, ready
+from bertwright.tasks.inference import answered_batches, batches_by_length, open_answering, padded_inputs, ready
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import special_ids
 from bertwright.training.hardware import module_device
+from bertwright.training.settings import Device
 
 TextRole = Literal["text", "query", "document"]
 """Role of a text: a query is searched with, a document is found; each may have a prompt of its own."""
@@ -180,3 +182,9 @@ class SentenceEncoder:
         vectors = self.of_rows(self.rows(texts, role)[0], role, width=width, progress="vectors computed")
         check_finite(vectors, "text {}".format, first=first)
         return vectors
+
+
+def open_sentence_encoder(model: str, precision: str | None, device: Device) -> SentenceEncoder:
+    """Open a model folder, or a run folder, for vectors, in the precision and on the device of inference."""
+    saved = open_answering(model, precision, device)
+    return SentenceEncoder(saved, open_tokenizer(saved))

@@ -27,9 +27,7 @@ from bertwright.model.hf_weights import read_safetensors
 from bertwright.model.vector_settings import MODULES, Similarity
 from bertwright.shipped import folder_of
 from bertwright.tables.reader import refuse_halves
-from bertwright.tasks.binding import open_tokenizer
-from bertwright.tasks.inference import open_answering
-from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole
+from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole, open_sentence_encoder
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.training.settings import Device
@@ -204,8 +202,7 @@ def open_vectors(model: str, precision: str | None, device: Device) -> TextVecto
                 f"{model}: a static table is computed on the processors in fp32; leave --device and --precision out"
             )
         return open_static(model)
-    saved = open_answering(model, precision, device)
-    return SentenceEncoder(saved, open_tokenizer(saved))
+    return open_sentence_encoder(model, precision, device)
 
 
 def _static_folder(model: str) -> Path:

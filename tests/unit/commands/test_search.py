@@ -12,7 +12,7 @@ from bertwright.cli import main
 from bertwright.search.index import SearchIndex
 from bertwright.search.rerank import Reranker
 from bertwright.serving.predictor import load
-from bertwright.tasks.classification.spec import REGRESS
+from bertwright.tasks.classification.spec import CLASSIFY, REGRESS
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.commands import run_json
 from tests.support.encoders import classifier_config, save_classifier, small_classifier, write_encoder
@@ -161,3 +161,21 @@ def test_a_reranker_orders_the_best_texts_anew(
     result, _ = run_json(capsys, *ask, "--candidates", 2, "--top-k", 1)
     assert [hit["id"] for hit in result["hits"]] == [id for id in ids if id in best][:1]
     run_json(capsys, *ask, "--candidates", 2, code=2)
+    result, _ = run_json(capsys, *ask, "--top-k", 60)  # more than the default number of candidates
+    assert len(result["hits"]) == len(ids)
+
+
+def test_a_label_of_the_reranker_is_named(
+    made_index: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = CLASSIFY.model_copy(update={"text": ("query", "document"), "labels": ("a", "b")})
+    model = small_classifier(classifier_config(Tokenizer.load(own_tokenizer).vocab_size), 2)
+    reranker = save_classifier(made_index.with_name("labels"), model, task, own_tokenizer, 64)
+    ask = ["search", str(made_index), "a ship", *FP32]
+    assert main([*ask, "--rerank", reranker]) == 2
+    assert main([*ask, "--relevant", "a"]) == 2
+    errors = " ".join(capsys.readouterr().err.split())
+    assert "got a, b; name the label" in errors
+    assert "--relevant a: names a label of the reranker" in errors
+    by_a, by_b = (run_json(capsys, *ask, "--rerank", reranker, "--relevant", label)[0]["hits"] for label in ("a", "b"))
+    assert [hit["id"] for hit in by_a] == [hit["id"] for hit in by_b][::-1]

@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.search import rerank
-from bertwright.search.rerank import Reranker
+from bertwright.search.rerank import Reranker, default_candidates, most_relevant
 from bertwright.tasks.classification.spec import CLASSIFY, QNLI, REGRESS, SST2, ClassificationTask
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.encoders import classifier_config, save_classifier, small_classifier, write_encoder
@@ -52,6 +52,28 @@ def test_scores_are_those_of_transformers(name: str, tmp_path: Path, own_tokeniz
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     np.testing.assert_allclose(Reranker.open(folder, precision="fp32").scores(QUERY, TEXTS), expected, atol=1e-5)
     assert reranker.scores(QUERY, []).shape == (0,)
+
+
+def test_documents_are_ordered_before_their_scores_are_rounded() -> None:
+    scores = [0.25, 0.99999981, 0.5, 0.99999992, 0.5]
+    assert most_relevant(scores) == [(3, 1.0), (1, 1.0), (2, 0.5), (4, 0.5), (0, 0.25)]
+    assert most_relevant([0.123456789, -3.0], 1) == [(0, 0.123457)]
+    assert most_relevant([]) == []
+
+
+def test_a_search_reranks_at_least_what_it_shows() -> None:
+    assert [default_candidates(top_k) for top_k in (1, 50, 51)] == [50, 50, 51]
+
+
+def test_labels_that_do_not_tell_need_a_name(tmp_path: Path, own_tokenizer: Path) -> None:
+    folder = write_reranker(
+        tmp_path / "model", own_tokenizer, CLASSIFY.model_copy(update={**PAIR, "labels": ("a", "b")})
+    )
+    with pytest.raises(InputError, match=r"model: expected two labels .* got a, b; name the label"):
+        Reranker.open(folder)
+    a, b = (Reranker.open(folder, precision=None, relevant=label).scores(QUERY, TEXTS) for label in ("a", "b"))
+    np.testing.assert_allclose(a + b, 1.0, atol=1e-6)
+    np.testing.assert_allclose(a, of_transformers(folder, "a"), atol=1e-6)
 
 
 def test_many_documents_are_scored_in_blocks(

@@ -76,7 +76,7 @@ def test_a_prompt_is_named_or_written(tmp_path: Path, own_tokenizer: Path) -> No
         ({}, {"prompt_name": "query"}, "it has none; give the text as prompt"),
         ({"query": "q: "}, {"prompt_name": "query", "prompt": "q: "}, "expected one of them, got both"),
         ({}, {"prompt": "\ud800"}, "prompt: Input should be a valid string, unable to parse"),
-        ({}, {"prompt": "the " * 62}, "has 62 tokens, and model model reads 64 with the text"),
+        ({}, {"prompt": "the " * 62}, "has 64 tokens, special tokens included, and leaves no room for a text in 64"),
         ({}, {"prompt": "a" * 4_001}, "prompt: String should have at most 4000 characters"),
         ({}, {"prompt": 3}, "prompt: Input should be a valid string"),
     ],

@@ -11,7 +11,7 @@ import pytest
 from bertwright.errors import InputError
 from bertwright.search.rerank import Reranker
 from bertwright.serving.predictor import Predictor, load
-from bertwright.tasks.classification.spec import REGRESS
+from bertwright.tasks.classification.spec import CLASSIFY, REGRESS
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.encoders import classifier_config, save_classifier, small_classifier
 from tests.support.requests import Requests
@@ -26,6 +26,13 @@ def number(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Pre
     model = small_classifier(classifier_config(Tokenizer.load(own_tokenizer).vocab_size), 1)
     folder = save_classifier(tmp_path_factory.mktemp("rerank") / "number", model, task, own_tokenizer, 64)
     return load(folder, precision="fp32")
+
+
+@pytest.fixture(scope="module")
+def unclear(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Predictor:
+    task = CLASSIFY.model_copy(update={"text": ("query", "document"), "labels": ("a", "b")})
+    model = small_classifier(classifier_config(Tokenizer.load(own_tokenizer).vocab_size), 2)
+    return load(save_classifier(tmp_path_factory.mktemp("rerank") / "unclear", model, task, own_tokenizer, 64))
 
 
 @pytest.fixture
@@ -44,6 +51,7 @@ def test_documents_are_ordered_by_the_answers_for_their_pairs(models: dict[str, 
     assert [each.index for each in best] == np.argsort(numbers)[::-1][:2].tolist()
     assert number.rerank(QUERY, []) == []
     assert [each.index for each in number.rerank(QUERY, ["rain"] * 3)] == [0, 1, 2]  # a tie
+    assert all(each.score == round(each.score, 6) for each in (*ranked, *best))
 
 
 def test_the_reranker_of_a_search_gives_the_same_scores(models: dict[str, Predictor], number: Predictor) -> None:
@@ -51,6 +59,54 @@ def test_the_reranker_of_a_search_gives_the_same_scores(models: dict[str, Predic
         by_index = {each.index: each.score for each in model.rerank(QUERY, TEXTS)}
         scores = Reranker.open(model.source, precision="fp32").scores(QUERY, TEXTS)
         np.testing.assert_allclose(scores, [by_index[index] for index in range(len(TEXTS))], atol=1e-5)
+
+
+def test_labels_that_do_not_tell_need_a_name(unclear: Predictor, models: dict[str, Predictor]) -> None:
+    assert not unclear.reranks
+    with pytest.raises(InputError, match=r"unclear: expected two labels .* got a, b; name the label"):
+        unclear.rerank(QUERY, TEXTS)
+    by_a, by_b = (
+        {each.index: each.score for each in unclear.rerank(QUERY, TEXTS, relevant=label)} for label in ("a", "b")
+    )
+    assert [by_a[index] + by_b[index] for index in range(5)] == pytest.approx([1.0] * 5, abs=2e-6)
+    body = {"query": QUERY, "documents": TEXTS, "model": "unclear"}
+    refused, named, unknown, listed = Requests({"unclear": unclear, "relevance": models["relevance"]})(
+        ("POST", "/v1/rerank", body),
+        ("POST", "/v1/rerank", {**body, "relevant": "b"}),
+        ("POST", "/v1/rerank", {**body, "relevant": "c"}),
+        ("GET", "/v1/models"),
+    )
+    assert (refused.status_code, unknown.status_code) == (422, 422)
+    assert "model unclear: expected two labels" in refused.json()["error"]["message"]
+    assert "relevant 'c': expected one of a, b" in unknown.json()["error"]["message"]
+    assert {each["index"]: each["relevance_score"] for each in named.json()["results"]} == pytest.approx(by_b, abs=1e-5)
+    labels = {entry["id"]: entry["relevant_label"] for entry in listed.json()["data"]}
+    assert labels == {"unclear": None, "relevance": "relevant"}
+
+
+def test_fields_of_other_clients_change_nothing(ask_rerankers: Requests) -> None:
+    """A document may have more fields, of which the text is read, as Cohere does without rank_fields."""
+    body = {"model": "score", "query": QUERY, "documents": TEXTS}
+    rich = {
+        **body,
+        "documents": [{"title": "a" * 200, "text": text, "n": 3} for text in TEXTS],
+        "rank_fields": ["text"],
+        "max_tokens_per_doc": 4096,
+        "max_chunks_per_doc": 10,
+    }
+    plain, richer, described = ask_rerankers(
+        ("POST", "/v1/rerank", body), ("POST", "/v1/rerank", rich), ("GET", "/openapi.json")
+    )
+    assert richer.status_code == 200, richer.text
+    scores = [
+        [(each["index"], each["relevance_score"]) for each in answer.json()["results"]] for answer in (plain, richer)
+    ]
+    assert scores[0] == scores[1]
+    documents = described.json()["components"]["schemas"]["RerankRequest"]["properties"]["documents"]["items"]
+    assert [option.get("type", option.get("$ref")) for option in documents["anyOf"]] == [
+        "string",
+        "#/components/schemas/DocumentInput",
+    ]
 
 
 def test_a_long_document_is_marked(number: Predictor) -> None:
@@ -115,7 +171,8 @@ def test_the_endpoint_has_the_shape_of_others(
         ({"documents": ["a"] * 257}, "257 inputs; at most 256 in one request"),
         ({"documents": ["a", 7]}, "documents.1: expected a text, or an object whose 'text' is one, got 7"),
         ({"documents": [{"title": "a"}]}, "documents.0: expected a text, or an object whose 'text' is one, got {"),
-        ({"documents": [{"text": "a", "id": 1}]}, "documents.0.DocumentInput.id: Extra inputs are not permitted"),
+        ({"documents": [{"text": 1}]}, "documents.0: expected a text, or an object whose 'text' is one, got {"),
+        ({"rank_fields": ["title"]}, "rank_fields.0: Input should be 'text'"),
         ({"documents": ["a", "\ud800"]}, "input 1: holds half of a character"),
         ({"top_n": 0}, "top_n: Input should be greater than or equal to 1"),
         ({"model": "lm"}, "model lm is no reranker; expected one of relevance, score"),

@@ -1,7 +1,9 @@
 """An index over HTTP: rows of the Python search, reranked on request; an index of another model is refused."""
 
 import json
+import sys
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pytest
@@ -26,10 +28,10 @@ QUERY = "the ship by the house"
 SETTINGS = VectorSettings(prompts={"query": "to ask: ", "document": ""}, normalize=True, widths=(8,))
 
 
-def build(folder: Path, model: Predictor, *, width: int | None = None) -> str:
+def build(folder: Path, model: Predictor, **options: Any) -> str:
     rows = [[IndexedText(IndexRow(id, text, {"size": len(text)}), id) for id, text in TEXTS.items()]]
     sentences = model.pipeline_for("vectors").sentences
-    SearchIndex.build(folder, sentences, rows, model=model.source, width=width)
+    SearchIndex.build(folder, sentences, rows, model=model.source, **options)
     return str(folder)
 
 
@@ -107,6 +109,54 @@ def test_the_nearest_rows_are_reranked(
         assert answer["rerank"] == "relevance"
         assert [row["id"] for row in answer["results"]] == [nearest[each.index].id for each in ranked]
         assert [row["score"] for row in answer["results"]] == pytest.approx([each.score for each in ranked], abs=1e-5)
+        assert all(row["score"] == round(row["score"], 6) for row in answer["results"])
+
+
+def test_a_service_with_few_inputs_reranks_fewer_rows(
+    search_models: dict[str, Predictor], indexes: dict[str, ServedIndex]
+) -> None:
+    body = {"query": QUERY, "rerank": "relevance"}
+    few, named, many = Requests(search_models, indexes=indexes, max_inputs=2)(
+        ("POST", "/v1/search", {**body, "top_k": 1}),
+        ("POST", "/v1/search", {**body, "top_k": 1, "candidates": 3}),
+        ("POST", "/v1/search", body),
+    )
+    assert (few.status_code, len(few.json()["results"])) == (200, 1)
+    assert "candidates 3: expected at most 2, the service's limit" in named.json()["error"]["message"]
+    assert "top_k 10: expected at most 2 with rerank" in many.json()["error"]["message"]
+
+
+def test_searches_beyond_the_cores_wait(
+    search_models: dict[str, Predictor], indexes: dict[str, ServedIndex], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one core two searches never meet: each waits in vain for the other."""
+    monkeypatch.setattr("bertwright.serving.search.usable_cores", lambda: 1)
+    ask_search = Requests(search_models, indexes=indexes)
+    index, meeting, met = indexes["texts"].index, Barrier(2, timeout=0.2), []
+    nearest = index.hits
+
+    def hits(queries: Any, top_k: int) -> Any:
+        try:
+            met.append(meeting.wait())
+        except BrokenBarrierError:
+            meeting.reset()
+        return nearest(queries, top_k)
+
+    monkeypatch.setattr(index, "hits", hits)
+    answers = ask_search(*[("POST", "/v1/search", {"query": QUERY})] * 2, together=True)
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert met == []
+
+
+def test_an_index_with_lists_needs_faiss_at_the_start(
+    searched_model: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertwright.search.index.LEAST_ROWS", 2)
+    folder = build(tmp_path / "lists", searched_model, approximate=True)
+    assert open_indexes({"lists": folder}, {"encoder": searched_model})["lists"].model == "encoder"
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(InputError, match="an approximate index needs the extra 'search'"):
+        open_indexes({"lists": folder}, {"encoder": searched_model})
 
 
 def test_a_query_that_is_cut_is_marked(ask_search: Requests) -> None:
@@ -138,7 +188,10 @@ def test_an_index_without_rows_has_no_results(
         ({"index": "nix"}, 404, "there is no index 'nix'; there are texts, narrow, states"),
         ({"rerank": "nix"}, 404, "there is no model 'nix'; there are sst, relevance, encoder"),
         ({"rerank": "sst"}, 422, "model sst is no reranker; expected one of relevance"),
-        ({"candidates": 9}, 422, "candidates: are rows to rerank; name a reranker as rerank"),
+        ({"candidates": 9}, 422, "candidates: is for a reranker; name one as rerank"),
+        ({"relevant": "a"}, 422, "relevant: is for a reranker; name one as rerank"),
+        ({"relevant": "a", "rerank": "relevance"}, 422, "relevant 'a': expected one of irrelevant, relevant"),
+        ({"candidates": 257, "rerank": "relevance"}, 422, "candidates 257: expected at most 256, the service's limit"),
         ({"candidates": 9, "rerank": "relevance"}, 422, "candidates 9: expected at least top_k, 10"),
         ({"model": "encoder"}, 422, "model: Extra inputs are not permitted"),
     ],

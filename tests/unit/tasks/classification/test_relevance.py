@@ -27,11 +27,48 @@ def classifier(*labels: str) -> TaskSpec:
         (classifier("Relevant", "not relevant"), "Relevant"),
         (classifier("-1", "1"), "1"),
         (classifier("0", "1"), "1"),
-        (classifier("no", "yes"), "yes"),
+        (classifier("Yes", "No"), "Yes"),
+        (classifier("true", "false"), "true"),
+        (classifier("positive", "negative"), "positive"),
+        (classifier("LABEL_0", "LABEL_1"), "LABEL_1"),
+        (classifier("match", "mismatch"), "match"),
+        (classifier("relevant", "unrelated"), "relevant"),
+        (classifier("paraphrase", "unrelated"), "paraphrase"),
+        (classifier("duplicate", "other"), "duplicate"),
+        (classifier("different", "same topic"), "same topic"),
+        (classifier("contradiction", "Entailment"), "Entailment"),
+        (classifier("not similar", "relevant"), "relevant"),
     ],
 )
 def test_the_relevant_label(task: TaskSpec, label: str | None) -> None:
     assert relevant_label(task, "model") == label
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        ("a", "b"),
+        ("related", "unsure"),
+        ("highly relevant", "relevant"),  # an end, but no negation
+        ("1", "11"),
+        ("irrelevant", "related"),  # a word of relevance, but within another word
+        ("mismatch", "correct"),
+        ("not_duplicate", "other"),
+        ("same", "similar"),
+    ],
+)
+def test_labels_that_do_not_tell_are_refused_until_one_is_named(labels: tuple[str, str]) -> None:
+    with pytest.raises(InputError, match=f"m: expected two labels .*got {', '.join(labels)}; name the label"):
+        relevant_label(classifier(*labels), "m")
+    assert [relevant_label(classifier(*labels), "m", relevant=label) for label in labels] == [*labels]
+
+
+def test_a_label_that_is_named_goes_before_the_words_and_must_be_there() -> None:
+    assert relevant_label(MRPC, "m", relevant="not_equivalent") == "not_equivalent"
+    with pytest.raises(InputError, match="m: relevant 'same': expected one of not_equivalent, equivalent"):
+        relevant_label(MRPC, "m", relevant="same")
+    with pytest.raises(InputError, match="m: relevant 'same': the score is a number; leave relevant out"):
+        relevant_label(STSB, "m", relevant="same")
 
 
 @pytest.mark.parametrize(

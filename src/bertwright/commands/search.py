@@ -84,10 +84,11 @@ def search_command(
     top_k: int = 10,
     exact: bool = False,
     rerank: str | None = None,
-    candidates: int = 100,
+    candidates: int | None = None,
     text_column: _TextColumn = (),
     id_column: str | None = None,
     input_format: InputFormat = "auto",
+    on_error: BadRowsOption = "stop",
     precision: PrecisionOption = "auto",
     device: DeviceOption = "cpu",
 ) -> CommandResult:
@@ -104,7 +105,7 @@ def search_command(
         exact: Compare all texts of an approximate index too.
         rerank: MODEL that was fine-tuned on pairs: it reads the query together with each of the best texts, and orders
             them anew.
-        candidates: Number of texts that --rerank reads for each query.
+        candidates: Number of texts that --rerank reads for each query (default: 100).
         text_column: Column of --queries with the text (default: text, sentence or the only one).
         id_column: Column of --queries with the ids (default: id or _id; without them the number of the row).
         input_format: Format of --queries, where the ending of its name does not say it.
@@ -114,7 +115,15 @@ def search_command(
 
     if (query is None) == (queries is None):
         raise InputError("search: expected QUERY or --queries FILE, one of the two")
-    tables = TextTables((queries,), text=text_column, id=id_column, format=input_format) if queries else None
+    of_tables = {"--text-column": text_column, "--id-column": id_column, "--input-format": input_format != "auto"}
+    for option, value in (of_tables | {"--on-error": on_error != "stop"}).items():
+        if value and queries is None:
+            raise InputError(f"{option}: is for the file of --queries; leave the option out")
+    if candidates is not None and rerank is None:
+        raise InputError(f"--candidates {candidates}: are texts that --rerank reads; add --rerank, or leave it out")
+    tables = None
+    if queries is not None:
+        tables = TextTables((queries,), text=text_column, id=id_column, format=input_format, on_error=on_error)
     request = SearchRequest(
         index,
         query,
@@ -123,7 +132,7 @@ def search_command(
         top_k=top_k,
         exact=exact,
         rerank=rerank,
-        candidates=candidates,
+        candidates=100 if candidates is None else candidates,
         precision=precision,
         device=device,
     )

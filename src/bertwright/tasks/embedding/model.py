@@ -22,6 +22,11 @@ from bertwright.training.hardware import module_device, move_to_device
 
 PART_TOKENS: Final = 4096
 """Number of tokens that are computed at a time in training, padding included."""
+KEPT_STATES: Final = 1 << 25
+"""Number of components of hidden states, over all layers, up to which a batch of many parts keeps its activations.
+
+Some twenty numbers are kept for each, which are 2.7 GB in fp32.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,12 @@ def parts_of(
     positions = np.empty(len(chosen), dtype=np.int64)
     positions[np.concatenate(rows)] = np.arange(len(chosen))
     return tuple(texts.part(chosen[part], pad_id=pad_id) for part in rows), positions
+
+
+def needs_caching(config: BackboneConfig, parts: Sequence[TextPart]) -> bool:
+    """Return True where the activations of all parts take much memory, and those of one part much less."""
+    states = sum(part.ids.numel() for part in parts) * config.layers * config.hidden
+    return len(parts) > 2 and states > KEPT_STATES
 
 
 def vectors_of_parts(model: nn.Module, parts: Sequence[TextPart], *, cached: bool) -> Tensor:

@@ -31,6 +31,7 @@ from bertwright.tasks.embedding.model import (
     EncodedSide,
     TextPart,
     VectorModel,
+    needs_caching,
     parts_of,
     text_vectors,
     vectors_of_parts,
@@ -59,6 +60,7 @@ class PairBatch:
     targets    [B] second text of each pair
     matching   [A, P] True where two texts match
     scores     [B] score of each pair; None where every pair matches
+    cached     True where activations are computed anew for the backward pass (gradient caching)
     """
 
     parts: tuple[TextPart, ...]
@@ -68,6 +70,7 @@ class PairBatch:
     targets: Tensor
     matching: Tensor
     scores: Tensor | None
+    cached: bool = False
 
 
 class VectorKind(TaskKind):
@@ -123,14 +126,15 @@ class VectorKind(TaskKind):
 
     def collate(self, bound: BoundTask, chosen: NDArray[np.int64]) -> PairBatch:
         rows: TextPairs = bound.targets
-        return pair_batch(rows, bound.train[1], chosen, pad_id=bound.config.pad_id)
+        batch = pair_batch(rows, bound.train[1], chosen, pad_id=bound.config.pad_id)
+        return replace(batch, cached=needs_caching(bound.config, batch.parts))
 
     def model(self, task: VectorTask, config: BackboneConfig) -> VectorModel:
         return VectorModel(config, task.vectors)
 
     def loss(self, task: VectorTask, model: nn.Module, batch: PairBatch) -> Tensor:
         """Return the loss summed over pairs; CoSENT's, which is one number for a batch, times the number of pairs."""
-        vectors = vectors_of_parts(model, batch.parts, cached=len(batch.parts) > 2)
+        vectors = vectors_of_parts(model, batch.parts, cached=batch.cached)
         sides = (vectors[batch.firsts], vectors[batch.seconds])
 
         def of_width(firsts: Tensor, seconds: Tensor) -> Tensor:

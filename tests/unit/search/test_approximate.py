@@ -78,10 +78,10 @@ def test_a_query_gets_all_the_rows_that_it_asks_for(top_k: int, tmp_path: Path) 
     index = write_index(tmp_path / "index", [vectors, clustered(40, seed=5)])
     every = np.concatenate([segment.vectors for segment in index.segments])
     expected = nearest_by_sort(every, queries, top_k)
-    found = [numbers for numbers, _ in index.nearest(queries, top_k)]
-    assert [len(numbers) for numbers in found] == [min(top_k, 3040)] * 5
+    nearest = [numbers for numbers, _ in index.nearest(queries, top_k)]
+    assert [len(numbers) for numbers in nearest] == [min(top_k, 3040)] * 5
     if top_k > 3:  # more than the lists of a query have
-        assert [numbers.tolist() for numbers in found] == expected.tolist()
+        assert [numbers.tolist() for numbers in nearest] == expected.tolist()
 
 
 @pytest.mark.parametrize("left", [12, 1400, 1700])
@@ -91,10 +91,10 @@ def test_the_rows_that_are_left_are_found(left: int, tmp_path: Path) -> None:
     removed = tuple(np.delete(np.arange(3000), kept).tolist())
     index = write_index(tmp_path / "index", [vectors], removed)
     expected = kept[nearest_by_sort(vectors[kept], queries, 20)]
-    found = [numbers.tolist() for numbers, _ in index.nearest(queries, 20)]
-    assert [len(numbers) for numbers in found] == [min(left, 20)] * 20
+    nearest = [numbers.tolist() for numbers, _ in index.nearest(queries, 20)]
+    assert [len(numbers) for numbers in nearest] == [min(left, 20)] * 20
     if left < 1500:  # less than half of the rows
-        assert found == expected.tolist()
+        assert nearest == expected.tolist()
 
 
 def test_found_rows_have_exact_scores_and_none_is_a_removed_one(tmp_path: Path) -> None:

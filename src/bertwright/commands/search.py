@@ -89,6 +89,7 @@ def search_command(
     text_column: _TextColumn = (),
     id_column: str | None = None,
     input_format: InputFormat = "auto",
+    on_error: BadRowsOption = "stop",
     precision: PrecisionOption = "auto",
     device: DeviceOption = "cpu",
 ) -> CommandResult:
@@ -116,7 +117,15 @@ def search_command(
 
     if (query is None) == (queries is None):
         raise InputError("search: expected QUERY or --queries FILE, one of the two")
-    tables = TextTables((queries,), text=text_column, id=id_column, format=input_format) if queries else None
+    of_tables = {"--text-column": text_column, "--id-column": id_column, "--input-format": input_format != "auto"}
+    for option, value in (of_tables | {"--on-error": on_error != "stop"}).items():
+        if value and queries is None:
+            raise InputError(f"{option}: is for the file of --queries; leave the option out")
+    if candidates is not None and rerank is None:
+        raise InputError(f"--candidates {candidates}: are texts that --rerank reads; add --rerank, or leave it out")
+    tables = None
+    if queries is not None:
+        tables = TextTables((queries,), text=text_column, id=id_column, format=input_format, on_error=on_error)
     request = SearchRequest(
         index,
         query,

@@ -47,7 +47,10 @@ class Lists:
     def candidates(
         self, queries: NDArray[np.float32], top_k: int, removed: NDArray[np.int64]
     ) -> list[NDArray[np.int64]]:
-        """Return for each query vector [Q, W] the numbers of the rows that may be its `top_k` nearest, ascending."""
+        """Return for each query vector [Q, W] the numbers of the rows that may be its `top_k` nearest, ascending.
+
+        There are fewer than `top_k` where the lists that the query reads have fewer.
+        """
         faiss = _faiss()
         selector = faiss.IDSelectorBatch(removed) if len(removed) else None
         chosen = {} if selector is None else {"sel": faiss.IDSelectorNot(selector)}
@@ -72,7 +75,7 @@ def make_lists(vectors: NDArray[np.float32]) -> tuple[bytes, int, float]:
         index.add(np.ascontiguousarray(vectors[first : first + _BLOCK]))
     rows = _spread(num_rows, _SAMPLE)
     nearest = _nearest_rows(vectors, rows)
-    lists, recall = Lists(index, 4), 0.0
+    lists, recall = Lists(index, min(4, num_lists)), 0.0
     while True:
         candidates = lists.candidates(vectors[rows], _NEAREST + 1, np.zeros(0, np.int64))
         recall = float(

@@ -44,10 +44,16 @@ class BestDocuments:
         bits = np.where(bits < 0, bits ^ np.int32(0x7FFFFFFF), bits)  # integers in the order of the scores
         keys = (bits.astype(np.int64) << 32) | (_NUMBERS - numbers)
         keys[left_out[:, None] == numbers] = _NO_KEY
-        rows = slice(first, first + len(scores))
-        together = np.concatenate([self._keys[rows], keys], axis=1)
-        kept = together.shape[1] - self.most
-        self._keys[rows] = np.partition(together, kept - 1, axis=1)[:, kept:] if kept else together
+        self._add_keys(np.arange(first, first + len(scores)), keys)
+
+    def merge(self, queries: NDArray[np.int64], others: "BestDocuments") -> None:
+        """Add the best documents of `others`, whose query i is query `queries[i]` here; no document may be in both."""
+        self._add_keys(queries, others._keys)
+
+    def _add_keys(self, queries: NDArray[np.int64], keys: NDArray[np.int64]) -> None:
+        together = np.concatenate([self._keys[queries], keys], axis=1)
+        dropped = together.shape[1] - self.most
+        self._keys[queries] = np.partition(together, dropped - 1, axis=1)[:, dropped:] if dropped else together
 
     def best(self) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Return the numbers and the scores of the best documents of each query, the best first."""
@@ -67,24 +73,30 @@ class BestDocuments:
         left_out: NDArray[np.int64],
         *,
         longest: float | None = None,
+        kept: NDArray[np.bool_] | None = None,
     ) -> None:
         """Add document vectors [N, W]; their scores are the products with the query vectors [Q, W].
 
         longest: length that no document vector exceeds; None measures it, which takes as long as a query.
+        kept [N]: False for a document that does not count for any query; None: all count. The vectors are not copied.
         """
-        if not len(documents):
+        if not len(documents) or (kept is not None and not kept.any()):
             return
+        is_small = len(documents) < _MANY * (self.most + 1)
+        if is_small and kept is not None:
+            documents, numbers = documents[kept], numbers[kept]
         if longest is None:
             longest = float(np.sqrt(np.einsum("nw,nw->n", documents, documents).max()))
         for first in range(0, len(queries), QUERIES):
             rows = slice(first, first + QUERIES)
-            if len(documents) < _MANY * (self.most + 1):
+            if is_small:
                 products = queries[rows].astype(np.float64) @ documents.T.astype(np.float64)
                 self.add(first, products, numbers, left_out[rows])
                 continue
             for row, scores in enumerate(queries[rows] @ documents.T, first):
                 query = queries[row].astype(np.float64)
-                near = _candidates(scores, self.most + 1, _error(query, longest))  # one more: one may be left out
+                # One more than the best ones: one may be left out.
+                near = _candidates(scores, self.most + 1, _error(query, longest), kept)
                 self.add(
                     row, (query @ documents[near].astype(np.float64).T)[None], numbers[near], left_out[row : row + 1]
                 )
@@ -106,12 +118,18 @@ def _error(query: NDArray[np.float64], longest: float) -> float:
     return float(len(query) * 2.0**-24 * np.linalg.norm(query) * longest)
 
 
-def _candidates(scores: NDArray[np.float32], most: int, error: float) -> NDArray[np.int64]:
-    """Return the places of all scores [N] that may be among the best `most` once they are exact, and rounded.
+def _candidates(
+    scores: NDArray[np.float32], most: int, error: float, kept: NDArray[np.bool_] | None
+) -> NDArray[np.int64]:
+    """Return the positions of all scores [N] that may be among the best `most` once they are exact, and rounded.
 
-    Rounding keeps the order of two scores or makes them equal. Scores that it makes equal differ by less than the
-    margin, which also covers the rounding of large scores to fp32.
+    Those count for which `kept` [N] is True; None: all. Rounding keeps the order of two scores or makes them equal.
+    Scores that it makes equal differ by less than the margin, which also covers the rounding of large scores to fp32.
     """
+    if kept is not None:
+        if np.count_nonzero(kept) <= most:
+            return np.flatnonzero(kept)
+        scores = np.where(kept, scores, np.float32(-np.inf))
     least = float(np.partition(scores, len(scores) - most)[len(scores) - most])
     margin = 2.0 * error + 2.0 * 10.0**-DECIMALS + 1e-6 * abs(least)
     return np.flatnonzero(scores >= np.float32(least - margin))

@@ -5,7 +5,7 @@ An open index is what its folder was when it was opened. Adding and removing wri
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from bertwright.console import Status
 from bertwright.errors import InputError, shown
 from bertwright.files import new_folder
 from bertwright.locks import locked_file
+from bertwright.model.vector_settings import Similarity
 from bertwright.search.approximate import LEAST_ROWS, check_faiss
 from bertwright.search.exact import DECIMALS, BestDocuments, as_compared, check_similarity
 from bertwright.search.index_files import (
@@ -31,6 +32,8 @@ from bertwright.search.index_files import (
 )
 from bertwright.shipped import shipped
 from bertwright.tables.bad_rows import is_blank
+from bertwright.tables.json_values import json_text
+from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.sentence_vectors import SentenceEncoder
 
@@ -38,14 +41,20 @@ _LOCK: Final = "lock"
 """File that the process holds locked which changes the index."""
 _SCORES: Final = 1 << 22
 """Number of scores in memory at a time."""
+_BYTES: Final = 1 << 26
+"""Number of bytes of the vectors that are compared at a time."""
 
 
 @dataclass(frozen=True)
 class IndexedText:
-    """A row to index, and its location for messages, as "file:line"."""
+    """A row to index, and its location for messages, as "file:line".
+
+    numbered: True where the id is only the number of the row in its tables; the index gives it the next free number.
+    """
 
     row: IndexRow
     location: str
+    numbered: bool = False
 
 
 @dataclass(frozen=True)
@@ -102,7 +111,7 @@ class SearchIndex:
         encoder.check_width(width, "--width")
         check_similarity(encoder.settings.similarity)
         manifest = IndexManifest(
-            model=model if model in shipped() else str(Path(model).resolve()),
+            model=model if model in shipped() and not Path(model).exists() else str(Path(model).resolve()),
             fingerprint=encoder.fingerprint,
             width=width or encoder.size,
             similarity=encoder.settings.similarity,
@@ -168,12 +177,13 @@ class SearchIndex:
         """Return the best rows of each query, the best first; of two with the same score, the one added first.
 
         exact: True compares all rows of an approximate index too.
-        Raises InputError for another model, an empty query, and a `top_k` below 1.
+        Raises InputError for another model, a query that is empty or no text, and a `top_k` below 1.
         """
         if top_k < 1:
             raise InputError(f"top_k {top_k}: expected at least 1")
         self.check_model(encoder)
         for number, query in enumerate(queries):
+            refuse_halves([query], f"query {number} ")
             if is_blank(query):
                 raise InputError(f"query {number}: expected a text, got an empty one")
         vectors = encoder.of_rows(encoder.rows(queries, "query")[0], "query", width=self.manifest.width)
@@ -196,24 +206,13 @@ class SearchIndex:
         `search`.
         """
         best = BestDocuments(len(queries), min(top_k, max(1, self.manifest.rows)))
-        nothing = np.full(len(queries), -1, dtype=np.int64)
-        longest = 1.0 if self.manifest.similarity == "cosine" else None
-        block = max(1, _SCORES // max(1, len(queries)))
         for begin, segment in zip(self._begins.tolist(), self.segments, strict=False):
-            if segment.entry.lists and not exact:
-                candidates = segment.candidates(queries, best.most)
-                for row, numbers in enumerate(candidates):
-                    scores = segment.vectors[numbers].astype(np.float64) @ queries[row].astype(np.float64)
-                    best.add(row, scores[None], begin + numbers, nothing[row : row + 1])
-                continue
-            for first in range(0, len(segment), block):
-                numbers, vectors = np.arange(first, min(len(segment), first + block)), segment.vectors
-                if segment.kept is None:
-                    vectors = vectors[first : first + block]  # a view: nothing is copied
-                else:
-                    numbers = segment.kept[slice(*np.searchsorted(segment.kept, [first, first + block]))]
-                    vectors = vectors[numbers]
-                best.add_vectors(queries, vectors, begin + numbers, nothing, longest=longest)
+            scanned = np.arange(len(queries))
+            # Where most rows are removed, few of those that a query reads are left.
+            if segment.entry.lists and not exact and 2 * segment.num_kept > len(segment):
+                scanned = _add_candidates(best, queries, segment, begin)
+            if len(scanned):
+                best.merge(scanned, _scan(segment, queries[scanned], best.most, begin, self.manifest.similarity))
         return best.best()
 
     def __len__(self) -> int:
@@ -231,6 +230,35 @@ class SearchIndex:
             yield SearchIndex.open(self.folder)
 
 
+def _add_candidates(
+    best: BestDocuments, queries: NDArray[np.float32], segment: Segment, begin: int
+) -> NDArray[np.int64]:
+    """Add the rows in the lists that each query reads; return the numbers of the queries that read too few of them."""
+    nothing, too_few = np.full(1, -1, dtype=np.int64), []
+    for query, numbers in enumerate(segment.candidates(queries, best.most)):
+        if len(numbers) < min(best.most, segment.num_kept):
+            too_few.append(query)
+            continue
+        scores = segment.vectors[numbers].astype(np.float64) @ queries[query].astype(np.float64)
+        best.add(query, scores[None], begin + numbers, nothing)
+    return np.array(too_few, dtype=np.int64)
+
+
+def _scan(
+    segment: Segment, queries: NDArray[np.float32], most: int, begin: int, similarity: Similarity
+) -> BestDocuments:
+    """Return the best rows of a segment for each query vector [Q, W], by comparing all; `begin` is its first number."""
+    best, longest = BestDocuments(len(queries), most), 1.0 if similarity == "cosine" else None
+    nothing = np.full(len(queries), -1, dtype=np.int64)
+    block = max(1, min(_SCORES // max(1, len(queries)), _BYTES // segment.vectors[0].nbytes))
+    for first in range(0, len(segment), block):
+        rows = slice(first, min(len(segment), first + block))  # views: no vector is copied
+        kept = None if segment.kept is None else segment.kept[rows]
+        numbers = begin + np.arange(rows.start, rows.stop)
+        best.add_vectors(queries, segment.vectors[rows], numbers, nothing, longest=longest, kept=kept)
+    return best
+
+
 def _with_segment(
     folder: Path,
     manifest: IndexManifest,
@@ -242,17 +270,24 @@ def _with_segment(
 
     A segment that a killed process wrote has no entry in the manifest, and its files are replaced here.
     """
-    number, num_cut, ids = len(manifest.segments), 0, set[str]()
+    number, num_cut, ids, numbered = len(manifest.segments), 0, set[str](), manifest.numbered
     with new_segment(folder, number, manifest.width) as segment, Status(ends=False) as status:
-        for block in texts:
+        for block in filter(None, texts):
+            index_rows = []
             for text in block:
-                _refuse_taken(text, taken, ids)
-                ids.add(text.row.id)
-            rows, cut = encoder.rows([text.row.text for text in block], "document")
+                numbered += 1
+                while text.numbered and (str(numbered) in taken or str(numbered) in ids):
+                    numbered += 1
+                row = replace(text.row, id=str(numbered)) if text.numbered else text.row
+                _check_row(row, text.location)
+                _refuse_taken(row.id, text.location, taken, ids)
+                ids.add(row.id)
+                index_rows.append(row)
+            rows, cut = encoder.rows([row.text for row in index_rows], "document")
             vectors = encoder.of_rows(rows, "document", width=manifest.width, progress="vectors computed")
             locations = [text.location for text in block]
             check_finite(vectors, locations.__getitem__)
-            segment.write(as_compared(vectors, manifest.similarity), [text.row for text in block])
+            segment.write(as_compared(vectors, manifest.similarity), index_rows)
             num_cut += sum(cut)
             status.update(f"{segment.num_rows:,} texts are in the index")
         if not segment.num_rows:
@@ -260,17 +295,29 @@ def _with_segment(
     entry: SegmentEntry = segment_entry(folder, number, segment.num_rows)
     if manifest.approximate and segment.num_rows >= LEAST_ROWS:
         entry = with_lists(folder, number, entry)
-    changes = {"segments": (*manifest.segments, entry), "numbered": manifest.numbered + segment.num_rows}
+    changes = {"segments": (*manifest.segments, entry), "numbered": numbered}
     return manifest.model_copy(update=changes), Added(segment.num_rows, num_cut)
 
 
-def _refuse_taken(text: IndexedText, taken: set[str], ids: set[str]) -> None:
-    """Raise InputError where the id of a text is in the index (`taken`), or is that of an earlier text (`ids`)."""
-    id = shown(text.row.id)
-    if text.row.id in taken:
+def _check_row(row: IndexRow, location: str) -> None:
+    """Raise InputError where the id, the text or the fields of a row cannot be written."""
+    refuse_halves([row.id], f"{location}: the id ")
+    refuse_halves([row.text], f"{location}: the text ")
+    try:
+        json_text(row.fields).encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
-            f"{text.location}: the id '{id}' is in the index already; expected a new one: remove it first with "
+            f"{location}: expected fields that JSON can hold, got {shown(row.fields)} ({shown(str(error))}); leave "
+            "them out, or write them as texts"
+        ) from None
+
+
+def _refuse_taken(id: str, location: str, taken: set[str], ids: set[str]) -> None:
+    """Raise InputError where an id is in the index (`taken`), or is that of an earlier text (`ids`)."""
+    if id in taken:
+        raise InputError(
+            f"{location}: the id '{shown(id)}' is in the index already; expected a new one: remove it first with "
             "--remove, or give the text another id"
         )
-    if text.row.id in ids:
-        raise InputError(f"{text.location}: the id '{id}' is there twice; ids must differ")
+    if id in ids:
+        raise InputError(f"{location}: the id '{shown(id)}' is there twice; ids must differ")

@@ -76,7 +76,8 @@ class IndexManifest(Settings):
     approximate: bool = False
     """True where large segments have lists."""
     numbered: Count = 0
-    """Number of rows that were added so far, the removed ones included; ids of rows without one go on from it."""
+    """Number from which the ids of rows without one go on: that of the rows that were added so far, the removed ones
+    included, and of the numbers that were skipped because they were ids already."""
     segments: tuple[SegmentEntry, ...] = ()
 
     @property
@@ -124,11 +125,21 @@ def write_index_manifest(folder: Path, manifest: IndexManifest) -> None:
 class Segment:
     """Rows of an index and their vectors, memory-mapped.
 
-    vectors: float32 [N, W]. kept: numbers of the rows that are not removed, ascending; None where none is removed.
+    vectors: float32 [N, W]. kept: bool [N], False for a removed row; None where none is removed. num_kept: number of
+    rows that are not removed.
     """
 
     def __init__(self, folder: Path, entry: SegmentEntry, width: int) -> None:
-        """Map the files of a segment. Raises InputError for a file that is missing, cut or damaged."""
+        """Map the files of a segment.
+
+        Raises InputError for a file that is missing, cut or damaged, and for numbers of removed rows that are none.
+        """
+        numbers = entry.removed
+        if numbers != tuple(sorted(set(numbers))) or (numbers and numbers[-1] >= entry.rows):
+            raise Damaged(
+                f"{folder / INDEX_MANIFEST}: expected numbers of removed rows below {entry.rows}, ascending, got "
+                f"{shown(str(numbers))}; {_AGAIN}"
+            )
         for file in (entry.vectors, entry.texts, *([entry.lists.file] if entry.lists else [])):
             _check_file(folder, file)
         self.entry, self._folder, texts = entry, folder, folder / entry.texts.name
@@ -146,7 +157,11 @@ class Segment:
         self.vectors: NDArray[np.float32] = vectors
         self._table = table
         self.removed = np.array(entry.removed, dtype=np.int64)
-        self.kept = np.delete(np.arange(entry.rows), self.removed) if len(self.removed) else None
+        self.num_kept = entry.rows - len(self.removed)
+        self.kept: NDArray[np.bool_] | None = None
+        if len(self.removed):
+            self.kept = np.ones(entry.rows, dtype=np.bool_)
+            self.kept[self.removed] = False
 
     def __len__(self) -> int:
         return self.entry.rows
@@ -163,7 +178,7 @@ class Segment:
     def candidates(self, queries: NDArray[np.float32], top_k: int) -> list[NDArray[np.int64]]:
         """Return for each query vector the rows that may be its `top_k` nearest, in a segment with lists.
 
-        Raises MissingExtra without faiss.
+        There may be fewer, as in `Lists.candidates`. Raises MissingExtra without faiss.
         """
         return self._lists.candidates(queries, top_k, self.removed)
 
@@ -176,7 +191,8 @@ class Segment:
     def ids(self) -> dict[str, int]:
         """Return the id of each row that is not removed, with the number of the row."""
         ids = self._table.column("id").to_pylist()
-        return {ids[number]: number for number in (range(len(ids)) if self.kept is None else self.kept.tolist())}
+        numbers = range(len(ids)) if self.kept is None else np.flatnonzero(self.kept).tolist()
+        return {ids[number]: number for number in numbers}
 
 
 class SegmentWriter:

@@ -1,12 +1,13 @@
 """The commands `index` and `search`: tables of texts → index, and queries → the best rows."""
 
 import time
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.files import refuse_occupied
 from bertwright.search.index import Hit, SearchIndex
 from bertwright.search.index_files import INDEX_MANIFEST
@@ -39,7 +40,7 @@ def add_texts(tables: TextTables, out: Path, *, model: str | None, precision: st
     """Add tables to an index; return its new size. `model` None is the model that the index names."""
     index = SearchIndex.open(out)
     encoder, started = open_encoder(model or model_of(index), precision, device), time.monotonic()
-    index, added = index.add(encoder, replace(tables, first=index.manifest.numbered + 1).blocks())
+    index, added = index.add(encoder, tables.blocks())
     return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
 
 
@@ -47,7 +48,7 @@ def remove_rows(out: Path, *, ids: Sequence[str], ids_file: Path | None) -> dict
     """Remove rows by their ids, and by those in a file with an id on each line; return the new size of the index."""
     index = SearchIndex.open(out)
     before = len(index)
-    index = index.remove([*((id, "--remove") for id in ids), *(_ids_in(ids_file) if ids_file else ())])
+    index = index.remove([*((id.strip(), "--remove") for id in ids), *(_ids_in(ids_file) if ids_file else ())])
     return _described(index, removed=before - len(index))
 
 
@@ -86,6 +87,11 @@ def search_texts(request: SearchRequest) -> dict[str, Any]:
     if request.query is not None and is_blank(request.query):
         raise InputError("QUERY: expected a text, got an empty one")
     index = SearchIndex.open(request.index)
+    if request.exact and not index.manifest.approximate:
+        raise InputError(
+            f"--exact: every search of {index.folder} compares all texts, since it is no approximate index; leave the "
+            "option out"
+        )
     encoder = open_encoder(request.model or model_of(index), request.precision, request.device)
     reranker = None
     if request.rerank:
@@ -100,7 +106,7 @@ def search_texts(request: SearchRequest) -> dict[str, Any]:
         found_hits = _answers(request, index, encoder, reranker, [each.row.text for each in block])
         for query, hits in zip((each.row for each in block), found_hits, strict=True):
             answers.append({"id": query.id, "query": query.text, "hits": [asdict(hit) for hit in hits]})
-            lines += [f"{query.id}  {_short(query.text)}", *hit_lines(hits), ""]
+            lines += [f"{_printable(shown(query.id))}  {_short(query.text)}", *hit_lines(hits), ""]
     return {"queries": answers, "text": "\n".join(lines).rstrip()}
 
 
@@ -124,9 +130,10 @@ def _reranked(hits: Sequence[Hit], query: str, reranker: Reranker, top_k: int) -
 
 
 def hit_lines(hits: Sequence[Hit]) -> list[str]:
-    """Return a line for each row: score, id, and the beginning of its text."""
-    width = max((len(hit.id) for hit in hits), default=0)
-    return [f"{hit.score:9.4f}  {hit.id:{width}}  {_short(hit.text)}" for hit in hits]
+    """Return a line for each row: score, id, and the beginning of its text, without control characters."""
+    ids = [_printable(shown(hit.id)) for hit in hits]
+    width = max(map(len, ids), default=0)
+    return [f"{hit.score:9.4f}  {id:{width}}  {_short(hit.text)}" for id, hit in zip(ids, hits, strict=True)]
 
 
 def open_encoder(model: str, precision: str, device: Device) -> SentenceEncoder:
@@ -159,10 +166,17 @@ def _described(index: SearchIndex, *, seconds: float | None = None, **counts: in
     rate = {} if seconds is None else {"texts_per_second": round(counts["added"] / max(seconds, 1e-9), 1)}
     recalls = [entry.lists.recall for entry in manifest.segments if entry.lists]
     rate |= {"recall@10": min(recalls)} if recalls else {}
+    if manifest.approximate:
+        rate["rows_without_lists"] = sum(segment.num_kept for segment in index.segments if not segment.entry.lists)
     size = {"rows": manifest.rows, "width": manifest.width, "similarity": manifest.similarity}
     return {"index": str(index.folder), "model": manifest.model, **size, **counts, **rate}
 
 
 def _short(text: str) -> str:
-    line = " ".join(text.split())
+    line = _printable(" ".join(text.split()))
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+
+
+def _printable(text: str) -> str:
+    """Return a text without control characters, with which it could change the terminal."""
+    return "".join(letter for letter in text if unicodedata.category(letter) != "Cc")

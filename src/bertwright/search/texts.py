@@ -13,6 +13,7 @@ from bertwright.tables.files import InputFormat, without_packing
 from bertwright.tables.json_values import json_value
 from bertwright.tables.reader import ABSENT, Table, open_table
 from bertwright.tables.writer import as_format
+from bertwright.tasks.beir import CORPUS
 
 _BLOCK: Final = 4096
 """Number of texts whose rows and vectors are in memory at a time."""
@@ -21,33 +22,41 @@ _TEXT_COLUMNS: Final = ("text", "sentence")
 
 
 @dataclass(frozen=True)
+class _Columns:
+    """Names of the columns of texts, and of that of ids; None: rows have no ids."""
+
+    texts: tuple[str, ...]
+    ids: str | None
+
+
+@dataclass(frozen=True)
 class TextTables:
     """Tables with texts, and the columns to read.
 
-    text        names of the text columns, whose texts are joined by a blank; empty: `text`, `sentence` or the only one
-    id          name of the column of ids; None: `id` or `_id`, and where there is none the number of the row
-    first       number of the first row that has no id
+    text        names of the text columns, whose texts are joined by a blank; empty: `text`, `sentence` or the only one,
+                and title and text in a corpus in BEIR's layout
+    id          name of the column of ids; None: `id` or `_id`, and where there is none the number of the row, from 1 on
     format      "auto" reads a file .txt as one text a line
     """
 
     sources: tuple[str, ...]
     text: tuple[str, ...] = ()
     id: str | None = None
-    first: int = 1
     format: InputFormat = "auto"
     on_error: BadRowPolicy = "stop"
 
     def blocks(self) -> Iterator[list[IndexedText]]:
-        """Yield blocks of at most `_BLOCK` rows.
+        """Yield blocks of at most `_BLOCK` rows. The first block of a source decides which columns are read.
 
         Raises InputError, with file and line, for an empty text, an id that is empty or no text, and a missing column.
         """
-        number = self.first
+        number = 1
         for source in self.sources:
+            columns: _Columns | None = None
             with bad_rows_of(source, self.on_error) as bad_rows:
                 for table in self._tables(source, bad_rows.add):
-                    texts, ids = self._columns(table)
-                    block = list(_rows(table, texts, ids, number, bad_rows.add))
+                    columns = columns or self._columns(table)
+                    block = list(_rows(table, columns, number, bad_rows.add))
                     number += len(block)
                     if block:
                         yield block
@@ -60,8 +69,8 @@ class TextTables:
         with open_table(source, headerless=headerless, format=format, on_error=on_error) as opened:
             yield from opened.blocks(_BLOCK)
 
-    def _columns(self, table: Table) -> tuple[tuple[str, ...], str | None]:
-        """Return the names of the columns of texts and of ids in a table."""
+    def _columns(self, table: Table) -> _Columns:
+        """Return the columns of texts and of ids in a table. Raises InputError where one of them is missing."""
         texts = self.text or tuple(name for name in _TEXT_COLUMNS if name in table.columns)[:1]
         if not texts and len(table.columns) != 1:
             raise InputError(
@@ -72,37 +81,53 @@ class TextTables:
         ids = next((name for name in _ID_COLUMNS if name in table.columns), None) if self.id is None else self.id
         if ids in texts:
             raise InputError(f"{table.source}: '{ids}' is the column of the texts and of the ids; name another one")
-        return texts, ids
+        for name in (*texts, *([] if ids is None else [ids])):
+            table.column(name)
+        is_beir = without_packing(Path(table.source)).name == CORPUS and (texts, ids) == (("text",), "_id")
+        return _Columns(("title", "text") if is_beir and not self.text else texts, ids)
 
 
-def _rows(
-    table: Table, texts: Sequence[str], ids: str | None, first: int, on_error: Callable[[InputError], None]
-) -> Iterator[IndexedText]:
+def _rows(table: Table, columns: _Columns, first: int, on_error: Callable[[InputError], None]) -> Iterator[IndexedText]:
     """Yield the rows of a table that can be used; `on_error` is called with the BadRow of each other one."""
-    columns = [table.column(name) for name in texts]
-    id_cells = [None] * len(table) if ids is None else table.column(ids)
     others = as_format(table, "jsonl")
-    kept = [index for index, name in enumerate(others.columns) if name not in (*texts, ids)]
+    kept = [index for index, name in enumerate(others.columns) if name not in (*columns.texts, columns.ids)]
+    all_cells = zip(*(_cells(table, name) for name in columns.texts), strict=True)
     number = first
-    for row, (cells, id, values) in enumerate(zip(zip(*columns, strict=True), id_cells, others.rows, strict=True)):
+    for row, (cells, id, values) in enumerate(zip(all_cells, _ids(table, columns), others.rows, strict=True)):
         location = table.location(row)
         try:
-            text = _text(cells, texts, location)
-            id_text = str(number) if ids is None else _id(id, ids, location)
+            text = _text(cells, columns.texts, location)
+            id_text = _id(id, columns.ids, location) or str(number)
         except BadRow as error:
             on_error(error)
             continue
         fields = {others.columns[index]: json_value(values[index]) for index in kept if values[index] is not ABSENT}
         number += 1
-        yield IndexedText(IndexRow(id_text, text, fields), location)
+        yield IndexedText(IndexRow(id_text, text, fields), location, numbered=columns.ids is None)
+
+
+def _cells(table: Table, name: str) -> Sequence[object]:
+    """Return the cells of a column; those of one that the table does not have are absent."""
+    return table.column(name) if name in table.columns else [ABSENT] * len(table)
+
+
+def _ids(table: Table, columns: _Columns) -> Sequence[object]:
+    """Return the cells of ids of a table. Where the rows have none, a later block of JSON lines may still have some."""
+    names = _ID_COLUMNS if columns.ids is None else (columns.ids,)
+    cells = [_cells(table, name) for name in names if name not in columns.texts]
+    return [next((cell for cell in of_row if cell is not ABSENT), ABSENT) for of_row in zip(*cells, strict=True)]
 
 
 def _text(cells: Sequence[object], names: Sequence[str], location: str) -> str:
-    """Return the cells joined by a blank. Raises BadRow where one is no text, or all are empty."""
+    """Return the cells that are not empty, joined by a blank. Raises BadRow where one is no text, or all are empty."""
+    texts = []
     for cell, name in zip(cells, names, strict=True):
+        if cell is None or cell is ABSENT:
+            continue
         if not isinstance(cell, str):
             raise BadRow("without a text", f"{location}: expected a text in '{name}', got {shown(repr(cell))}")
-    text = " ".join(str(cell) for cell in cells).strip()
+        texts.append(cell)
+    text = " ".join(filter(None, texts)).strip()
     if is_blank(text):
         columns = " and ".join(f"'{name}'" for name in names)
         raise BadRow(
@@ -113,10 +138,18 @@ def _text(cells: Sequence[object], names: Sequence[str], location: str) -> str:
     return text
 
 
-def _id(cell: object, name: str, location: str) -> str:
-    """Return an id as a text. Raises BadRow for an empty cell, and for one that is neither text nor whole number."""
+def _id(cell: object, name: str | None, location: str) -> str:
+    """Return an id as a text without blanks at its ends; "" where the rows have no ids (`name` None).
+
+    Raises BadRow for an empty cell, for one that is neither text nor whole number, and for an id after rows without.
+    """
+    if name is None:
+        if cell is ABSENT:
+            return ""
+        message = f"{location}: expected no id, as in the first rows of the file, got {shown(repr(cell))}"
+        raise BadRow("with an id", f"{message}; give all rows an id, or none")
     if isinstance(cell, int) and not isinstance(cell, bool):
         return str(cell)
     if not isinstance(cell, str) or is_blank(cell):
         raise BadRow("without an id", f"{location}: expected an id in '{name}', got {shown(repr(cell))}")
-    return cell
+    return cell.strip()

@@ -28,7 +28,9 @@ from bertwright.text.document import OnError, raise_error
 
 QRELS: Final = "qrels"
 """Folder of the judgements."""
-_CORPUS, _QUERIES = "corpus.jsonl", "queries.jsonl"
+CORPUS: Final = "corpus.jsonl"
+"""File of the documents."""
+_QUERIES: Final = "queries.jsonl"
 _COLUMNS: Final = ("query-id", "corpus-id", "score")
 
 
@@ -72,7 +74,7 @@ class RetrievalData:
 
 def corpus_file(folder: Path) -> Path:
     """Return the file of the documents, plain or packed. Raises InputError where there is none."""
-    return _existing(folder / _CORPUS)
+    return _existing(folder / CORPUS)
 
 
 def documents_in_blocks(corpus: Path, block: int) -> Iterator[tuple[list[str], list[str]]]:
@@ -85,8 +87,8 @@ def documents_in_blocks(corpus: Path, block: int) -> Iterator[tuple[list[str], l
 def is_retrieval(data: Path) -> bool:
     """Return True for a folder in BEIR's layout, or a file in its folder `qrels`."""
     if not data.is_dir():
-        return data.parent.name == QRELS and _packed_or_not(data.parent.parent / _CORPUS) is not None
-    return (data / QRELS).is_dir() or _packed_or_not(data / _CORPUS) is not None
+        return data.parent.name == QRELS and _packed_or_not(data.parent.parent / CORPUS) is not None
+    return (data / QRELS).is_dir() or _packed_or_not(data / CORPUS) is not None
 
 
 def qrels_file(folder: Path, split: str) -> Path | None:
@@ -96,7 +98,7 @@ def qrels_file(folder: Path, split: str) -> Path | None:
 
 def texts_digest(folder: Path) -> str:
     """Return the sha256 of the files of queries and documents, which the judgements name by their ids."""
-    files = [file for name in (_QUERIES, _CORPUS) if (file := _packed_or_not(folder / name))]
+    files = [file for name in (_QUERIES, CORPUS) if (file := _packed_or_not(folder / name))]
     return hashlib.sha256(" ".join(map(file_digest, files)).encode()).hexdigest()
 
 

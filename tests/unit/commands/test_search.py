@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
-from bertwright.search.index import SearchIndex
+from bertwright.search.index import Hit, SearchIndex
 from bertwright.search.rerank import Reranker
+from bertwright.search.run import hit_lines
 from bertwright.serving.predictor import load
 from bertwright.tasks.classification.spec import CLASSIFY, REGRESS
 from bertwright.text.wordpiece import Tokenizer
@@ -68,6 +69,37 @@ def test_texts_are_added_and_removed(made_index: Path, capsys: pytest.CaptureFix
     assert [hit["id"] for hit in result["hits"]] == ["4"]  # the fourth row that was added
 
 
+def test_queries_that_cannot_be_used_are_left_out_on_request(
+    made_index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    queries = tmp_path / "queries.txt"
+    queries.write_text(f"{LINES['c']}\n\n{LINES['a']}\n", "utf-8")
+    ask = ("search", made_index, "--queries", queries, "--top-k", 1, *FP32)
+    _, said = run_json(capsys, *ask, code=2)
+    assert "queries.txt:2: expected a text in 'text', got an empty one" in said
+    result, said = run_json(capsys, *ask, "--on-error", "skip")
+    assert [(one["id"], one["hits"][0]["id"]) for one in result["queries"]] == [("1", "c"), ("2", "a")]
+    assert "1 row is left out: 1 without a text" in said
+
+
+def test_an_id_with_blanks_at_its_ends_is_removed(
+    made_index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "more.csv").write_text("id,text\n d ,Snow.\n e ,Ice.\n", "utf-8")
+    run_json(capsys, "index", tmp_path / "more.csv", "--out", made_index, "--add", *FP32)
+    (tmp_path / "ids.txt").write_text(" d \n", "utf-8")
+    run_json(capsys, "index", "--out", made_index, "--remove", " e ", "--remove-ids", tmp_path / "ids.txt")
+    assert len(SearchIndex.open(made_index)) == 3
+
+
+def test_lines_of_hits_have_no_control_characters() -> None:
+    hits = [Hit("a\x1b[2J", 0.5, "A\x07 ship\nsails\x9b.", {}), Hit("b" * 99, 0.25, "Rain", {})]
+    assert hit_lines(hits) == [
+        f"   0.5000  {'a[2J':61}  A ship sails.",
+        f"   0.2500  {'b' * 60}…  Rain",
+    ]
+
+
 def test_a_loaded_model_searches(made_index: Path, plain_model: str, tmp_path: Path, own_tokenizer: Path) -> None:
     model = load(plain_model, precision="fp32")
     hits = model.search(LINES["c"], index=made_index, top_k=1)
@@ -97,6 +129,12 @@ CHANGES: dict[str, Change] = {
     "QUERY: expected a text": lambda index, _: ["search", index, " "],
     "search: expected QUERY or --queries": lambda index, _: ["search", index],
     "--top-k 0: expected at least 1": lambda index, _: ["search", index, "a", "--top-k", "0"],
+    "--candidates 9: are texts that --rerank reads": lambda index, _: ["search", index, "a", "--candidates", "9"],
+    "--text-column: is for the file of --queries": lambda index, _: ["search", index, "a", "--text-column", "b"],
+    "--id-column: is for the file of --queries": lambda index, _: ["search", index, "a", "--id-column", "b"],
+    "--input-format: is for the file of --queries": lambda index, _: ["search", index, "a", "--input-format", "csv"],
+    "--on-error: is for the file of --queries": lambda index, _: ["search", index, "a", "--on-error", "skip"],
+    "--exact: every search of": lambda index, _: ["search", index, "a", "--exact"],
     "not an index (it has no manifest.json)": lambda index, _: ["search", index.parent, "a"],
 }
 

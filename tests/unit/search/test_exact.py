@@ -73,3 +73,25 @@ def test_the_order_of_ties_is_the_same_for_every_size_of_the_blocks(scale: float
     assert all(ranking == rankings[0] for ranking in rankings)
     for ranked in rankings[0]:
         assert all(ranked[first : first + 10] == sorted(ranked[first : first + 10]) for first in range(0, 400, 10))
+
+
+@pytest.mark.parametrize("most", [1, 5, 60])
+def test_documents_that_do_not_count_are_left_out(most: int) -> None:
+    draw = np.random.default_rng(4)
+    queries, documents = (unit(draw.normal(size=(rows, 4)).astype(np.float32)) for rows in (3, 200))
+    documents[20:90] = documents[3]  # ties
+    kept = draw.random(200) < 0.5
+    kept[100:150] = False
+    best, other = BestDocuments(3, most), BestDocuments(2, most)
+    for first in (0, 100, 120, 150):
+        rows = slice(first, {0: 100, 100: 120, 120: 150, 150: 200}[first])
+        best.add_vectors(queries, documents[rows], np.arange(200)[rows], np.full(3, -1), kept=kept[rows])
+    other.add_vectors(queries[1:], documents, np.arange(200), np.full(2, -1), kept=kept)
+    merged = BestDocuments(3, most)
+    merged.merge(np.array([2, 1]), BestDocuments(2, most))
+    merged.merge(np.array([1, 2]), other)
+    products = np.round(queries.astype(np.float64) @ documents.T.astype(np.float64), 6)
+    for query, ((numbers, _), (together, _)) in enumerate(zip(best.best(), merged.best(), strict=True)):
+        expected = sorted(np.flatnonzero(kept), key=lambda number: (-products[query, number], number))[:most]
+        assert numbers.tolist() == expected
+        assert together.tolist() == (expected if query else [])

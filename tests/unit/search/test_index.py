@@ -1,7 +1,9 @@
 """An index folder: searches equal those of a full sort, adding and removing, and every fault by its file."""
 
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
+from datetime import date
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,12 +12,20 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from bertwright.errors import InputError
+from bertwright.errors import Damaged, InputError
 from bertwright.model.folder import open_model
 from bertwright.model.vector_settings import VectorSettings
 from bertwright.search import index as index_module
 from bertwright.search.index import IndexedText, SearchIndex
-from bertwright.search.index_files import IndexRow
+from bertwright.search.index_files import (
+    IndexManifest,
+    IndexRow,
+    Segment,
+    new_segment,
+    segment_entry,
+    write_index_manifest,
+)
+from bertwright.shipped import shipped
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.sentence_vectors import SentenceEncoder
@@ -98,6 +108,82 @@ def test_nearest_rows_are_those_of_a_full_sort_with_ties_segments_and_removed_ro
         np.testing.assert_allclose(values, of_query[order], atol=2e-6)
     assert len(index) == len(ids) == 6
     assert {hit.id for hit in index.search(open_encoder(vector_model), ["a"], 10)[0]} == {*ids}
+
+
+def test_removed_rows_cost_no_copy_of_the_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(5)
+    vectors, queries = (draw.normal(size=(rows, 64)).astype(np.float32) for rows in (20_000, 2))
+    removed = np.array([int(np.argmax(vectors @ queries[0])), 7, 9_000])
+    with new_segment(tmp_path, 0, 64) as segment:
+        segment.write(vectors, [IndexRow(str(row), "", {}) for row in range(len(vectors))])
+    entry = segment_entry(tmp_path, 0, len(vectors)).model_copy(update={"removed": tuple(sorted(removed.tolist()))})
+    manifest = IndexManifest(model="m", fingerprint="f", width=64, similarity="dot", segments=(entry,))
+    write_index_manifest(tmp_path, manifest)
+    index = SearchIndex.open(tmp_path)
+    products = np.round(queries.astype(np.float64) @ vectors.T.astype(np.float64), 6).astype(np.float32)
+    products[:, removed] = -np.inf
+    for top_k, most_bytes in ((10, 1 << 26), (3000, 1 << 18)):  # products in fp32, and all of them in fp64
+        monkeypatch.setattr(index_module, "_BYTES", most_bytes)
+        tracemalloc.start()
+        nearest = index.nearest(queries, top_k)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < vectors.nbytes / 3
+        for of_query, (numbers, scores) in zip(products, nearest, strict=True):
+            assert numbers.tolist() == np.lexsort((np.arange(len(vectors)), -of_query))[:top_k].tolist()
+            assert scores.tolist() == of_query[numbers].tolist()
+
+
+def test_rows_without_ids_get_the_next_free_numbers(build: Callable[..., SearchIndex], vector_model: Path) -> None:
+    encoder, index = open_encoder(vector_model), build(TEXTS)
+    lines = [[IndexedText(IndexRow(str(line), f"Line {line}.", {}), f"a.txt:{line}", numbered=True) for line in (1, 2)]]
+    index.add(encoder, blocks({"7": "A ship."}))
+    index.add(encoder, lines)  # `index` was opened before the row 7 was added
+    index.add(encoder, lines)
+    ids = [id for segment in SearchIndex.open(index.folder).segments for id in segment.ids]
+    assert ids == [*TEXTS, "7", "6", "8", "9", "10"]
+
+
+def test_a_folder_with_the_name_of_a_shipped_model_is_noted_by_its_path(
+    tmp_path: Path, vector_model: Path, own_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    encoder, name = open_encoder(vector_model), shipped()[0]
+    assert SearchIndex.build("a", encoder, blocks(TEXTS), model=name)[0].manifest.model == name
+    (tmp_path / name).mkdir()
+    assert SearchIndex.build("b", encoder, blocks(TEXTS), model=name)[0].manifest.model == str(tmp_path / name)
+
+
+def test_empty_blocks_are_passed_over(tmp_path: Path, vector_model: Path) -> None:
+    texts = [[], *blocks(TEXTS), []]
+    index, added = SearchIndex.build(tmp_path / "i", open_encoder(vector_model), texts, model=str(vector_model))
+    assert (len(index), added.rows) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (IndexRow("\ud800", "A.", {}), r"t:1: the id holds half of a character"),
+        (IndexRow("a", "A \ud800.", {}), r"t:1: the text holds half of a character"),
+        (IndexRow("a", "A.", {"day": date(2020, 1, 1)}), r"t:1: expected fields that JSON can hold, got \{'day'"),
+        (IndexRow("a", "A.", {"day": "\ud800"}), r"t:1: expected fields that JSON can hold"),
+    ],
+)
+def test_a_row_that_cannot_be_written_is_refused(
+    row: IndexRow, message: str, build: Callable[..., SearchIndex], vector_model: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        build(TEXTS).add(open_encoder(vector_model), [[IndexedText(row, "t:1")]])
+
+
+@pytest.mark.parametrize("removed", [(99,), (1, 1), (2, 1)])
+def test_numbers_of_removed_rows_that_are_none_are_refused(
+    removed: tuple[int, ...], build: Callable[..., SearchIndex]
+) -> None:
+    index = build(TEXTS)
+    entry = index.manifest.segments[0].model_copy(update={"removed": removed})
+    with pytest.raises(Damaged, match=r"manifest.json: expected numbers of removed rows below 4, ascending, got"):
+        Segment(index.folder, entry, index.manifest.width)
 
 
 def test_a_width_keeps_the_first_components(build: Callable[..., SearchIndex], vector_model: Path) -> None:
@@ -225,6 +311,11 @@ def test_a_vector_that_is_not_finite_is_named_by_its_line(
 def test_an_empty_query_is_refused(query: str, build: Callable[..., SearchIndex], vector_model: Path) -> None:
     with pytest.raises(InputError, match=r"query 1: expected a text, got an empty one"):
         build(TEXTS).search(open_encoder(vector_model), ["ship", query])
+
+
+def test_a_query_that_is_no_text_is_refused(build: Callable[..., SearchIndex], vector_model: Path) -> None:
+    with pytest.raises(InputError, match=r"query 1 holds half of a character"):
+        build(TEXTS).search(open_encoder(vector_model), ["ship", "\ud800"])
 
 
 def test_a_similarity_that_is_no_product_is_refused(tmp_path: Path, own_tokenizer: Path) -> None:

@@ -10,8 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertwright.errors import InputError
+from bertwright.search import texts as texts_module
 from bertwright.search.index_files import IndexRow
 from bertwright.search.texts import TextTables
+from bertwright.tasks.beir import documents_in_blocks
 
 
 def rows(*sources: Path, **options: Any) -> list[IndexRow]:
@@ -38,8 +40,8 @@ def test_each_format_gives_ids_texts_and_fields(tmp_path: Path) -> None:
 def test_lines_of_text_are_numbered_through_all_files(tmp_path: Path) -> None:
     first = write_lines(tmp_path / "a.txt", "One,\ttwo.", "Three.")
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"Four.\n"))
-    expected = [IndexRow("5", "One,\ttwo.", {}), IndexRow("6", "Three.", {}), IndexRow("7", "Four.", {})]
-    assert rows(first, tmp_path / "b.txt.gz", first=5) == expected
+    expected = [IndexRow("1", "One,\ttwo.", {}), IndexRow("2", "Three.", {}), IndexRow("3", "Four.", {})]
+    assert rows(first, tmp_path / "b.txt.gz") == expected
     table = write_lines(tmp_path / "c.txt", "id\ttext", "a\tOne.")
     assert rows(table, format="tsv") == [IndexRow("a", "One.", {})]
 
@@ -49,6 +51,50 @@ def test_named_columns_are_read_and_several_are_joined(tmp_path: Path) -> None:
     options = {"text": ("title", "body"), "id": "key"}
     assert rows(table, **options) == [IndexRow("k", "A ship sails.", {"id": "9"})]
     assert rows(write_lines(tmp_path / "b.csv", "words", "One."))[0].text == "One."
+
+
+def test_of_several_columns_some_may_be_empty(tmp_path: Path) -> None:
+    lines = ['{"title": "A ship", "body": null}', '{"body": "Rain.", "title": ""}', '{"title": "A book."}']
+    table = write_lines(tmp_path / "a.jsonl", *lines, '{"title": null, "body": " "}')
+    assert [row.text for row in rows(table, text=("title", "body"), on_error="skip")] == ["A ship", "Rain.", "A book."]
+    with pytest.raises(InputError, match=r"a.jsonl:4: expected a text in 'title' and 'body', got an empty one"):
+        rows(table, text=("title", "body"))
+
+
+def test_a_corpus_of_beir_has_the_texts_of_its_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts_module, "_BLOCK", 2)  # the first title is in the second block
+    documents = [{"_id": 7, "text": " One. "}, {"_id": " b ", "text": "Two.", "year": 3}]
+    documents += [{"_id": "c", "title": "A ship", "text": "sails."}, {"_id": "d", "title": "A book", "text": None}]
+    corpus = write_lines(tmp_path / "corpus.jsonl", *map(json.dumps, documents))
+    [(ids, texts)] = documents_in_blocks(corpus, 9)
+    read = rows(corpus)
+    assert [(row.id, row.text) for row in read] == [*zip(ids, texts, strict=True)]
+    assert [row.fields for row in read] == [{}, {"year": 3}, {}, {}]
+    assert rows(corpus, text=("text",), on_error="skip")[2] == IndexRow("c", "sails.", {"title": "A ship"})
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"id": "a", "text": "One."}', '{"text": "Two."}'], r"a.jsonl:2: expected an id in 'id', got nothing"),
+        (['{"text": "One."}', '{"id": "a", "text": "Two."}'], r"a.jsonl:2: expected no id, as in the first rows .*'a'"),
+    ],
+)
+def test_the_first_rows_of_a_file_decide_on_its_ids(
+    lines: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts_module, "_BLOCK", 1)
+    with pytest.raises(InputError, match=message):
+        rows(write_lines(tmp_path / "a.jsonl", *lines))
+    without = write_lines(tmp_path / "b.jsonl", '{"text": "Three."}')
+    assert [row.id for row in rows(write_lines(tmp_path / "a.jsonl", '{"id": "a", "text": "One."}'), without)] == [
+        "a",
+        "2",
+    ]
+
+
+def test_blanks_at_the_ends_of_an_id_are_left_out(tmp_path: Path) -> None:
+    assert [row.id for row in rows(write_lines(tmp_path / "a.csv", "id,text", " a b ,One."))] == ["a b"]
 
 
 @pytest.mark.parametrize(

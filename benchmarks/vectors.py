@@ -65,7 +65,7 @@ def their_encoders(model: str, *, has_bf16: bool) -> dict[str, Encode]:
     for name, build in builders.items():
         try:
             encoders[name] = partial(build().encode, batch_size=32, show_progress_bar=False)
-        except Exception as error:  # their backends raise what their libraries raise
+        except Exception as error:  # theirs raise Exception itself where a library is absent or does not fit
             print(f"{name}: left out, {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
     return encoders
 

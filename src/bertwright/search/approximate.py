@@ -75,7 +75,7 @@ def make_lists(vectors: NDArray[np.float32]) -> tuple[bytes, int, float]:
         index.add(np.ascontiguousarray(vectors[first : first + _BLOCK]))
     rows = _spread(num_rows, _SAMPLE)
     nearest = _nearest_rows(vectors, rows)
-    lists, recall = Lists(index, min(4, num_lists)), 0.0
+    lists = Lists(index, min(4, num_lists))
     while True:
         candidates = lists.candidates(vectors[rows], _NEAREST + 1, np.zeros(0, np.int64))
         recall = float(

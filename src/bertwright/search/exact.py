@@ -97,9 +97,8 @@ class BestDocuments:
                 query = queries[row].astype(np.float64)
                 # One more than the best ones: one may be left out.
                 near = _candidates(scores, self.most + 1, _error(query, longest), kept)
-                self.add(
-                    row, (query @ documents[near].astype(np.float64).T)[None], numbers[near], left_out[row : row + 1]
-                )
+                exact = documents[near].astype(np.float64) @ query
+                self.add(row, exact[None], numbers[near], left_out[row : row + 1])
 
 
 def check_similarity(similarity: Similarity) -> None:

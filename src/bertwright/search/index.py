@@ -227,7 +227,8 @@ class SearchIndex:
     def _changing(self) -> Iterator["SearchIndex"]:
         """Yield the index as it is now, while no other process may change it."""
         with locked_file(self.folder / _LOCK, f"{self.folder}: another process is changing this index"):
-            yield SearchIndex.open(self.folder)
+            manifest = read_index_manifest(self.folder)
+            yield self if manifest == self.manifest else SearchIndex(self.folder, manifest)
 
 
 def _add_candidates(

@@ -81,7 +81,8 @@ def write_tables() -> None:
     for name in ("STSB-test", "STS12"):
         write_table(f"sts/{name}.tsv", [("sentence1", "sentence2", "score"), *pairs])
     write_beir(Path("scifact"))
-    Path("scifact/qrels/train.tsv").write_text(Path("scifact/qrels/test.tsv").read_text("utf-8"), "utf-8")
+    judgements = [("query-id", "corpus-id", "score"), ("q1", "d1", 1), ("q2", "d10", 2), ("q3", "d2", 1)]
+    write_table("scifact/qrels/train.tsv", judgements)
     write_judged(Path("judged.jsonl"))
     numbered = [("id", "text", "day"), *((day, sentence, day) for day, sentence in enumerate(plain_sentences(60)))]
     write_table("articles.csv", numbered[:41], ",")
@@ -128,6 +129,10 @@ def write_pairs() -> None:
     for folder, columns in (("pairs", ("anchor", "positive")), ("questions", ("question", "answer"))):
         for part, rows in (("train", matched[:40]), ("dev", matched[40:])):
             write_table(f"{folder}/{part}.tsv", [columns, *rows])
+    labels = ("entailment", "neutral", "contradiction")
+    rows = [(labels[day % 3], sentence, f"Day {day} was short.") for day, sentence in enumerate(plain_sentences(60))]
+    write_table("nli-train.tsv", [("label", "sentence1", "sentence2"), *rows])
+    Path("nli-train.tsv.xz").write_bytes(lzma.compress(Path("nli-train.tsv").read_bytes()))
 
 
 def write_korean() -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
+from bertwright.scoring.settings import FirstToken, Masking
 from bertwright.serving.settings import AnswerPrecision
 from bertwright.training.settings import Device
 
@@ -49,4 +50,20 @@ DeviceOption = Annotated[Device, arg(help="Device that computes: the processors 
 ShardingOption = Annotated[
     Literal["ddp", "fsdp2"],
     arg(help="With torchrun, each process holds the whole model (ddp) or a part of it (fsdp2)."),
+]
+MaskingOption = Annotated[
+    Masking | None,
+    arg(
+        help="For masked LM: pieces that are masked with the predicted one: the later ones of its word (within-word, "
+        "the default), or none (piece, as in published figures of BLiMP).",
+        help_behavior_hint="",
+    ),
+]
+FirstTokenOption = Annotated[
+    FirstToken | None,
+    arg(
+        help="For a language model: the piece that is predicted from no other one: count (the default with [CLS] "
+        "before it) or leave-out (GPT-1, which has no such token).",
+        help_behavior_hint="",
+    ),
 ]

@@ -10,8 +10,10 @@ from bertwright.commands import CommandResult
 from bertwright.commands.arguments import (
     BadRowsOption,
     DeviceOption,
+    FirstTokenOption,
     LabelColumn,
     LabelledFormat,
+    MaskingOption,
     PrecisionOption,
     Repeatable,
     ShardingOption,
@@ -19,10 +21,12 @@ from bertwright.commands.arguments import (
     VocabularyFolder,
 )
 from bertwright.commands.options import SettingsOptions
+from bertwright.commands.scoring import evaluate_blimp_command
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FINETUNE_RECIPES, FinetuneSettings
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.serving.settings import AnswerPrecision
+from bertwright.training.settings import Device
 
 if TYPE_CHECKING:
     from bertwright.tasks.spec import TaskSpec
@@ -128,18 +132,22 @@ def evaluate_command(
     width: int | None = None,
     errors: Path | None = None,
     calibrate: bool = False,
+    pairs: Path | None = None,
+    masking: MaskingOption = None,
+    first_token: FirstTokenOption = None,
+    out: Path | None = None,
     precision: AnswerPrecision = "auto",
     device: DeviceOption = "cpu",
 ) -> CommandResult:
-    """Compute the metrics of a fine-tuned model on a task, of a pre-trained one on a corpus (TASK = pretraining), or of
-    a model's sentence vectors (TASK = embed).
+    """Compute the metrics of a fine-tuned model on a task, of a pre-trained one on a corpus (TASK = pretraining) or on
+    minimal pairs (TASK = blimp), or of a model's sentence vectors (TASK = embed).
 
     Args:
-        task: Task: {tasks}; or pretraining.
+        task: Task: {tasks}; or pretraining, or blimp.
         model: MODEL: a model folder or a run folder; for embed also a folder of export static.
         data: For a task: folder with dev files, or one file. For embed: a table of pairs as for training
             (with a score of their similarity or without), a folder of tables, a folder in BEIR's layout for a search,
-            or a corpus.
+            or a corpus. For blimp: a folder with a file .jsonl for each paradigm, or one file of all.
         corpus: For pretraining: validation corpus.
         rows: For pretraining: number of rows, from the first on.
         length: For pretraining: tokens per row.
@@ -150,13 +158,21 @@ def evaluate_command(
             confidently wrong first, then the most doubtful; for questions the lowest F1 first.
         calibrate: Fit a temperature for the probabilities on the data, and store it in the model folder. Give data that
             the model was not trained on.
-        precision: For a task: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
+        pairs: For blimp: JSON file of UID → list of the pairIDs that count.
+        out: For blimp: folder that keeps the scores of each paradigm. The same command continues a stopped evaluation.
+        precision: For a task and blimp: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
     """
-    from bertwright.finetuning.evaluate import evaluate_task
-    from bertwright.pretraining.evaluate import evaluate_pretraining
-
+    has_rows = bool(corpus) or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH)
+    has_tables = bool(text_column or label_column or task_setting) or (input_format, on_error) != ("auto", "stop")
+    of_blimp: dict[str, Any] = {"pairs": pairs, "masking": masking, "first_token": first_token, "out": out}
+    if task == "blimp":
+        if has_rows or has_tables or width is not None or errors or calibrate:
+            raise InputError("evaluate blimp: takes --data, --pairs, --masking, --first-token, --out; leave others out")
+        return evaluate_blimp_command(model, data, **of_blimp, precision=precision, device=device)
+    if any(of_blimp.values()):
+        raise InputError(f"evaluate {task}: --pairs, --masking, --first-token and --out are for evaluate blimp")
     if task == "embed":
-        if corpus or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH) or errors or calibrate:
+        if has_rows or errors or calibrate:
             raise InputError("evaluate embed: leave --corpus, --rows, --length, --errors and --calibrate out")
         if data is None:
             raise InputError("evaluate embed: expected --data PATH, tables of pairs, a folder of BEIR or a corpus")
@@ -168,29 +184,48 @@ def evaluate_command(
     if width is not None:
         raise InputError(f"evaluate {task}: --width is for evaluate embed; leave it out")
     if task == "pretraining":
-        if corpus is None:
-            raise InputError("evaluate pretraining: expected --corpus FOLDER, the validation corpus")
-        if errors or calibrate:
-            raise InputError("evaluate pretraining: has no labels; leave --errors and --calibrate out")
-        if data or text_column or label_column or task_setting or (input_format, on_error) != ("auto", "stop"):
-            raise InputError(
-                "evaluate pretraining: reads a corpus; leave --data, --text-column, --label-column, --input-format, "
-                "--on-error and --task-setting out"
-            )
-        if precision not in ("auto", "fp32"):
-            raise InputError(f"--precision {precision}: evaluate pretraining computes in fp32; leave the option out")
-        return evaluate_pretraining(model, corpus, rows=rows, length=length, device=device)
+        measured: Any = {"has_tables": bool(data or has_tables), "has_labels": bool(errors or calibrate)}
+        measured |= {"rows": rows, "length": length, "precision": precision, "device": device}
+        return _evaluate_pretraining(model, corpus, **measured)
+    from bertwright.finetuning.evaluate import evaluate_task
     from bertwright.tasks.spec import get_spec, with_reading, with_settings
 
-    spec = with_settings(get_spec(task), task_setting)
-    spec = with_reading(spec, input_format=input_format, on_error=on_error)
+    spec = with_reading(with_settings(get_spec(task), task_setting), input_format=input_format, on_error=on_error)
     if data is None:
         raise InputError(f"evaluate {task}: expected --data PATH, a folder with dev files or one file")
-    if corpus or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH):
+    if has_rows:
         raise InputError(f"evaluate {task}: --corpus, --rows and --length are for evaluate pretraining; leave them out")
     options = {"text": text_column, "label": label_column, "calibrate": calibrate}
     options |= {"errors": None if errors is None else str(errors), "precision": precision, "device": device}
     return evaluate_task(spec, model=model, data=data, **options)
+
+
+def _evaluate_pretraining(
+    model: str,
+    corpus: Path | None,
+    *,
+    has_tables: bool,
+    has_labels: bool,
+    rows: int,
+    length: int,
+    precision: AnswerPrecision,
+    device: Device,
+) -> CommandResult:
+    """Return validation metrics of pre-training; InputError where options of tables or of labels were typed."""
+    from bertwright.pretraining.evaluate import evaluate_pretraining
+
+    if corpus is None:
+        raise InputError("evaluate pretraining: expected --corpus FOLDER, the validation corpus")
+    if has_labels:
+        raise InputError("evaluate pretraining: has no labels; leave --errors and --calibrate out")
+    if has_tables:
+        raise InputError(
+            "evaluate pretraining: reads a corpus; leave --data, --text-column, --label-column, --input-format, "
+            "--on-error and --task-setting out"
+        )
+    if precision not in ("auto", "fp32"):
+        raise InputError(f"--precision {precision}: evaluate pretraining computes in fp32; leave the option out")
+    return evaluate_pretraining(model, corpus, rows=rows, length=length, device=device)
 
 
 def predict_command(

@@ -10,11 +10,13 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bertwright.errors import InputError, RunFailed
+from bertwright.scoring.settings import ScoreSettings
 from bertwright.serving import examples, schemas
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.results import FilledText, RankedText, Vector
+from bertwright.serving.scoring import ScorePipeline
 from bertwright.serving.search import SearchService, ServedIndex
 from bertwright.serving.service import Service
 
@@ -99,6 +101,22 @@ def _add_pretraining_endpoints(app: FastAPI, service: Service) -> None:
         pipeline = await service.pipeline_for(name, "next sentence")
         (result,) = await service.answer(name, pipeline, [(body.first, body.second)], request)
         return schemas.FollowsResponse(model=name, probability=result.probability, truncated=result.truncated)
+
+    @app.post("/v1/score", tags=[*_HEADS])
+    async def score(
+        body: Annotated[schemas.ScoreRequest, Body(openapi_examples=examples.SCORE)], request: Request
+    ) -> schemas.ScoreResponse:
+        """Give the log-likelihood of each sentence, by masked LM its pseudo-log-likelihood, and its bits per character.
+
+        `masking` is for a masked LM: `within-word` (the default) also masks the later pieces of the word, `piece` masks
+        one piece at a time. `first_token` is for a language model: `count` or `leave-out`.
+        """
+        name, _ = service.model(body.model)
+        pipeline = await service.pipeline_for(name, "score")
+        assert isinstance(pipeline, ScorePipeline)
+        pipeline = pipeline.with_settings(ScoreSettings(body.masking, body.first_token))
+        results = await service.answer(name, pipeline, body.inputs, request)
+        return schemas.ScoreResponse(model=name, results=results)
 
 
 def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
@@ -255,7 +273,7 @@ def _index_entry(name: str, served: ServedIndex) -> schemas.IndexEntry:
 
 
 def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
-    uses: tuple[Use, ...] = ("fill", "next sentence", "inside")
+    uses: tuple[Use, ...] = ("fill", "next sentence", "score", "inside")
     return schemas.ModelEntry(
         id=name,
         kind=model.kind,

@@ -30,6 +30,10 @@ NEXT_SENTENCE: Final[RequestExamples] = {
         "value": {"first": "The ferry left the harbour at seven.", "second": "By noon it had reached the island."}
     },
 }
+SCORE: Final[RequestExamples] = {
+    "two sentences": {"value": {"inputs": ["The ferry leaves the harbour.", "The ferry leave the harbour."]}},
+    "one piece masked at a time": {"value": {"inputs": ["The ferry leaves the harbour."], "masking": "piece"}},
+}
 EMBEDDINGS: Final[RequestExamples] = {
     "two texts": {"value": {"input": ["The ferry left the harbour.", "A boat sailed early."]}},
     "as base64, from [CLS]": {

@@ -7,6 +7,7 @@ from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import second_objective
 from bertwright.serving.encoder_pipelines import AttentionPipeline, FillPipeline, NextSentencePipeline, VectorPipeline
 from bertwright.serving.pipeline import Pipeline
+from bertwright.serving.scoring import ScorePipeline
 from bertwright.serving.task_pipelines import (
     ChoicePipeline,
     ClassificationPipeline,
@@ -21,7 +22,7 @@ from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import TaggingTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 
-Use = Literal["fill", "vectors", "next sentence", "inside"]
+Use = Literal["fill", "vectors", "next sentence", "inside", "score"]
 """Use of a model that does not depend on the task that it was fine-tuned for."""
 
 _TASKS: Final[dict[type[TaskSpec], Any]] = {
@@ -35,6 +36,7 @@ _USES: Final[dict[Use, Any]] = {
     "vectors": VectorPipeline,
     "next sentence": NextSentencePipeline,
     "inside": AttentionPipeline,
+    "score": ScorePipeline,
 }
 
 

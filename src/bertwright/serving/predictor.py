@@ -13,6 +13,8 @@ from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, shown
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
+from bertwright.scoring.scorer import has_scores
+from bertwright.scoring.settings import FirstToken, Masking, ScoreSettings
 from bertwright.search.index import SearchIndex
 from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import VectorPipeline
@@ -148,6 +150,16 @@ class Predictor:
             return np.array([result.values for result in results], dtype=np.float32).reshape(-1, size)
         return results.values if isinstance(results, Vector) else (result.values for result in results)
 
+    def score(self, inputs: Any, *, masking: Masking | None = None, first_token: FirstToken | None = None) -> Any:
+        """Return the `SentenceScore` of a sentence, or those of several: log-likelihood, pieces, bits per character.
+
+        masking: for masked LM, the pieces that are masked with the predicted one: the later ones of its word
+        (within-word, the default), or none (piece). first_token: for a language model, count or leave-out. Raises
+        InputError for a model without such a head, an empty sentence, and one with more tokens than the model reads.
+        """
+        pipeline = self.pipeline_for("score").with_settings(ScoreSettings(masking, first_token))
+        return self._map(inputs, pipeline)
+
     def search(self, queries: Any, *, index: str | Path | SearchIndex, top_k: int = 10) -> Any:
         """Return the best rows of an index for a query, or a list of them for each of several queries.
 
@@ -200,6 +212,8 @@ class Predictor:
             return has_next_sentence(self._saved)
         if use == "inside":
             return bool(self.heads) and getattr(self.tokenizer, "has_special", True)
+        if use == "score":
+            return has_scores(self._saved)
         return use == "vectors" or has_masked_lm(self._saved)
 
     def pipeline_for(self, use: Use) -> Any:

@@ -7,6 +7,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, mo
 from pydantic_core import PydanticCustomError
 
 from bertwright.errors import shown
+from bertwright.scoring.sentences import SentenceScore
+from bertwright.scoring.settings import FirstToken, Masking
 from bertwright.serving.results import ExtractedAnswer, FilledText, PredictResult
 
 UnicodeText = Annotated[str, Field(description="Unicode text")]
@@ -83,6 +85,14 @@ class PairRequest(_Request):
 
     first: UnicodeText
     second: UnicodeText
+
+
+class ScoreRequest(_Request):
+    """Sentences; `masking` is for a masked LM, `first_token` for a language model; null is the model's default."""
+
+    inputs: Annotated[list[UnicodeText], Field(min_length=1), FailFast()]
+    masking: Masking | None = None
+    first_token: FirstToken | None = None
 
 
 def _refuse_token_ids(value: object) -> object:
@@ -210,6 +220,13 @@ class FollowsResponse(BaseModel):
     model: str
     probability: float
     truncated: bool = False
+
+
+class ScoreResponse(BaseModel):
+    """Scores of the sentences, in their order: natural logarithms, and bits per character and word."""
+
+    model: str
+    results: list[SentenceScore]
 
 
 class Embedding(BaseModel):

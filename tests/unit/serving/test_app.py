@@ -65,7 +65,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
     assert np.array(looked["attention"]).shape == (4, *(len(looked["pieces"]),) * 2)
     np.testing.assert_allclose(np.array(looked["attention"]).sum(-1), 1, atol=0.01)
     uses = {entry["id"]: entry["uses"] for entry in listed.json()["data"]}
-    assert uses["lm"] == ["predict", "fill", "next sentence", "inside"]
+    assert uses["lm"] == ["predict", "fill", "next sentence", "score", "inside"]
     assert uses["sst"] == ["predict", "inside"]
     assert health.json() == {"status": "ok", "models": list(models)}
     assert page.headers["content-type"].startswith("text/html")

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from bertwright.finetuning.glue_submission import SUBMISSION_FILES, TASKS
 from bertwright.tasks.classification.spec import get_task
+from tests.support.blimp import write_blimp
 from tests.support.pages import ROOT
 from tests.support.paper_data import write_data
 from tests.support.retrieval import write_beir
@@ -43,6 +44,10 @@ def write_texts() -> None:
         Path(name).write_text(text, "utf-8")
     Path("other.txt").write_text(f"The other text.\n\n{own_words}\n\n{documents(20)}", "utf-8")
     Path("texts.txt").write_text("".join(f"{sentence}\n" for sentence in plain_sentences(3)), "utf-8")
+    Path("sentences.txt").write_bytes(Path("texts.txt").read_bytes())
+    write_blimp(Path("blimp"))
+    for name in ("babylm-filtered-pairids.json", "first-100.json"):
+        Path(name).write_text(json.dumps({"transitive": ["0", "2"]}))
     Path("texts.gz").write_bytes(gzip.compress(Path("texts.txt").read_bytes()))
     Path("dump").mkdir()
     for number in range(8):

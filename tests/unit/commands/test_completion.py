@@ -34,7 +34,7 @@ def test_bash_offers_commands_options_and_values(tmp_path: Path, capsys: pytest.
     for typed, wanted in [
         ("bertwright pre", ["pretrain", "predict"]),
         ("bertwright corpus ", ["build", "merge", "inspect", "verify", "duplicates"]),
-        ("bertwright score s", ["squad"]),
+        ("bertwright score s", ["sentences", "squad"]),
         ("bertwright export ", ["onnx", "static"]),
         ("bertwright export onnx --red", ["--reduce-range"]),
         ("bertwright predict --in", ["--input", "--input-format"]),

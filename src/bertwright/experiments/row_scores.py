@@ -38,7 +38,7 @@ def paired_row_error(plan: ExperimentPlan, column: Column, arms: Sequence[str]) 
 
 
 def _mean_scores(jobs: Mapping[tuple[int, int], Job], column: Column) -> NDArray[np.float64] | None:
-    """Return the mean score of each row [N] over the finished fine-tunings of an arm; None where one did not keep it."""
+    """Return the mean score of each row [N] over the finished fine-tunings of an arm; None where one has none."""
     part = column.metric.rpartition(".")[0] or "dev"
     finished = [job for job in jobs.values() if job.is_finished]
     rows = [job.row_scores.get(part) for job in finished if isinstance(job, Finetuning)]

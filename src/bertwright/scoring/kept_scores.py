@@ -48,7 +48,10 @@ class KeptScores:
                 f"{path}: holds the scores of other pairs than those of --data and --pairs; name another folder with "
                 "--out"
             )
-        scores = np.array(stored["scores"], dtype=np.float64)
+        try:
+            scores = np.array(stored.get("scores"), dtype=np.float64)
+        except (TypeError, ValueError):
+            scores = np.zeros(0)
         if scores.shape != (len(paradigm.pairs), 2) or not np.isfinite(scores).all():
             raise InputError(f"{path}: expected two scores for each of {len(paradigm.pairs)} pairs; remove the file")
         return scores

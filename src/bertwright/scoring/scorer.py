@@ -109,25 +109,29 @@ class SentenceScorer(ABC):
         """Return the ids of the pieces of each sentence, without special tokens.
 
         settings: resolved ones. location: function from the number of a sentence, from 0 on, to its description in
-        messages. Raises InputError for an empty sentence, for one with more tokens than the model reads, and for one of
-        which no piece is scored.
+        messages, or to "". Raises InputError for an empty sentence, for one with more tokens than the model reads, and
+        for one of which no piece is scored.
         """
+
+        def begin(index: int) -> str:
+            return f"{location(index)}: " if location(index) else ""
+
         for index, text in enumerate(texts):
-            refuse_halves([text], f"{location(index)}: ")
+            refuse_halves([text], begin(index))
             if is_blank(text):
-                raise BadRow("without a text", f"{location(index)}: expected a sentence, got an empty one")
+                raise BadRow("without a text", f"{begin(index)}expected a sentence, got an empty one")
         all_ids = self.tokenizer.ids(texts)
         for index, ids in enumerate(all_ids):
             num_tokens = len(self.frame(ids))
             if num_tokens > self.max_length:
                 raise InputError(
-                    f"{location(index)}: the sentence has {num_tokens:,} tokens; expected at most {self.max_length}, "
+                    f"{begin(index)}the sentence has {num_tokens:,} tokens; expected at most {self.max_length}, "
                     f"the positions of {self.source}; shorten or divide it"
                 )
             if not ids[self.scored_pieces(len(ids), settings)]:
                 why = "the first piece is left out" if ids else "the tokenizer keeps none of its characters"
                 raise InputError(
-                    f"{location(index)}: expected a sentence with pieces to score, got '{shown(texts[index])}': {why}"
+                    f"{begin(index)}expected a sentence with pieces to score, got '{shown(texts[index])}': {why}"
                 )
         return all_ids
 

@@ -114,7 +114,8 @@ def _add_pretraining_endpoints(app: FastAPI, service: Service) -> None:
         name, _ = service.model(body.model)
         pipeline = await service.pipeline_for(name, "score")
         assert isinstance(pipeline, ScorePipeline)
-        pipeline = pipeline.with_settings(ScoreSettings(body.masking, body.first_token))
+        most_tokens = service.settings.max_inputs * pipeline.max_length  # as many as inputs of a row each may have
+        pipeline = pipeline.with_settings(ScoreSettings(body.masking, body.first_token), most_tokens=most_tokens)
         results = await service.answer(name, pipeline, body.inputs, request)
         return schemas.ScoreResponse(model=name, results=results)
 

@@ -4,13 +4,15 @@ import copy
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.scoring.scorer import ScoredRows, scorer_of
-from bertwright.scoring.sentences import SentenceScore, score_of
+from bertwright.scoring.sentences import SentenceScore, score_of, sentence_scores
 from bertwright.scoring.settings import ScoreSettings
 from bertwright.serving.pipeline import EncodedInputs, ModelRow, TextPipeline
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -48,16 +50,37 @@ class ScorePipeline(TextPipeline[ScoredInputs]):
         self.scorer, self.tokenizer = scorer_of(saved, tokenizer), tokenizer
         self.max_length = saved.config.max_positions
         self.settings = self.scorer.resolve(ScoreSettings())
+        self.most_tokens: int | None = None
 
-    def with_settings(self, settings: ScoreSettings) -> "ScorePipeline":
-        """Return the pipeline with other settings. Raises InputError for those that the model does not have."""
+    def with_settings(self, settings: ScoreSettings, *, most_tokens: int | None = None) -> "ScorePipeline":
+        """Return the pipeline with other settings. Raises InputError for those that the model does not have.
+
+        most_tokens: largest number of tokens in all rows of `encode`.
+        """
         pipeline = copy.copy(self)
-        pipeline.settings = self.scorer.resolve(settings)
+        pipeline.settings, pipeline.most_tokens = self.scorer.resolve(settings), most_tokens
         return pipeline
 
+    def parse(self, value: Any) -> str | None:
+        """Return a sentence. Raises InputError for one that cannot be scored, as `SentenceScorer.encode`."""
+        if not isinstance(value, str):
+            return None
+        self.scorer.encode([value], self.settings, lambda _: "")
+        return value
+
+    def answer(self, items: Sequence[str], **options: Any) -> list[SentenceScore]:
+        """Return a score for each sentence. The rows are made in blocks, since a masked LM has one for each piece."""
+        return sentence_scores(self.scorer, items, self.settings, location="input {}".format)
+
     def encode(self, items: Sequence[str]) -> ScoredInputs:
-        """Return the rows of each sentence. Raises InputError, with the number of the input, as `SentenceScorer`."""
+        """Return the rows of each sentence. Raises InputError where they have more than `most_tokens` tokens."""
         all_ids = self.scorer.encode(items, self.settings, "input {}".format)
+        tokens = sum(len(self.scorer.frame(ids)) * self.scorer.num_rows(len(ids)) for ids in all_ids)
+        if self.most_tokens is not None and tokens > self.most_tokens:
+            raise InputError(
+                f"the sentences make {tokens:,} tokens, with a row for each masked piece; expected at most "
+                f"{self.most_tokens:,} in one request: send fewer or shorter sentences"
+            )
         rows: list[ModelRow] = []
         sentences: list[int] = []
         for index, ids in enumerate(all_ids):

@@ -123,6 +123,13 @@ def test_a_folder_of_other_scores_is_refused(random_lm: str, tmp_path: Path, own
     other = write_encoder(tmp_path / "other", own_tokenizer, initializer_range=0.1, layers=1)
     with pytest.raises(InputError, match="its scores were computed with weights "):
         measure_minimal_pairs(other, folder, out=out)
+    kept = out / "scores" / "transitive.json"
+    stored = json.loads(kept.read_text())
+    for damaged in ([[1.0, 2.0]], [[1.0], [2.0, 3.0]], "none", [[1.0, None]] * 4):
+        kept.write_text(json.dumps({**stored, "scores": damaged}))
+        with pytest.raises(InputError, match=r"transitive.json: expected two scores for each of 4 pairs; remove"):
+            measure_minimal_pairs(random_lm, folder, out=out)
+    kept.write_text(json.dumps(stored))
     write_lines(folder / "transitive.jsonl", made_up_pairs("transitive", 3))
     with pytest.raises(InputError, match=r"transitive.json: holds the scores of other pairs than those of --data"):
         measure_minimal_pairs(random_lm, folder, out=out)

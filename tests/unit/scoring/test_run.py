@@ -100,6 +100,6 @@ def test_what_cannot_be_scored_names_file_and_line(
 ) -> None:
     (tmp_path / "in.txt").write_text(content, "utf-8")
     files = ("--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.tsv"))
-    assert main(["score", "sentences", "--model", small_lm, *files, *options]) == 2
+    assert main(["score", "sentences", "--model", small_lm, *files, *options, "--precision", "fp32"]) == 2
     assert words in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "out.tsv").exists()

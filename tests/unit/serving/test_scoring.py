@@ -53,6 +53,23 @@ def test_what_cannot_be_scored_is_refused(
     assert words in answer.json()["error"]["message"]
 
 
+def test_python_names_the_input_that_cannot_be_scored(models: dict[str, Predictor]) -> None:
+    with pytest.raises(InputError, match=r"^input 1501: expected a sentence, got an empty one"):
+        list(models["lm"].score(text for text in ["rain"] * 1501 + [""]))
+    with pytest.raises(InputError, match=r"^the sentence has 65 tokens; expected at most 64, the positions of"):
+        models["lm"].score(". " * 63)
+
+
+def test_a_request_has_a_limit_on_all_its_rows(models: dict[str, Predictor]) -> None:
+    """With 2 inputs of 64 tokens at most, 11 pieces make 143 tokens in rows of 13."""
+    requests = [("POST", "/v1/score", {"inputs": [". " * count]}) for count in (10, 11)]
+    fits, refused = Requests(models, max_inputs=2)(*requests)
+    assert (fits.status_code, refused.status_code) == (200, 422)
+    assert (
+        "the sentences make 143 tokens, with a row for each masked piece; expected at most 128 in one" in refused.text
+    )
+
+
 def test_a_model_without_a_head_gives_no_scores(models: dict[str, Predictor]) -> None:
     with pytest.raises(InputError, match="sst: expected a model with the head of masked LM, or a language model"):
         models["sst"].score("a")

@@ -263,7 +263,7 @@ def corpus_duplicates_command(
 
 def _built(out: Path, manifest: "Manifest") -> CommandResult:
     """Return the counts of a new corpus, and print a message for each of the first texts that were skipped."""
-    names = ("documents", "sentences", "tokens", "dropped_documents", "fingerprint")
+    names = ("documents", "sentences", "tokens", "words", "dropped_documents", "fingerprint")
     skipped = manifest.skipped
     for message in skipped.first:
         say(f"skipped: {message}")

@@ -34,6 +34,8 @@ class ShardEntry(Settings):
     tokens: int
     sha256: str
     hashes_sha256: str
+    words: int | None = None
+    """Number of words of its documents in the text; None where they were not counted."""
 
     @property
     def hashes(self) -> str:
@@ -79,7 +81,7 @@ class DropList(Settings):
 
 
 class Manifest(Settings):
-    """Content of manifest.json. `documents`, `sentences` and `tokens` count all in the shards, duplicates too."""
+    """Content of manifest.json. `documents`, `sentences`, `tokens` and `words` count all in the shards, duplicates too."""
 
     format: Literal[2] = 2
     made_by: str
@@ -88,6 +90,8 @@ class Manifest(Settings):
     documents: int
     sentences: int
     tokens: int
+    words: int | None = None
+    """Number of words of the text; None for a corpus that was built before words were counted."""
     dropped_documents: int
     """Number of documents without a token; no shard holds them."""
     duplicates: DropList | None
@@ -142,7 +146,15 @@ def read_manifest(folder: Path) -> Manifest:
     for count in ("documents", "sentences", "tokens"):
         if getattr(manifest, count) != sum(getattr(entry, count) for entry in manifest.shards):
             raise InputError(f"{path}: {count} is not the sum over the shards; was it edited?")
+    if manifest.words != words_of_shards(manifest.shards):
+        raise InputError(f"{path}: words is not the sum over the shards; was it edited?")
     return manifest
+
+
+def words_of_shards(shards: Sequence[ShardEntry]) -> int | None:
+    """Return the number of words of several shards; None where those of any shard are unknown."""
+    counts = [entry.words for entry in shards if entry.words is not None]
+    return sum(counts) if len(counts) == len(shards) else None
 
 
 def write_manifest(
@@ -165,6 +177,7 @@ def write_manifest(
         documents=sum(entry.documents for entry in shards),
         sentences=sum(entry.sentences for entry in shards),
         tokens=sum(entry.tokens for entry in shards),
+        words=words_of_shards(shards),
         dropped_documents=dropped,
         duplicates=duplicates,
         skipped=skipped,

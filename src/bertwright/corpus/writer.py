@@ -106,6 +106,7 @@ class _ShardFile:
         self._schema = schema
         self._writer = pa.ipc.new_stream(self._file, schema)
         self.documents = self.sentences = self.tokens = 0
+        self.words: int | None = 0
 
     def add(self, encoded: EncodedDocuments) -> None:
         sentences = pa.LargeListArray.from_arrays(encoded.sentence_first, pa.array(encoded.ids))
@@ -118,6 +119,7 @@ class _ShardFile:
         self.documents += len(documents)
         self.sentences += len(sentences)
         self.tokens += len(encoded.ids)
+        self.words = None if self.words is None or encoded.words is None else self.words + encoded.words
 
     def finish(self) -> ShardEntry:
         self._writer.close()
@@ -131,6 +133,7 @@ class _ShardFile:
             documents=self.documents,
             sentences=self.sentences,
             tokens=self.tokens,
+            words=self.words,
             sha256=file_digest(self._path),
             hashes_sha256=file_digest(Path(self._sidecar.name)),
         )

@@ -81,7 +81,7 @@ class DropList(Settings):
 
 
 class Manifest(Settings):
-    """Content of manifest.json. `documents`, `sentences`, `tokens` and `words` count all in the shards, duplicates too."""
+    """Content of manifest.json. Documents, sentences, tokens and words are those of all shards, duplicates too."""
 
     format: Literal[2] = 2
     made_by: str

@@ -25,7 +25,7 @@ def test_numbers_of_words(typed: str, words: int) -> None:
 
 @pytest.mark.parametrize("typed", ["0", "0M", "-5", "10X", "", "M", "1.5", "1e6", "ten", "10 000", "9999999B", "٣M"])
 def test_what_is_no_number_of_words_is_refused(typed: str) -> None:
-    with pytest.raises(InputError, match="expected a number of words above 0, such as 10M, 1.5M"):
+    with pytest.raises(InputError, match=r"expected a number of words above 0, such as 10M, 1.5M"):
         parse_words(typed)
 
 

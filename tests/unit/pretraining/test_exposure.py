@@ -201,7 +201,7 @@ def test_the_end_of_a_run_is_a_mark(large_words: Path, tmp_path: Path) -> None:
 
 
 def test_marks_are_those_of_the_challenge(tmp_path: Path, own_corpus: Path) -> None:
-    folder = with_words(Path(copytree(own_corpus, tmp_path / "corpus")), 100_000_000)
+    folder = with_words(Path(copytree(own_corpus, tmp_path / "corpus")), 10_000_000)
     opened = Corpus.open(folder)
     exposure = exposure_of([opened], [rows_of(opened, 16, second_sentence="none")])
     steps = exposure.budget_steps(settings_with(words=1_000_000_000))

@@ -80,6 +80,38 @@ class DropList(Settings):
     sha256: str
 
 
+class SampleSource(Settings):
+    """Source of a sample: a file, folder, pattern or dataset, and its fraction of the words."""
+
+    name: str
+    fraction: float
+
+
+class SampleSettings(Settings):
+    """Settings of a sample: its words, its seed, and its sources with fractions; none: all inputs are one source."""
+
+    words: int
+    seed: int = 0
+    mix: tuple[SampleSource, ...] = ()
+
+
+class Drawn(Settings):
+    """Words and documents that were drawn from a source, and those that it has. name: empty for all inputs."""
+
+    name: str
+    words: int
+    documents: int
+    of_words: int
+    of_documents: int
+
+
+class Sample(Settings):
+    """Entry of the manifest: the settings of a sample, and what was drawn from each source."""
+
+    settings: SampleSettings
+    drawn: tuple[Drawn, ...]
+
+
 class Manifest(Settings):
     """Content of manifest.json. Documents, sentences, tokens and words are those of all shards, duplicates too."""
 
@@ -97,6 +129,8 @@ class Manifest(Settings):
     duplicates: DropList | None
     """Documents that equal an earlier one; None where duplicates were kept."""
     skipped: Skipped = Skipped()
+    sample: Sample | None = None
+    """The documents that were drawn, where `corpus build` had a number of words."""
     fingerprint: str
     text: dict[str, JsonValue]
     """Settings and version of the rules by which documents and sentences were made."""
@@ -168,6 +202,7 @@ def write_manifest(
     dropped: int,
     skipped: Skipped,
     duplicates: DropList | None,
+    sample: Sample | None = None,
 ) -> Manifest:
     """Write manifest.json, the last file of a corpus."""
     manifest = Manifest(
@@ -181,6 +216,7 @@ def write_manifest(
         dropped_documents=dropped,
         duplicates=duplicates,
         skipped=skipped,
+        sample=sample,
         fingerprint=corpus_fingerprint(tokenizer, shards, duplicates),
         text=text,
         sources=sources,

@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from bertwright.corpus.duplicates import document_hashes, find_duplicates, write_drop_list
 from bertwright.corpus.encode import EncodedDocuments
-from bertwright.corpus.manifest import TOKENIZER, Manifest, ShardEntry, Skipped, Source, write_manifest
+from bertwright.corpus.manifest import TOKENIZER, Manifest, Sample, ShardEntry, Skipped, Source, write_manifest
 from bertwright.corpus.shards import SUMS_KEY, checksums, shard_schema
 from bertwright.files import file_digest
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -72,6 +72,7 @@ class CorpusWriter:
         dropped: int,
         skipped: Skipped | None = None,
         keep_duplicates: bool = False,
+        sample: Sample | None = None,
     ) -> Manifest:
         """Close the last shard, find duplicates unless `keep_duplicates` is true, and write the manifest."""
         self._end_shard()
@@ -88,6 +89,7 @@ class CorpusWriter:
             dropped=dropped,
             skipped=skipped or Skipped(),
             duplicates=drop_list,
+            sample=sample,
         )
 
     def _end_shard(self) -> None:

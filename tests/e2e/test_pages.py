@@ -61,6 +61,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 SMALLER = {
     "tokenizer train": {"--vocab-size": "500", "--merges": "150"},
     "tokenizer extend": {"--add": "5"},
+    "corpus build": {"--words": "1k"},
     "pretrain": {"--steps": "3", "--minutes": "0.01", "--size": "tiny", "--words": "1k"},
     "finetune": {"--bilstm": "32"},
     "distill": {"--minutes": "0.01"},

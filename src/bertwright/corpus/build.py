@@ -16,10 +16,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertwright.console import Status
 from bertwright.corpus.encode import EncodedChunk, encode_chunk, start_worker
 from bertwright.corpus.inputs import Chunk, Position, Reader, part_of
-from bertwright.corpus.manifest import Manifest, SampleSettings, text_record
+from bertwright.corpus.manifest import Manifest, Sample, SampleSettings, text_record
 from bertwright.corpus.resume import BuildState, UnfinishedBuild, is_free, recover_finished, resume_build
 from bertwright.corpus.sample import sample_inputs
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
@@ -68,8 +71,7 @@ def build_corpus(
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"{workers} workers: expected 1 to {MOST_WORKERS}")
     out = Path(out)
-    sampled = sample_inputs(inputs, sample, settings, skip=skip) if sample else None
-    sources = sampled.inputs if sampled else part_of(find_inputs(inputs), part)
+    sources, drawn, chosen = _sources(inputs, part, sample, settings, skip=skip)
     if not skip:
         _refuse_missing(sources)
     loaded = open_tokenizer_folder(Path(tokenizer))
@@ -94,7 +96,6 @@ def build_corpus(
                 build.folder, tokenizer=loaded, shard_tokens=shard_tokens, entries=build.state.shards
             ) as writer,
         ):
-            chosen = sampled.chosen if sampled else None
             reader = Reader(sources, settings, skip=skip, start=build.state.position, chosen=chosen)
             state = _write_shards(writer, reader, build, settings, workers=workers, skip=skip)
             skipped = reader.skipped.combined(state.skipped)
@@ -106,12 +107,27 @@ def build_corpus(
                 dropped=state.dropped,
                 skipped=skipped,
                 keep_duplicates=keep_duplicates,
-                sample=sampled.sample if sampled else None,
+                sample=drawn,
             )
     except OSError as error:
         if error.errno in FULL_DISK:
             raise DiskFull(out, error) from error
         raise
+
+
+def _sources(
+    inputs: Sequence[str | Path],
+    part: tuple[int, int] | None,
+    sample: SampleSettings | None,
+    settings: TextSettings,
+    *,
+    skip: bool,
+) -> tuple[list[Input], Sample | None, list[NDArray[np.bool_]] | None]:
+    """Return the inputs and, for a sample, its entry in the manifest and the documents that were drawn."""
+    if sample is None:
+        return part_of(find_inputs(inputs), part), None, None
+    sampled = sample_inputs(inputs, sample, settings, skip=skip)
+    return sampled.inputs, sampled.sample, sampled.chosen
 
 
 def _write_shards(

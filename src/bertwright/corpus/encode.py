@@ -23,7 +23,7 @@ from bertwright.errors import RunFailed
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import as_document
 from bertwright.text.wikipedia import Page
-from bertwright.text.word_counts import count_words
+from bertwright.text.word_counts import words_of_text
 
 MAX_SENTENCE = 128
 """Largest number of pieces of a sentence in a corpus; longer ones are cut into spans of about equal length."""
@@ -164,7 +164,7 @@ def encode_chunk(
                 raise RunFailed(message) from error
             failed.append(message)
             continue
-        num_words.append(count_words(document.paragraphs))
+        num_words.append(words_of_text(document.paragraphs))
         size += sum(len(paragraph.encode()) for paragraph in document.paragraphs)
     return EncodedChunk(encode_documents(sentences, _word_table(tokenizer), num_words), size, tuple(failed))
 

@@ -22,7 +22,7 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import Input, as_document, find_inputs
 from bertwright.text.wikipedia import Page
-from bertwright.text.word_counts import count_words, words_text
+from bertwright.text.word_counts import words_of_text, words_text
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _SUM_TOLERANCE: Final = Decimal("1e-6")
@@ -61,8 +61,9 @@ def parse_mix(texts: Sequence[str]) -> tuple[SampleSource, ...]:
         if name in fractions:
             raise InputError(f"{typed}: {name} is named twice; name each source once")
         fractions[name] = fraction
-    if texts and abs(sum(fractions.values()) - 1) > _SUM_TOLERANCE:
-        raise InputError(f"{typed}: expected fractions that sum to 1, got {sum(fractions.values())}")
+    total = sum(fractions.values(), start=Decimal(0))
+    if texts and abs(total - 1) > _SUM_TOLERANCE:
+        raise InputError(f"{typed}: expected fractions that sum to 1, got {total}")
     return tuple(SampleSource(name=name, fraction=float(fraction)) for name, fraction in fractions.items())
 
 
@@ -141,7 +142,7 @@ def _count(files: Sequence[Input], settings: TextSettings, *, skip: bool) -> lis
 def _words_of(source: Document | Page, *, skip: bool) -> int:
     """Return the words of a document; 0 for one that cannot be read and is left out with `skip`."""
     try:
-        return count_words(as_document(source).paragraphs)
+        return words_of_text(as_document(source).paragraphs)
     except Exception as error:
         if not skip:
             raise RunFailed(f"{source.location}: the text could not be read: {error!r}") from error

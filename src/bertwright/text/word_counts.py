@@ -13,7 +13,7 @@ _MOST: Final = 10**15
 MILLION: Final = 10**6
 
 
-def count_words(paragraphs: Iterable[str]) -> int:
+def words_of_text(paragraphs: Iterable[str]) -> int:
     """Return the number of words of a text: the runs of characters between white space, as `wc -w` counts them."""
     return sum(len(paragraph.split()) for paragraph in paragraphs)
 

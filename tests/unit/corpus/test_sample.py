@@ -21,7 +21,7 @@ LINES = TextSettings(documents="lines")
 
 
 @pytest.fixture
-def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder `wiki` of two files with 200 documents each, and a file `novels.txt` with 100; 1 to 9 words each."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "wiki").mkdir()
@@ -40,7 +40,7 @@ def drawn_lines(sample: Any) -> list[str]:
     return [document.paragraphs[0] for document in reader.documents() if isinstance(document, Document)]
 
 
-def test_each_source_has_its_words_to_within_a_document(texts: Path) -> None:
+def test_each_source_has_its_words_to_within_a_document(sources: Path) -> None:
     sample = sampled(1000, "wiki=0.7", "novels.txt=0.3")
     lines = drawn_lines(sample)
     counts = [sum(len(line.split()) for line in lines if (line[0] == "s") is novel) for novel in (False, True)]
@@ -49,12 +49,12 @@ def test_each_source_has_its_words_to_within_a_document(texts: Path) -> None:
         assert budget - 9 < count <= budget
     assert sum(each.documents for each in sample.sample.drawn) == len(lines)
     assert [(each.of_documents, each.name) for each in sample.sample.drawn] == [(400, "wiki"), (100, "novels.txt")]
-    everything = (texts / "wiki/a.txt").read_text() + (texts / "wiki/b.txt").read_text()
+    everything = (sources / "wiki/a.txt").read_text() + (sources / "wiki/b.txt").read_text()
     assert sample.sample.drawn[0].of_words == len(everything.split())
     assert lines == sorted(lines, key=lambda line: ("abs".index(line[0]), int(line.split()[0][1:])))  # order of text
 
 
-def test_a_sample_is_a_function_of_seed_and_text(texts: Path) -> None:
+def test_a_sample_is_a_function_of_seed_and_text(sources: Path) -> None:
     first, again, other = (drawn_lines(sampled(500, inputs=["wiki"], seed=seed)) for seed in (0, 0, 1))
     assert first == again != other
     more = drawn_lines(sampled(900, inputs=["wiki"], seed=0))
@@ -68,7 +68,7 @@ def test_every_document_is_as_likely_as_any_other() -> None:
     assert abs(times - 300).max() < 5 * (1000 * 0.3 * 0.7) ** 0.5
 
 
-def test_reading_continues_anywhere(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_continues_anywhere(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "CHUNK_CHARACTERS", 100)
     sample = sampled(1000, "wiki=0.7", "novels.txt=0.3")
     chunks = list(Reader(sample.inputs, LINES, chosen=sample.chosen).chunks())
@@ -79,7 +79,7 @@ def test_reading_continues_anywhere(texts: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_built_sample_says_what_was_drawn(
-    texts: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+    sources: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["corpus", "build", "--words", "1k", "--mix", "wiki=0.7", "--mix", "novels.txt=0.3", "--seed", "3"]
     command += ["--tokenizer", str(own_tokenizer), "--documents", "lines", "--workers", "1", "--json"]
@@ -124,7 +124,7 @@ def test_a_built_sample_says_what_was_drawn(
     ],
 )
 def test_bad_samples_are_refused(
-    texts: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
+    sources: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
 ) -> None:
     command = ["corpus", "build", "--tokenizer", str(own_tokenizer), "--out", "corpus", *options.split()]
     breaks = [] if "--documents" in options else ["--documents", "lines"]
@@ -134,9 +134,9 @@ def test_bad_samples_are_refused(
     assert not Path("corpus").exists()
 
 
-def test_an_input_that_grows_is_refused(texts: Path) -> None:
+def test_an_input_that_grows_is_refused(sources: Path) -> None:
     sample = sampled(400, inputs=["novels.txt"])
-    with (texts / "novels.txt").open("a") as stream:
+    with (sources / "novels.txt").open("a") as stream:
         stream.write("one more line\n")
     with pytest.raises(InputError, match=r"novels\.txt: was changed while it was read"):
         drawn_lines(sample)

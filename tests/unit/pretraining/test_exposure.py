@@ -49,46 +49,46 @@ def rows_of(corpus: Corpus, length: int, **settings: Any) -> Examples:
 
 
 @pytest.fixture(scope="module")
-def corpus(own_corpus: Path) -> Corpus:
+def counted(own_corpus: Path) -> Corpus:
     return Corpus.open(own_corpus)
 
 
 @pytest.mark.parametrize("kind", ["rows", "spans"])
-def test_an_epoch_has_each_word_of_the_text_once(corpus: Corpus, own_text: Path, kind: str) -> None:
-    rows: Any = rows_of(corpus, 32, second_sentence="none") if kind == "rows" else Spans(corpus, length=32, seed=0)
+def test_an_epoch_has_each_word_of_the_text_once(counted: Corpus, own_text: Path, kind: str) -> None:
+    rows: Any = rows_of(counted, 32, second_sentence="none") if kind == "rows" else Spans(counted, length=32, seed=0)
     words = len(own_text.read_text("utf-8").split())
-    exposure = exposure_of([corpus], [rows])
+    exposure = exposure_of([counted], [rows])
     steps = rows.num_rows(0) // 4
     assert exposure.words(steps, steps) == pytest.approx(words * 4 * steps / rows.num_rows(0), abs=0.5)
     assert exposure.epochs(steps, steps) == [4 * steps / rows.num_rows(0)]
     assert exposure.words(0, steps) == 0
 
 
-def test_random_second_sentences_are_seen_too(corpus: Corpus) -> None:
+def test_random_second_sentences_are_seen_too(counted: Corpus) -> None:
     """Every sentence of every row of the plan counts, by a plain loop."""
-    rows = rows_of(corpus, 32)
-    lengths = corpus.sentence_lengths().tolist()
+    rows = rows_of(counted, 32)
+    lengths = counted.sentence_lengths().tolist()
     planned = rows._plans.of(0).tolist()
     tokens = sum(sum(lengths[a : a + a_count]) + sum(lengths[b : b + b_count]) for a, a_count, b, b_count, _ in planned)
-    assert rows.text_tokens() == tokens > 1.1 * corpus.num_tokens
+    assert rows.text_tokens() == tokens > 1.1 * counted.num_tokens
     steps = 10 * rows.num_rows(0)  # 40 epochs
-    words = exposure_of([corpus], [rows]).words(steps, steps)
-    assert words == pytest.approx(40 * (corpus.manifest.words or 0) * tokens / corpus.num_tokens, abs=0.5)
+    words = exposure_of([counted], [rows]).words(steps, steps)
+    assert words == pytest.approx(40 * (counted.manifest.words or 0) * tokens / counted.num_tokens, abs=0.5)
 
 
-def test_phases_add_up(corpus: Corpus) -> None:
-    short, long = (rows_of(corpus, length, second_sentence="none") for length in (16, 32))
-    exposure = exposure_of([corpus], [short, long], (0.75, 1.0))
-    words = corpus.manifest.words or 0
+def test_phases_add_up(counted: Corpus) -> None:
+    short, long = (rows_of(counted, length, second_sentence="none") for length in (16, 32))
+    exposure = exposure_of([counted], [short, long], (0.75, 1.0))
+    words = counted.manifest.words or 0
     expected = [words * (4 * 30 / short.num_rows(0) + 4 * extra / long.num_rows(0)) for extra in (0, 7)]
     assert [exposure.words(done, 40) for done in (30, 37)] == pytest.approx(expected, abs=0.5)
     assert exposure.words(15, 40) == pytest.approx(expected[0] / 2, abs=0.5)
 
 
 @pytest.mark.parametrize("budget", [{"words": 5000}, {"epochs": 2.0}, {"words": 5000, "epochs": 7}])
-def test_a_budget_is_used_and_not_exceeded(corpus: Corpus, budget: dict[str, Any]) -> None:
-    rows = [rows_of(corpus, length, second_sentence="none") for length in (16, 32)]
-    exposure = exposure_of([corpus], rows, (0.5, 1.0))
+def test_a_budget_is_used_and_not_exceeded(counted: Corpus, budget: dict[str, Any]) -> None:
+    rows = [rows_of(counted, length, second_sentence="none") for length in (16, 32)]
+    exposure = exposure_of([counted], rows, (0.5, 1.0))
     steps = exposure.budget_steps(settings_with(**budget))
     assert steps is not None
 
@@ -98,11 +98,11 @@ def test_a_budget_is_used_and_not_exceeded(corpus: Corpus, budget: dict[str, Any
     assert used(steps) <= 1 < used(steps + 1)
 
 
-def test_a_rounded_sample_ends_with_its_epochs(corpus: Corpus) -> None:
+def test_a_rounded_sample_ends_with_its_epochs(counted: Corpus) -> None:
     """Ten times 9,990 words are 99,900: a budget of 100,000 words in ten epochs ends there."""
-    rows = [rows_of(corpus, 32, second_sentence="none")]
-    exposure = exposure_of([corpus], rows)
-    words = corpus.manifest.words or 0
+    rows = [rows_of(counted, 32, second_sentence="none")]
+    exposure = exposure_of([counted], rows)
+    words = counted.manifest.words or 0
     by_epochs = exposure.budget_steps(settings_with(epochs=10))
     assert exposure.budget_steps(settings_with(epochs=10, words=round(10 * words * 1.005))) == by_epochs
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from bertwright.errors import InputError
-from bertwright.text.word_counts import count_words, parse_words, words_text
+from bertwright.text.word_counts import parse_words, words_of_text, words_text
 
 
 def test_the_words_of_a_text_are_those_of_wc(own_text: Path) -> None:
     counted = subprocess.run(["wc", "-w", own_text], capture_output=True, text=True, check=True)
-    assert count_words(own_text.read_text("utf-8").splitlines()) == int(counted.stdout.split()[0]) > 1000
+    assert words_of_text(own_text.read_text("utf-8").splitlines()) == int(counted.stdout.split()[0]) > 1000
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from bertwright.corpus.shards import Corpus
 from bertwright.model.folder import open_model
 from bertwright.objectives.dataset import Examples, Spans
 from bertwright.objectives.settings import ExampleSettings
+from bertwright.pretraining import dry_run
 from bertwright.pretraining.exposure import Exposure
+from bertwright.pretraining.measure import Timings
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.training import loop
@@ -146,7 +148,12 @@ def test_a_corpus_without_counts_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_plan_says_words_and_epochs(own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_says_words_and_epochs(
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = dict.fromkeys(("weights", "gradients", "moments", "measured_peak"), 1)
+    timings = Timings(steps=(0.5, 1.0), evaluation=0.0, checkpoint=0.0)
+    monkeypatch.setattr(dry_run, "_measure", lambda *_: (memory, timings))
     assert run_with(own_corpus, tmp_path / "run", "--words", "5k", "--plan", "--json") == 0
     plan = json.loads(capsys.readouterr().out)
     assert 4000 < plan["words"] <= 5000

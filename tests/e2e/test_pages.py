@@ -50,6 +50,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"--corpus mine=", "--corpus mixed="),  # that page's other `mine` are labelled tables
     (r"--held-out 0\S+", "--held-out 0.2"),
     (r"--recipe (\S+)(?!.* --(?:minutes|steps))", r"--recipe \1 --size tiny --steps 3"),
+    (r" --checkpoints-by-words", ""),  # which needs a million words
     (r"--int8", "--int8 --least-agreement 0"),
     (r"--seeds \d", "--seeds 1"),
     (r"epochs=3,10", "epochs=1"),
@@ -60,7 +61,8 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 SMALLER = {
     "tokenizer train": {"--vocab-size": "500", "--merges": "150"},
     "tokenizer extend": {"--add": "5"},
-    "pretrain": {"--steps": "3", "--minutes": "0.01", "--size": "tiny"},
+    "corpus build": {"--words": "1k"},
+    "pretrain": {"--steps": "3", "--minutes": "0.01", "--size": "tiny", "--words": "1k"},
     "finetune": {"--bilstm": "32"},
     "distill": {"--minutes": "0.01"},
 }

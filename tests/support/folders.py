@@ -25,3 +25,20 @@ def update_json(path: Path, **changes: Any) -> None:
 def weights_in(folder: Path) -> dict[str, Tensor]:
     """Return the tensors of a model folder."""
     return load_file(folder / "model.safetensors")
+
+
+def without_words(corpus: Path) -> Path:
+    """Rewrite the manifest of a corpus as it was before words were counted, and return its folder."""
+    return with_words(corpus, None)
+
+
+def with_words(corpus: Path, words: int | None) -> Path:
+    """Rewrite the manifest of a corpus of one shard, as if its text had so many words, and return its folder."""
+    path = corpus / "manifest.json"
+    manifest = json.loads(path.read_text("utf-8"))
+    (entry,) = manifest["shards"]
+    for part in (manifest, entry):
+        del part["words"]
+        part |= {} if words is None else {"words": words}
+    path.write_text(json.dumps(manifest), "utf-8")
+    return corpus

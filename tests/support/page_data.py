@@ -42,6 +42,8 @@ def write_texts() -> None:
     for name in ("text.txt", "text/one.txt", "domain/one.txt", "mine/one.txt", "quickstart/text.txt"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text, "utf-8")
+    Path("wiki.txt").write_text(documents(60), "utf-8")
+    Path("novels.txt").write_text(f"{own_words}\n\n{documents(50)}", "utf-8")
     Path("other.txt").write_text(f"The other text.\n\n{own_words}\n\n{documents(20)}", "utf-8")
     Path("texts.txt").write_text("".join(f"{sentence}\n" for sentence in plain_sentences(3)), "utf-8")
     Path("sentences.txt").write_bytes(Path("texts.txt").read_bytes())

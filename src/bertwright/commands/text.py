@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import AsWordPiece, DocumentBreaks, KeepDuplicates, TextField, TextInputs
+from bertwright.commands.arguments import AsWordPiece, DocumentBreaks, KeepDuplicates, Repeatable, TextField, TextInputs
 from bertwright.console import say
 from bertwright.errors import InputError
 
@@ -21,7 +21,7 @@ _LISTED_AT_ONCE = 100_000  # duplicates whose texts are in memory at a time
 TableFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"]
 
 if TYPE_CHECKING:
-    from bertwright.corpus.manifest import Manifest
+    from bertwright.corpus.manifest import Manifest, SampleSettings
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.document import TextSettings
 
@@ -137,6 +137,9 @@ def corpus_build_command(
     on_error: Literal["stop", "skip"] = "stop",
     keep_duplicates: KeepDuplicates = False,
     shard: str | None = None,
+    words: str | None = None,
+    mix: Repeatable = (),
+    seed: int = 0,
 ) -> CommandResult:
     """Turn text into tokenised shards. The number of workers changes no byte.
 
@@ -150,13 +153,19 @@ def corpus_build_command(
         language: Language of the text, for the rules that find sentences.
         on_error: Stop at text that cannot be read, or skip it and count it in the manifest.
         shard: Build only the i-th of n parts (i/n, such as 2/8), each on a machine of its own; corpus merge joins them.
+        words: Draw documents at random up to this number of words of text, such as 10M, 1.5M or 100k.
+        mix: With --words, and in place of INPUTS: a source and its fraction of the words, as SOURCE=FRACTION such as
+            wiki=0.3; repeat it for each source. A source is what an input is.
+        seed: With --words: seed of the draw.
     """
     from bertwright.corpus.build import build_corpus
     from bertwright.text.document import TextSettings
 
     settings = TextSettings(documents=documents, lines=lines, field=field, language=language)
+    sample = _sample_settings(words, mix, seed=seed, inputs=inputs, shard=shard)
     if lines == "text":
-        _warn_of_wrapped_lines(inputs, settings)
+        names = tuple(source.name for source in sample.mix) if sample else ()
+        _warn_of_wrapped_lines(names or inputs, settings)
     manifest = build_corpus(
         inputs,
         tokenizer=tokenizer,
@@ -166,6 +175,7 @@ def corpus_build_command(
         skip=on_error == "skip",
         keep_duplicates=keep_duplicates,
         part=_parse_part(shard),
+        sample=sample,
     )
     return _built(out, manifest)
 
@@ -263,18 +273,39 @@ def corpus_duplicates_command(
 
 def _built(out: Path, manifest: "Manifest") -> CommandResult:
     """Return the counts of a new corpus, and print a message for each of the first texts that were skipped."""
-    names = ("documents", "sentences", "tokens", "dropped_documents", "fingerprint")
+    names = ("documents", "sentences", "tokens", "words", "dropped_documents", "fingerprint")
     skipped = manifest.skipped
     for message in skipped.first:
         say(f"skipped: {message}")
+    drawn = {"drawn": [each.model_dump() for each in manifest.sample.drawn]} if manifest.sample else {}
     return {
         "corpus": str(out),
         **{name: getattr(manifest, name) for name in names},
+        **drawn,
         "duplicates": manifest.duplicates.documents if manifest.duplicates else 0,
         "skipped_files": skipped.files,
         "skipped_records": skipped.records,
         "shards": len(manifest.shards),
     }
+
+
+def _sample_settings(
+    words: str | None, mix: tuple[str, ...], *, seed: int, inputs: tuple[str, ...], shard: str | None
+) -> "SampleSettings | None":
+    """Return the settings of a sample; None without --words. Raises InputError where the options contradict."""
+    from bertwright.corpus.manifest import SampleSettings
+    from bertwright.corpus.sample import parse_mix
+    from bertwright.text.word_counts import parse_words
+
+    if words is None:
+        if mix or seed:
+            raise InputError(f"{'--mix' if mix else '--seed'}: needs --words, the number of words to draw, such as 10M")
+        return None
+    if shard is not None:
+        raise InputError(f"--shard {shard} --words {words}: a sample is drawn from all inputs; leave --shard out")
+    if mix and inputs:
+        raise InputError(f"--mix names the sources of the text; leave the input {inputs[0]} out, or add it to the mix")
+    return SampleSettings(words=parse_words(words), seed=seed, mix=parse_mix(mix))
 
 
 def _parse_part(text: str | None) -> tuple[int, int] | None:

@@ -16,11 +16,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertwright.console import Status
 from bertwright.corpus.encode import EncodedChunk, encode_chunk, start_worker
 from bertwright.corpus.inputs import Chunk, Position, Reader, part_of
-from bertwright.corpus.manifest import Manifest, text_record
+from bertwright.corpus.manifest import Manifest, Sample, SampleSettings, text_record
 from bertwright.corpus.resume import BuildState, UnfinishedBuild, is_free, recover_finished, resume_build
+from bertwright.corpus.sample import sample_inputs
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import FULL_DISK
@@ -48,6 +52,7 @@ def build_corpus(
     skip: bool = False,
     keep_duplicates: bool = False,
     part: tuple[int, int] | None = None,
+    sample: SampleSettings | None = None,
 ) -> Manifest:
     """Build the corpus folder `out` from text with the tokenizer of a folder, and return its manifest.
 
@@ -56,6 +61,7 @@ def build_corpus(
     skip             leave out records and files that cannot be read, and count them in the manifest
     keep_duplicates  keep documents that equal an earlier one
     part             (i, n): read the i-th of n parts of the inputs, for `merge_corpora`
+    sample           draw documents up to a number of words; with a mix, `inputs` is empty
 
     `out` is complete or absent. The same call continues where an earlier one ended. Raises InputError for bad input or
     an `out` that is not empty, RunFailed where a worker dies or the disk is full.
@@ -65,7 +71,7 @@ def build_corpus(
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"{workers} workers: expected 1 to {MOST_WORKERS}")
     out = Path(out)
-    sources = part_of(find_inputs(inputs), part)
+    sources, drawn, chosen = _sources(inputs, part, sample, settings, skip=skip)
     if not skip:
         _refuse_missing(sources)
     loaded = open_tokenizer_folder(Path(tokenizer))
@@ -77,6 +83,7 @@ def build_corpus(
         "shard_tokens": shard_tokens,
         "on_error": "skip" if skip else "stop",
         "keep_duplicates": keep_duplicates,
+        "sample": sample.model_dump(mode="json") if sample else None,
     }
     if manifest := recover_finished(out, config, sources):
         return manifest
@@ -89,7 +96,7 @@ def build_corpus(
                 build.folder, tokenizer=loaded, shard_tokens=shard_tokens, entries=build.state.shards
             ) as writer,
         ):
-            reader = Reader(sources, settings, skip=skip, start=build.state.position)
+            reader = Reader(sources, settings, skip=skip, start=build.state.position, chosen=chosen)
             state = _write_shards(writer, reader, build, settings, workers=workers, skip=skip)
             skipped = reader.skipped.combined(state.skipped)
             if not state.documents:
@@ -100,11 +107,27 @@ def build_corpus(
                 dropped=state.dropped,
                 skipped=skipped,
                 keep_duplicates=keep_duplicates,
+                sample=drawn,
             )
     except OSError as error:
         if error.errno in FULL_DISK:
             raise DiskFull(out, error) from error
         raise
+
+
+def _sources(
+    inputs: Sequence[str | Path],
+    part: tuple[int, int] | None,
+    sample: SampleSettings | None,
+    settings: TextSettings,
+    *,
+    skip: bool,
+) -> tuple[list[Input], Sample | None, list[NDArray[np.bool_]] | None]:
+    """Return the inputs and, for a sample, its entry in the manifest and the documents that were drawn."""
+    if sample is None:
+        return part_of(find_inputs(inputs), part), None, None
+    sampled = sample_inputs(inputs, sample, settings, skip=skip)
+    return sampled.inputs, sampled.sample, sampled.chosen
 
 
 def _write_shards(

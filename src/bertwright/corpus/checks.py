@@ -74,6 +74,7 @@ class CorpusReport(Settings):
 
     text_rules      version of the rules by which documents and sentences were made
     unknown         the unknown token, to which `unknown_share` refers
+    words           number of words of the text; None for a corpus that was built before words were counted
     repeated_share  fraction of sentences of REPEAT_LENGTH tokens or more that equal an earlier one
     """
 
@@ -87,6 +88,7 @@ class CorpusReport(Settings):
     sentences: int
     text_rules: int
     tokens: int
+    words: int | None
     sentence_tokens: Histogram
     document_sentences: Histogram
     document_tokens: Histogram
@@ -107,6 +109,7 @@ class CorpusReport(Settings):
             f"  duplicates  {self.duplicates:>15,}   documents that equal an earlier one and are not used",
             f"  skipped     {self.skipped.records:>15,}   records, and the rest of {self.skipped.files:,} files",
             f"  sentences   {self.sentences:>15,}   (rules of version {self.text_rules}; now {TEXT_RULES})",
+            f"  words       {_words_cell(self.words, self.tokens)}",
             f"  tokens      {self.tokens:>15,}   ({self.pieces_used:,} of {self.vocab_size:,} pieces occur)",
             f"  {self.unknown:<11} {self.unknown_share:>15.3%}   of the tokens",
             f"  repeated    {self.repeated_share:>15.2%}   of the sentences of {REPEAT_LENGTH} tokens or more",
@@ -123,6 +126,13 @@ class CorpusReport(Settings):
             lines += [f"    {entry.times:,} times: {entry.text}" for entry in self.repeated]
         lines += ["", *(f"  warning: {warning}" for warning in self.warnings)]
         return "\n".join(lines).rstrip()
+
+
+def _words_cell(words: int | None, tokens: int) -> str:
+    """Return the number of words and the tokens of a word, as text for a terminal."""
+    if words is None:
+        return f"{'unknown':>15}   (the corpus was built before words were counted; build it again)"
+    return f"{words:>15,}   ({tokens / max(1, words):.2f} tokens a word)"
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,7 @@ def inspect_corpus(folder: str | Path) -> CorpusReport:
         sentences=corpus.num_sentences,
         text_rules=corpus.manifest.text_rules,
         tokens=corpus.num_tokens,
+        words=corpus.manifest.words,
         sentence_tokens=_histogram(lengths),
         document_sentences=_histogram(per_document),
         document_tokens=_histogram(np.add.reduceat(lengths, document_first[:-1], dtype=np.int64)),

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, count, islice
+from itertools import chain, compress, count, islice
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from bertwright.errors import RunFailed
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import as_document
 from bertwright.text.wikipedia import Page
+from bertwright.text.word_counts import words_of_text
 
 MAX_SENTENCE = 128
 """Largest number of pieces of a sentence in a corpus; longer ones are cut into spans of about equal length."""
@@ -42,6 +43,7 @@ class EncodedDocuments:
     sentence_first: NDArray[np.int64]  # [S + 1], first token of each sentence, then N
     document_first: NDArray[np.int64]  # [D + 1], first sentence of each document, then S
     dropped: int = 0  # number of documents without a token, which are left out
+    words: int | None = None  # number of words of the documents in the text; None: unknown
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
@@ -101,9 +103,12 @@ def _split_words(sentences: Sequence[str]) -> list[list[str]]:
     return [line.split(" ") for line in text.split("\n")] if sentences else []
 
 
-def encode_documents(documents: Sequence[Sequence[str]], words: WordTable) -> EncodedDocuments:
+def encode_documents(
+    documents: Sequence[Sequence[str]], words: WordTable, num_words: Sequence[int] | None = None
+) -> EncodedDocuments:
     """Tokenize documents that are split into sentences: one sequence of sentences per document.
 
+    num_words: number of words of each document in the text; None: unknown.
     Sentences without a token are left out, and so are documents without a sentence, which `dropped` counts.
     """
     ids, lengths = words.ids(list(chain.from_iterable(documents)))
@@ -116,6 +121,7 @@ def encode_documents(documents: Sequence[Sequence[str]], words: WordTable) -> En
         sentence_first=offsets_of(spans),
         document_first=offsets_of(kept),
         dropped=len(documents) - len(kept),
+        words=None if num_words is None else sum(compress(num_words, per_document > 0)),
     )
 
 
@@ -147,7 +153,7 @@ def encode_chunk(
     # Imported here, because reading shards imports this module and needs no package for sentences or tokenizers.
     from bertwright.text.sentences import split_sentences
 
-    sentences, failed, size = [], [], 0
+    sentences, num_words, failed, size = [], [], [], 0
     for source in sources:
         try:
             document = as_document(source)
@@ -158,8 +164,9 @@ def encode_chunk(
                 raise RunFailed(message) from error
             failed.append(message)
             continue
+        num_words.append(words_of_text(document.paragraphs))
         size += sum(len(paragraph.encode()) for paragraph in document.paragraphs)
-    return EncodedChunk(encode_documents(sentences, _word_table(tokenizer)), size, tuple(failed))
+    return EncodedChunk(encode_documents(sentences, _word_table(tokenizer), num_words), size, tuple(failed))
 
 
 @cache

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bertwright.config import Settings
 from bertwright.corpus.manifest import Skipped, Source
 from bertwright.errors import InputError
@@ -51,23 +54,31 @@ class Chunk:
 
 
 class Reader:
-    """Reader of the inputs, once, from a position on.
+    """Reader of the inputs, once, from a position on; `number` is that of the current input.
 
+    chosen: for each input, true for each of its documents that is used, bool [documents]; None: all are used.
     With `skip`, a record that cannot be read, or the rest of a file, is left out and counted; otherwise InputError is
     raised. The caller adds the bytes of tokenized documents to `text_bytes`.
     """
 
     def __init__(
-        self, inputs: Sequence[Input], settings: TextSettings, *, skip: bool = False, start: Position | None = None
+        self,
+        inputs: Sequence[Input],
+        settings: TextSettings,
+        *,
+        skip: bool = False,
+        start: Position | None = None,
+        chosen: Sequence[NDArray[np.bool_]] | None = None,
     ) -> None:
         self._inputs = inputs
         self._settings = settings
         self._skip = skip
+        self._chosen = chosen
         self._start = start or Position()
         self.sources = list(self._start.sources)
         self._stamps = list(self._start.stamps[: self._start.input])
         self.skipped = self._start.skipped
-        self._number, self._count = self._start.input, 0
+        self.number, self._count = self._start.input, 0
         self._before = len(self.sources), self.skipped  # before the current input
         self.text_bytes = 0
         self._progress = _Progress(inputs)
@@ -76,7 +87,7 @@ class Reader:
         """Yield groups of complete documents, cut by their size only, wherever reading began."""
         documents: list[Document | Page] = []
         characters = 0
-        for document in self._documents():
+        for document in self.documents():
             documents.append(document)
             characters += document.size
             if characters >= CHUNK_CHARACTERS:
@@ -93,19 +104,20 @@ class Reader:
         """Return the position after the last document, without validation: there may be a million inputs."""
         sources, skipped = self._before
         return Position.model_construct(
-            input=self._number,
+            input=self.number,
             documents=self._count,
             sources=tuple(self.sources[:sources]),
             skipped=skipped,
             stamps=tuple(self._stamps),
         )
 
-    def _documents(self) -> Iterator[Document | Page]:
+    def documents(self) -> Iterator[Document | Page]:
+        """Yield the documents that are used, in order."""
         for number in range(self._start.input, len(self._inputs)):
             source = self._inputs[number]
             self._stamps.append(stamp_of(source))
             num_read = self._start.documents if number == self._start.input else 0
-            self._number, self._count = number, 0
+            self.number, self._count = number, 0
             self._before = len(self.sources), self.skipped
             self._progress.begin(number)
             try:
@@ -113,13 +125,22 @@ class Reader:
                 for document in read_sources(source, self._settings, self._on_record):
                     self._count += 1
                     self._progress.characters += document.size
-                    if self._count > num_read:
+                    if self._count > num_read and self._is_chosen():
                         yield document
             except InputError as error:
                 if not self._skip:
                     raise
                 self.skipped = self.skipped.with_message(str(error), files=1)
             self._progress.end(number)
+
+    def _is_chosen(self) -> bool:
+        """Return whether the current document is used. Raises InputError where its input has more than before."""
+        if self._chosen is None:
+            return True
+        chosen = self._chosen[self.number]
+        if self._count > len(chosen):
+            raise InputError(f"{self._inputs[self.number]}: was changed while it was read; give the same command again")
+        return bool(chosen[self._count - 1])
 
     def _on_record(self, error: InputError) -> None:
         if not self._skip:

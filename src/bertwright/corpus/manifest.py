@@ -34,6 +34,8 @@ class ShardEntry(Settings):
     tokens: int
     sha256: str
     hashes_sha256: str
+    words: int | None = None
+    """Number of words of its documents in the text; None where they were not counted."""
 
     @property
     def hashes(self) -> str:
@@ -78,8 +80,40 @@ class DropList(Settings):
     sha256: str
 
 
+class SampleSource(Settings):
+    """Source of a sample: a file, folder, pattern or dataset, and its fraction of the words."""
+
+    name: str
+    fraction: float
+
+
+class SampleSettings(Settings):
+    """Settings of a sample: its words, its seed, and its sources with fractions; none: all inputs are one source."""
+
+    words: int
+    seed: int = 0
+    mix: tuple[SampleSource, ...] = ()
+
+
+class Drawn(Settings):
+    """Words and documents that were drawn from a source, and those that it has. name: empty for all inputs."""
+
+    name: str
+    words: int
+    documents: int
+    of_words: int
+    of_documents: int
+
+
+class Sample(Settings):
+    """Entry of the manifest: the settings of a sample, and what was drawn from each source."""
+
+    settings: SampleSettings
+    drawn: tuple[Drawn, ...]
+
+
 class Manifest(Settings):
-    """Content of manifest.json. `documents`, `sentences` and `tokens` count all in the shards, duplicates too."""
+    """Content of manifest.json. Documents, sentences, tokens and words are those of all shards, duplicates too."""
 
     format: Literal[2] = 2
     made_by: str
@@ -88,11 +122,15 @@ class Manifest(Settings):
     documents: int
     sentences: int
     tokens: int
+    words: int | None = None
+    """Number of words of the text; None for a corpus that was built before words were counted."""
     dropped_documents: int
     """Number of documents without a token; no shard holds them."""
     duplicates: DropList | None
     """Documents that equal an earlier one; None where duplicates were kept."""
     skipped: Skipped = Skipped()
+    sample: Sample | None = None
+    """The documents that were drawn, where `corpus build` had a number of words."""
     fingerprint: str
     text: dict[str, JsonValue]
     """Settings and version of the rules by which documents and sentences were made."""
@@ -142,7 +180,15 @@ def read_manifest(folder: Path) -> Manifest:
     for count in ("documents", "sentences", "tokens"):
         if getattr(manifest, count) != sum(getattr(entry, count) for entry in manifest.shards):
             raise InputError(f"{path}: {count} is not the sum over the shards; was it edited?")
+    if manifest.words != words_of_shards(manifest.shards):
+        raise InputError(f"{path}: words is not the sum over the shards; was it edited?")
     return manifest
+
+
+def words_of_shards(shards: Sequence[ShardEntry]) -> int | None:
+    """Return the number of words of several shards; None where those of any shard are unknown."""
+    counts = [entry.words for entry in shards if entry.words is not None]
+    return sum(counts) if len(counts) == len(shards) else None
 
 
 def write_manifest(
@@ -156,6 +202,7 @@ def write_manifest(
     dropped: int,
     skipped: Skipped,
     duplicates: DropList | None,
+    sample: Sample | None = None,
 ) -> Manifest:
     """Write manifest.json, the last file of a corpus."""
     manifest = Manifest(
@@ -165,9 +212,11 @@ def write_manifest(
         documents=sum(entry.documents for entry in shards),
         sentences=sum(entry.sentences for entry in shards),
         tokens=sum(entry.tokens for entry in shards),
+        words=words_of_shards(shards),
         dropped_documents=dropped,
         duplicates=duplicates,
         skipped=skipped,
+        sample=sample,
         fingerprint=corpus_fingerprint(tokenizer, shards, duplicates),
         text=text,
         sources=sources,

@@ -163,7 +163,9 @@ def _move_up(building: Path, out: Path) -> None:
 
 def _is_of(manifest: Manifest, config: dict[str, Any]) -> bool:
     """Return whether a complete corpus has this configuration, as far as its manifest shows."""
-    return manifest.tokenizer == config["tokenizer"] and not differing_text(manifest.text, config["text"])
+    sample = manifest.sample.settings.model_dump(mode="json") if manifest.sample else None
+    is_same_text = not differing_text(manifest.text, config["text"])
+    return manifest.tokenizer == config["tokenizer"] and is_same_text and sample == config["sample"]
 
 
 def _read_state(building: Path, config: dict[str, Any], inputs: Sequence[Input]) -> BuildState:

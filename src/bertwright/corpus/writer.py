@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from bertwright.corpus.duplicates import document_hashes, find_duplicates, write_drop_list
 from bertwright.corpus.encode import EncodedDocuments
-from bertwright.corpus.manifest import TOKENIZER, Manifest, ShardEntry, Skipped, Source, write_manifest
+from bertwright.corpus.manifest import TOKENIZER, Manifest, Sample, ShardEntry, Skipped, Source, write_manifest
 from bertwright.corpus.shards import SUMS_KEY, checksums, shard_schema
 from bertwright.files import file_digest
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -72,6 +72,7 @@ class CorpusWriter:
         dropped: int,
         skipped: Skipped | None = None,
         keep_duplicates: bool = False,
+        sample: Sample | None = None,
     ) -> Manifest:
         """Close the last shard, find duplicates unless `keep_duplicates` is true, and write the manifest."""
         self._end_shard()
@@ -88,6 +89,7 @@ class CorpusWriter:
             dropped=dropped,
             skipped=skipped or Skipped(),
             duplicates=drop_list,
+            sample=sample,
         )
 
     def _end_shard(self) -> None:
@@ -106,6 +108,7 @@ class _ShardFile:
         self._schema = schema
         self._writer = pa.ipc.new_stream(self._file, schema)
         self.documents = self.sentences = self.tokens = 0
+        self.words: int | None = 0
 
     def add(self, encoded: EncodedDocuments) -> None:
         sentences = pa.LargeListArray.from_arrays(encoded.sentence_first, pa.array(encoded.ids))
@@ -118,6 +121,7 @@ class _ShardFile:
         self.documents += len(documents)
         self.sentences += len(sentences)
         self.tokens += len(encoded.ids)
+        self.words = None if self.words is None or encoded.words is None else self.words + encoded.words
 
     def finish(self) -> ShardEntry:
         self._writer.close()
@@ -131,6 +135,7 @@ class _ShardFile:
             documents=self.documents,
             sentences=self.sentences,
             tokens=self.tokens,
+            words=self.words,
             sha256=file_digest(self._path),
             hashes_sha256=file_digest(Path(self._sidecar.name)),
         )

@@ -17,7 +17,8 @@ from bertwright.pretraining.resources import (
     size_text,
 )
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.setup import encoder_config, snapshot_steps
+from bertwright.pretraining.setup import encoder_config
+from bertwright.pretraining.snapshots import snapshot_steps
 from bertwright.pretraining.systems import SystemModel
 from bertwright.reports.runs import duration
 from bertwright.training.hardware import choose_precision, square_rates

@@ -20,7 +20,7 @@ from bertwright.files import read_object
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
 from bertwright.pretraining.settings import PretrainSettings, merged
-from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
+from bertwright.pretraining.snapshots import snapshot_folder, snapshot_steps
 from bertwright.tasks.errors import PREDICTIONS
 from bertwright.tasks.spec import TaskSpec, get_spec
 

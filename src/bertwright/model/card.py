@@ -38,11 +38,13 @@ def pretraining_card(
     steps: int,
     metrics: Mapping[str, float],
     longest: int,
+    exposure: str | None = None,
     more_numbers: Sequence[str] = (),
 ) -> str:
     """Return the card of a pre-trained model.
 
     data: a line for each corpus and, from `origin`, for the initial model. tokens: number of tokens of all corpora.
+    exposure: words of text that were seen, and epochs; None where the words were not counted.
     metrics: metrics of the last validation. longest: number of tokens of the longest training rows so far.
     more_numbers: further lines of that part.
     """
@@ -69,7 +71,11 @@ def pretraining_card(
         architecture=architecture,
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
         data=data,
-        settings=[f"steps: {steps:,}", *_settings(settings, leave_out=("steps", "minutes"))],
+        settings=[
+            f"steps: {steps:,}",
+            *([f"exposure: {exposure}"] if exposure else []),
+            *_settings(settings, leave_out=("steps", "minutes", "words", "epochs", "checkpoints_by_words")),
+        ],
         numbers=[*(f"{name}: {value:.4f}" for name, value in metrics.items()), *more_numbers],
         data_of_numbers="On validation text, at the end of the training:",
         compared_with="the paper's",

@@ -52,6 +52,14 @@ class ShuffledRows(ABC, Generic[AnyBatch]):
     def missing_plan_bytes(self, rows: int) -> int:
         """Return the number of bytes that the plans for the first `rows` rows add to CORPUS/plans."""
 
+    @abstractmethod
+    def text_tokens(self) -> int:
+        """Return the number of tokens of the text from which the rows of epoch 0 are made, with what is cut off."""
+
+    def epoch_tokens(self) -> list[int]:
+        """Return the number of tokens of text in an epoch of each corpus; see `text_tokens`."""
+        return [self.text_tokens()]
+
     def passes(self, rows: int) -> list[float]:
         """Return the number of epochs of each corpus in the first `rows` rows."""
         return [rows / self.num_rows(0)]
@@ -110,6 +118,10 @@ class Mixture(Generic[AnyBatch]):
     def num_rows(self, epoch: int) -> int:
         """Return the number of rows of an epoch, summed over the corpora."""
         return sum(part.num_rows(epoch) for part in self.parts)
+
+    def epoch_tokens(self) -> list[int]:
+        """Return the number of tokens of text in an epoch of each corpus; see `ShuffledRows.text_tokens`."""
+        return [part.text_tokens() for part in self.parts]
 
     def passes(self, rows: int) -> list[float]:
         """Return the number of epochs of each corpus in the first `rows` rows."""

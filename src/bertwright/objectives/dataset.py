@@ -84,6 +84,13 @@ class PlannedRows(ShuffledRows[AnyBatch]):
         """Return the number of rows of an epoch, which differs a little between epochs."""
         return self._plans.num_rows(self._version(epoch))
 
+    def text_tokens(self) -> int:
+        """Return the number of tokens of the sentences in the rows of epoch 0, with what is cut off."""
+        plan = self._plans.of(0)
+        ends = np.concatenate([[0], np.cumsum(self._corpus.sentence_lengths(), dtype=np.int64)])
+        sides = [(plan["a"], plan["a_count"]), (plan["b"], plan["b_count"])]
+        return int(sum((ends[first + count] - ends[first]).sum() for first, count in sides))
+
     def missing_plan_bytes(self, rows: int) -> int:
         """Return the number of bytes that the plans for the first `rows` rows add to CORPUS/plans."""
         return self._plans.missing_bytes(-(-rows // self.num_rows(0)))
@@ -266,6 +273,10 @@ class Spans(ShuffledRows[TokenBatch]):
     def num_rows(self, epoch: int) -> int:
         """Return the number of rows of an epoch; different cuts give one row more or less."""
         return 1 + -(-max(0, int(self._ends[-1]) - self._head(epoch)) // self.length)
+
+    def text_tokens(self) -> int:
+        """Return the number of tokens of an epoch, which has each token once."""
+        return int(self._ends[-1])
 
     def missing_plan_bytes(self, rows: int) -> int:
         """Return 0: spans need no plan."""

@@ -17,8 +17,10 @@ from bertwright.model.attention_init import NARROWEST_HEAD
 from bertwright.model.config import BackboneConfig, EncoderConfig, Start, initializer_range_for
 from bertwright.model.folder import open_model
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
+from bertwright.pretraining.exposure import refuse_uncounted
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.settings import (
+    BUDGETS,
     PLAIN,
     RECIPES,
     TUNED_DROPOUT,
@@ -26,6 +28,7 @@ from bertwright.pretraining.settings import (
     merged,
     resolve_settings,
 )
+from bertwright.text.word_counts import words_text
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 from bertwright.training.hardware import Numerics, resolve_numerics
 
@@ -60,12 +63,19 @@ class Budget:
     vocab_size: int
     flops: float
     """FLOP/s of the machine at the expected utilisation."""
+    words_per_token: float | None = None
+    """Number of words of a token of text; None where the words of the text were not counted."""
 
     def tokens(self, settings: PretrainSettings, weights: int, hidden: int) -> float:
         """Return the number of tokens that a run reads, for a model with `weights` in its layers."""
         length = sum(phase.share * phase.length for phase in settings.phases)
         if settings.steps:
             return settings.steps * settings.batch_size * length
+        if settings.words:
+            assert self.words_per_token
+            return settings.words / self.words_per_token
+        if settings.epochs:
+            return settings.epochs * self.text_tokens
         assert settings.minutes
         predicted = settings.examples.masking.share if settings.system in MASKED_LM_SYSTEMS else 1.0
         flops_per_token = 6.0 * (weights + predicted * self.vocab_size * hidden)
@@ -95,20 +105,24 @@ def plain_settings(
         left_out = (
             PretrainSettings.numeric | PretrainSettings.changeable | (set(noted) - {*PretrainSettings.model_fields})
         )
-        if {"steps", "minutes"} & set(typed):
-            left_out |= {"steps", "minutes"}
+        if BUDGETS & set(typed):
+            left_out |= BUDGETS
         kept = {name: value for name, value in noted.items() if name not in left_out}
         return PretrainSettings.model_validate(merged(kept, typed)), None
     initial = open_model(init_from).config if init_from else initial
     unadapted = resolve_settings(None, typed, from_model=initial is not None and has_weights)
-    numerics = resolve_numerics(unadapted.precision, threads=unadapted.threads, device=unadapted.device)
     corpora = [Corpus.open(folder) for folder in corpus]
+    if unadapted.words:
+        refuse_uncounted(corpora, "--words")
+    numerics = resolve_numerics(unadapted.precision, threads=unadapted.threads, device=unadapted.device)
     total = sum(corpus.values())
     most_read = min(opened.num_tokens * total / weight for opened, weight in zip(corpora, corpus.values(), strict=True))
     budget = Budget(
         text_tokens=max(1, round(most_read * (1.0 - unadapted.held_out_share))),
         vocab_size=corpora[0].tokenizer.vocab_size,
         flops=UTILISATION * numerics.peak_flops * ranks.world_size,
+        words_per_token=sum(opened.manifest.words or 0 for opened in corpora)
+        / sum(opened.num_tokens for opened in corpora),
     )
     settings, reason = choose_for_budget(typed, budget, initial=initial, has_weights=has_weights)
     settings, reason = ranks.broadcast([settings.model_dump(mode="json", exclude_unset=True), reason])
@@ -150,7 +164,7 @@ def _for_shape(
 
     chosen = _values_of_shape(config, settings_with({}).system, from_model=from_model)
     settings = settings_with(chosen)
-    is_open = not {"steps", "minutes"} & set(typed)
+    is_open = not BUDGETS & set(typed)
     most = MOST_PASSES * budget.text_tokens if is_open else math.inf
     tokens = min(most, budget.tokens(settings, weights, config.hidden))
     if settings.minutes and not from_model and tokens < SHORT_TOKENS:
@@ -219,14 +233,22 @@ def _line(settings: PretrainSettings, budget: Budget, tokens: float, weights: in
     """Return the chosen settings and their reason as one line."""
     lengths = " then ".join(str(phase.length) for phase in settings.phases)
     masked = f"{settings.examples.masking.share:.0%} masked, " if settings.system in MASKED_LM_SYSTEMS else ""
-    time = f"{settings.steps:,} steps" if settings.steps else f"{settings.minutes:g} minutes"
     return (
         f"settings: {name}, rows of {lengths} tokens, {settings.batch_size} rows a step, "
         f"{settings.optimizer.method} with learning rate {settings.optimizer.learning_rate:g}, "
         f"dropout {settings.dropout:g}, {masked}start {settings.start}; "
-        f"about {tokens / 1e6:.3g} M tokens in {time} at {budget.flops / 1e9:.3g} GFLOP/s, "
+        f"about {tokens / 1e6:.3g} M tokens in {_length(settings)} at {budget.flops / 1e9:.3g} GFLOP/s, "
         f"{tokens / weights:.0f} for each weight, the text read about {tokens / budget.text_tokens:.3g} times"
     )
+
+
+def _length(settings: PretrainSettings) -> str:
+    """Return the length of a run as text."""
+    if settings.steps:
+        return f"{settings.steps:,} steps"
+    if settings.words:
+        return f"{words_text(settings.words)} words"
+    return f"{settings.epochs:g} epochs" if settings.epochs else f"{settings.minutes:g} minutes"
 
 
 def _noted_settings(out: Path) -> dict[str, Any] | None:

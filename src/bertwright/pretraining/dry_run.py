@@ -19,7 +19,7 @@ from bertwright.pretraining.measure import (
 )
 from bertwright.pretraining.resources import Disk, estimate_disk, free_bytes, refuse_disk, size_text
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.setup import Pretraining, prepare_pretraining, snapshot_steps
+from bertwright.pretraining.setup import Pretraining, prepare_pretraining
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.memory import peak_bytes, usable_bytes
 
@@ -65,7 +65,7 @@ def plan_pretraining(
     pretraining, measured = prepare_pretraining(settings, **paths, write_plans=False, numerics=numerics)
     apply_numerics(measured)
     memory, timings = advise_micro_tokens(pretraining, measured, lambda: _measure(pretraining, measured, out))
-    steps = settings.steps or affordable_steps(pretraining, timings)
+    steps = pretraining.steps or affordable_steps(pretraining, timings)
     phases = plan_phases(pretraining, timings, steps)
     evaluations = len(pretraining.plan(steps).evaluate_at)
     training_seconds = sum(phase.steps * phase.step_seconds for phase in phases)
@@ -87,6 +87,8 @@ def plan_pretraining(
         "rows": sum(phase.rows for phase in phases),
         "tokens": sum(phase.tokens for phase in phases),
         "epochs": sum(phase.epochs for phase in phases),
+        "words": pretraining.exposure.record(steps, steps).get("words"),
+        "exposure": pretraining.exposure.text(steps, steps),
         "phases": [asdict(phase) for phase in phases],
         "hours": sum(seconds.values()) / 3600,
         "seconds": seconds,
@@ -136,13 +138,14 @@ def plan_phases(pretraining: Pretraining, timings: Timings, steps: int) -> list[
 
 def run_disk(pretraining: Pretraining, phases: list[PhasePlan], *, saves: int, evaluations: int) -> Disk:
     """Return the disk of the whole run, with metrics.jsonl and the pair indexes of its epochs."""
+    kept = pretraining.kept_models(Path(), sum(phase.steps for phase in phases))
     disk = estimate_disk(
         pretraining.num_parameters,
         pretraining.num_moments,
         tokenizer=pretraining.corpus.folder / "tokenizer",
         saves=saves,
         keep=pretraining.settings.keep,
-        snapshots=len(snapshot_steps(pretraining.settings.snapshots, sum(phase.steps for phase in phases))),
+        snapshots=sum(map(len, kept.values())),
     )
     lines = sum(phase.steps for phase in phases) // pretraining.settings.log_every + 1 + evaluations
     rows_by_length = Counter[int]()  # a phase continues after the rows of earlier phases of its length
@@ -222,6 +225,7 @@ def _plan_text(plan: Mapping[str, Any]) -> str:
         "",
         *(f"  {line}" for line in table_lines(list(_phase_rows(plan)), left=1)),
         "",
+        f"  text     {plan['exposure']}",
         f"  time     {_time_text(3600 * plan['hours'])}, with {_time_text(seconds['evaluations'])} for "
         f"{plan['evaluations']} evaluations and {_time_text(seconds['checkpoints'])} for {plan['saves']:,} checkpoints",
         f"  memory   {size_text(memory['measured_peak'])} at the peak, measured "

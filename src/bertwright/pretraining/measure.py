@@ -229,13 +229,13 @@ def _expected_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
     settings = pretraining.settings
     if settings.minutes:
         return 60 * settings.minutes
-    assert settings.steps
+    assert pretraining.steps
     flops = trainable_of(pretraining.model).flops
     flops_per_step = sum(
         phase.share * sum(map(flops, pretraining.micro_batches(examples, 0)))
         for phase, examples in zip(settings.phases, pretraining.phase_rows, strict=True)
     )
-    return settings.steps * flops_per_step / (_USUAL_MFU * numerics.peak_flops * pretraining.ranks.world_size)
+    return pretraining.steps * flops_per_step / (_USUAL_MFU * numerics.peak_flops * pretraining.ranks.world_size)
 
 
 def _longest_phase_seconds(pretraining: Pretraining, numerics: Numerics) -> float:

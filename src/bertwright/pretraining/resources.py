@@ -193,30 +193,34 @@ def refuse_unfit(
     out: Path,
     tokenizer: Path,
     processes: int,
+    steps: int | None = None,
+    snapshots: int | None = None,
 ) -> None:
-    """Raise InputError where memory or disk certainly do not suffice. No weights are allocated for that."""
+    """Raise InputError where memory or disk certainly do not suffice. No weights are allocated for that.
+
+    steps, snapshots: number of steps and of models that are kept, where the settings alone do not decide them.
+    """
     memory = estimate_memory(settings, config, precision=numerics.precision, processes=processes)
     usable = usable_bytes(numerics.device)
     refuse_memory(memory.peak, usable, settings, config, precision=numerics.precision, processes=processes)
     model = meta_model(config, second_sentence=settings.examples.second_sentence)
-    seconds = _least_seconds(settings, model, numerics.peak_flops * processes)
+    seconds = _least_seconds(settings, model, numerics.peak_flops * processes, steps=steps or settings.steps or 1)
     disk = estimate_disk(
         count_parameters(model),
         count_moments(model, settings.optimizer),
         tokenizer=tokenizer,
         saves=1 + int(seconds // (60 * settings.save_minutes)),
         keep=settings.keep,
-        snapshots=len(settings.snapshots),
+        snapshots=len(settings.snapshots) if snapshots is None else snapshots,
     )
     refuse_disk(disk, out)
 
 
-def _least_seconds(settings: PretrainSettings, model: SystemModel, peak_flops: float) -> float:
+def _least_seconds(settings: PretrainSettings, model: SystemModel, peak_flops: float, *, steps: int) -> float:
     """Return the seconds of a run: its minutes, or the seconds of its matrix products at `peak_flops` FLOP/s."""
     if settings.minutes:
         return 60 * settings.minutes
-    assert settings.steps
-    rows = settings.steps * settings.batch_size
+    rows = steps * settings.batch_size
     flops_per_row = sum(phase.share * model.encoder.flops(phase.length, 1) for phase in settings.phases)
     return 3.0 * rows * flops_per_row / peak_flops
 

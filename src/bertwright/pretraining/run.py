@@ -93,6 +93,7 @@ def pretrain_prepared(
         resolved, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )
+        run.note(exposure=pretraining.exposure.record(steps, steps))
         outcome = _train(pretraining, run, resolved, steps, sharding)
         return _finish(pretraining, run, outcome)
 
@@ -128,9 +129,7 @@ def resolve_run(
         return _resume_resolved(pretraining, run, measured, allow_other=allow_other)
     apply_numerics(measured)
     numerics = choose_compiled(pretraining, measured)
-    steps = pretraining.settings.steps or affordable_steps(
-        pretraining, measure_timings(pretraining, numerics, out=run.folder)
-    )
+    steps = pretraining.steps or affordable_steps(pretraining, measure_timings(pretraining, numerics, out=run.folder))
     ranks = pretraining.ranks
     resolved = ranks.broadcast({"numerics": numerics.model_dump(), "steps": steps, "ranks": ranks.world_size})
     run.note(resolved=resolved)
@@ -168,7 +167,7 @@ def _train(pretraining: Pretraining, run: RunFolder, numerics: Numerics, steps: 
     settings = pretraining.settings
     say(
         f"{NAMES[settings.system]} {settings.size}: {pretraining.num_parameters:,} parameters · {steps:,} steps of "
-        f"{settings.batch_size} rows"
+        f"{settings.batch_size} rows · {pretraining.exposure.text(steps, steps)}"
     )
     return advise_micro_tokens(
         pretraining,
@@ -194,6 +193,7 @@ def _finish(pretraining: Pretraining, run: RunFolder, outcome: Outcome) -> dict[
     if not outcome.finished:
         say(f"stopped after step {outcome.steps}; continue with --resume")
         return result
+    result |= pretraining.exposure.record(outcome.steps, outcome.steps)
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}
     pretraining.save(run.model, weights, steps=outcome.steps, of=outcome.steps, metrics=outcome.last)
     run.note(finished=True, result=result)

@@ -16,6 +16,7 @@ from bertwright.errors import InputError
 from bertwright.model.config import Start
 from bertwright.model.system import MASKED_LM_SYSTEMS, System
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
 
 _GPT_POSITIONS = 512
@@ -79,9 +80,13 @@ class PretrainSettings(Settings):
     micro_tokens: Annotated[Positive, Option("machine")] = 8192
     """Number of tokens computed at once, padding included. It changes speed and memory."""
     steps: Annotated[Positive | None, Option("schedule")] = None
-    """Number of optimiser steps. Give this or --minutes."""
+    """Number of optimiser steps. Give this, --minutes, --words or --epochs."""
     minutes: Annotated[_Minutes | None, Option("schedule")] = None
     """Training time in minutes. The number of steps that fit is measured before the first step."""
+    words: Annotated[Positive | None, Option("schedule", read=parse_words)] = None
+    """Number of words of text that the run sees, repeats counted, such as 100M, 1.5M or 100k."""
+    epochs: Annotated[Annotated[float, Field(gt=0, le=1e6)] | None, Option("schedule")] = None
+    """Number of times that the text is read; with --words the largest number."""
     seed: Annotated[Seed, Option("schedule")] = 0
     """Seed of all random numbers."""
     examples: ExampleSettings = ExampleSettings()
@@ -106,6 +111,8 @@ class PretrainSettings(Settings):
         tuple[Annotated[float, Field(gt=0, lt=1)], ...], Option("checkpoints", read=parse_snapshots)
     ] = ()
     """Fractions of the steps after which a copy of the model is kept in `snapshots/` of the run, such as 0.1,0.5."""
+    checkpoints_by_words: Annotated[bool, Option("checkpoints")] = False
+    """Keep a copy of the model in `words/` of the run after 1, 2, … 10, 20, … 100, 200, … million words seen."""
     save_minutes: Annotated[float, Field(ge=1e-6, le=1e9, allow_inf_nan=False), Option("checkpoints")] = 5.0
     """Minutes between two checkpoints."""
     keep: Annotated[Positive, Option("checkpoints")] = 2
@@ -142,8 +149,13 @@ class PretrainSettings(Settings):
     def _consistent(self) -> Self:
         if abs(sum(phase.share for phase in self.phases) - 1.0) > 1e-6:
             raise ValueError(f"expected fractions of the phases that sum to 1, got {sum(p.share for p in self.phases)}")
-        if (self.steps is None) == (self.minutes is None):
-            raise ValueError("give either --steps or --minutes")
+        budgets = (self.steps, self.minutes, self.words or self.epochs)
+        if sum(budget is not None for budget in budgets) != 1:
+            raise ValueError("give either --steps or --minutes, or --words, --epochs or both")
+        if self.checkpoints_by_words and self.minutes is not None:
+            raise ValueError(
+                "--checkpoints-by-words needs --words, --epochs or --steps: the words of --minutes are open"
+            )
         for is_set, reason in self._conflicts():
             if is_set:
                 raise ValueError(f"system {self.system}: {reason}")
@@ -218,6 +230,10 @@ ADAPTED: frozenset[str] = frozenset(
 """Settings that `choose.py` adapts."""
 
 
+BUDGETS: frozenset[str] = frozenset({"steps", "minutes", "words", "epochs"})
+"""Settings that say how long a run trains."""
+
+
 def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_model: bool = False) -> PretrainSettings:
     """Return the settings of a recipe, or of `PLAIN`, overridden by `changes` group by group.
 
@@ -231,8 +247,8 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
         left_out |= {"size": True, "activation": True, "initializer_range": True, "start": True}
         if recipe is None:  # Muon's rate is for new weights
             left_out["optimizer"] = {"method"}
-    if {"steps", "minutes"} & set(changes):
-        left_out |= {"steps": True, "minutes": True}
+    if BUDGETS & set(changes):
+        left_out |= dict.fromkeys(BUDGETS, True)
     if "system" in changes:  # it has its own defaults for these
         is_masked = changes["system"] in MASKED_LM_SYSTEMS
         left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}

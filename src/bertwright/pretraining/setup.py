@@ -20,9 +20,11 @@ from bertwright.model.system import system_config
 from bertwright.objectives.batches import split_batch
 from bertwright.objectives.masked_lm import second_objective
 from bertwright.pretraining.evaluate import ValidationRows
+from bertwright.pretraining.exposure import Exposure
 from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted
 from bertwright.pretraining.resources import count_moments, count_parameters, largest_micro_batch, refuse_unfit
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
+from bertwright.pretraining.snapshots import kept_models
 from bertwright.pretraining.systems import (
     ExampleRows,
     SystemModel,
@@ -96,7 +98,8 @@ def prepare_pretraining(
     if numerics is None:
         numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     tokenizer = data.folder / "tokenizer"
-    refuse_unfit(settings, config, numerics=numerics, out=out, tokenizer=tokenizer, processes=ranks.world_size)
+    machine: Any = {"numerics": numerics, "out": out, "tokenizer": tokenizer, "processes": ranks.world_size}
+    refuse_unfit(settings, config, **machine)
     model = build_model(settings, config, saved if has_weights else None, data)
     if settings.activation_checkpointing:
         checkpoint_activations(model.encoder.blocks())
@@ -110,6 +113,9 @@ def prepare_pretraining(
         ranks=ranks,
         teaching=teaching,
     )
+    if pretraining.steps and (settings.checkpoints_by_words or not settings.steps):
+        kept = pretraining.kept_models(out, pretraining.steps)
+        refuse_unfit(settings, config, **machine, steps=pretraining.steps, snapshots=sum(map(len, kept.values())))
     return pretraining, numerics
 
 
@@ -210,6 +216,15 @@ class Pretraining:
             for phase in settings.phases
         ]
         """The training rows of each phase."""
+        self.exposure = Exposure(
+            [corpus for corpus, _ in corpora],
+            self.phase_rows,
+            bounds=self.phase_bounds,
+            batch_size=settings.batch_size,
+        )
+        """Words and epochs that the run sees."""
+        self.steps = self.exposure.budget_steps(settings)
+        """Number of steps; None where --minutes decide it."""
         self.validation = self._validation_rows(fraction, write_plans=write_plans)
 
     def _validation_rows(self, fraction: float, *, write_plans: bool) -> ValidationRows | None:
@@ -275,10 +290,12 @@ class Pretraining:
         """Return the loop's plan: when to log, save and evaluate, and to write snapshots into the folder of `run`."""
         count = self.settings.evaluations if self.validation else 0
 
+        kept = self.kept_models(run.folder, steps) if run else {}
+
         def save_snapshot(step: int) -> None:
             weights = full_state(self.model)
-            if run and self.ranks.is_main:
-                self.save(snapshot_folder(run.folder, step), weights, steps=step, of=steps, metrics={})
+            for folder in kept[step] if self.ranks.is_main else ():
+                self.save(folder, weights, steps=step, of=steps, metrics={})
 
         return Plan(
             steps=steps,
@@ -293,8 +310,13 @@ class Pretraining:
             work_left=lambda done: self.work_left(done, steps),
             evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)) - {0},
             snapshot=save_snapshot if run else None,
-            snapshot_at=frozenset(snapshot_steps(self.settings.snapshots, steps) if run else ()),
+            snapshot_at=frozenset(kept),
+            words=(lambda done: self.exposure.words(done, steps)) if self.exposure.is_counted else None,
         )
+
+    def kept_models(self, run: Path, steps: int) -> dict[int, list[Path]]:
+        """Return the steps after which models are kept in a run folder, with the model folders of each."""
+        return kept_models(self.settings, self.exposure, run, steps)
 
     def evaluate(self, _: int) -> dict[str, float]:
         """Return validation metrics of the model as it is."""
@@ -332,6 +354,7 @@ class Pretraining:
                 tokens=sum(corpus.manifest.tokens for corpus, _ in self.corpora),
                 architecture=architecture,
                 steps=steps,
+                exposure=self.exposure.text(steps, of) if self.exposure.is_counted else None,
                 metrics=metrics,
                 more_numbers=of_teacher,
                 longest=max((phase.length for (begin, _), phase in phases if begin < steps), default=0),
@@ -353,13 +376,3 @@ def _has_one_segment(model: SystemModel) -> bool:
     """Return whether all segment embeddings are the same, as a run without pairs writes them."""
     table = model.state_dict().get(_SEGMENTS)
     return table is not None and bool((table == table[0]).all())
-
-
-def snapshot_steps(fractions: Sequence[float], steps: int) -> list[int]:
-    """Return the steps after which a snapshot is made, ascending, for fractions of `steps`; never the last step."""
-    return sorted({step for fraction in fractions if (step := max(1, round(fraction * steps))) < steps})
-
-
-def snapshot_folder(run: Path, step: int) -> Path:
-    """Return the model folder of a run's snapshot after a step."""
-    return run / "snapshots" / f"step-{step:09d}"

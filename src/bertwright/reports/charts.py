@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from bertwright.console import say
 from bertwright.errors import MissingExtra
@@ -21,6 +22,8 @@ _LOSS_LABELS = {"mlm": "masked-LM loss (nats)", "lm": "language model's loss (na
 """Main loss of a run → label of the axis in loss.png."""
 
 Point = tuple[float, float]
+Axis = Literal["step", "words"]
+"""Key of the lines of metrics.jsonl for the horizontal axis."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +38,22 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over steps in the same axes; from_zero: the value axis starts at 0."""
+    """Lines in the same axes, over the `step` or the `words` seen; from_zero: the value axis starts at 0."""
 
     title: str
     unit: str
     series: Sequence[Series]
     from_zero: bool = False
+    over: Axis = "step"
+
+    @property
+    def axis(self) -> str:
+        """Name of the horizontal axis."""
+        return "step" if self.over == "step" else "words seen"
 
     @cached_property
     def steps(self) -> tuple[float, float]:
-        """Range of the step axis: 0 to the last step."""
+        """Range of the horizontal axis: 0 to the last step, or to the words seen."""
         return 0.0, max(x for series in self.series for x, _ in series.points) or 1.0
 
     @cached_property
@@ -72,7 +81,7 @@ class Chart:
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
-        """(x, text) of the ticks of the step axis."""
+        """(x, text) of the ticks of the horizontal axis."""
         return [(round(self._x(at), 1), text) for at, text in ticks(*self.steps, most=6)]
 
     @property
@@ -89,7 +98,7 @@ class Chart:
     def dots(self) -> list[tuple[Series, float, float, str]]:
         """(line, x, y, text of its tooltip) for the points of validation, and of lines of one point."""
         return [
-            (each, round(self._x(x), 1), round(self._y(y), 1), f"{each.label}: {short(y)} {self.unit} at step {x:,.0f}")
+            (each, round(self._x(x), 1), round(self._y(y), 1), f"{each.label}: {short(y)} {self.unit} at {self._at(x)}")
             for each in self.series
             for x, y in each.points
             if (each.validation or len(each.points) == 1) and y <= self.limits[1]
@@ -102,6 +111,9 @@ class Chart:
 
     def _path(self, points: Sequence[Point]) -> str:
         return "M" + "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
+
+    def _at(self, x: float) -> str:
+        return f"step {x:,.0f}" if self.over == "step" else f"{x:,.0f} words"
 
     def _x(self, step: float) -> float:
         low, high = self.steps

@@ -23,15 +23,15 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports import charts
-from bertwright.reports.charts import Chart, Series, short, try_curve
+from bertwright.reports.charts import Chart, short, try_curve
+from bertwright.reports.curves import OBJECTIVES, loss_name, metric_title, run_charts
 from bertwright.reports.filled_masks import FilledMasks, fill_own_masks
-from bertwright.reports.runs import KIND_TITLES, NOT_LOSSES, Run, duration, metrics_of, moment, number, read_run
+from bertwright.reports.runs import KIND_TITLES, Run, duration, metrics_of, moment, number, read_run
 from bertwright.reports.validation import PageTable, validation_tables
 from bertwright.training.run_folder import RunFolder
 from bertwright.version import __version__
 
 REPORT = "report.html"
-_OBJECTIVES = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
     masked_lm = [run for run in pretrained if run.record["settings"].get("system", "bert") in MASKED_LM_SYSTEMS]
     masks = [(run, fill_own_masks(run, corpus)) for run in masked_lm]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
-    return Report(runs, heads, _tiles(runs), _charts(runs, names), _curves_note(runs), metrics, masks, facts)
+    return Report(runs, heads, _tiles(runs), run_charts(runs, names), _curves_note(runs), metrics, masks, facts)
 
 
 def _curves_note(runs: Sequence[Run]) -> str:
@@ -140,18 +140,13 @@ def _task(run: Run) -> Mapping[str, Any]:
     return task if isinstance(task, Mapping) else {}
 
 
-def metric_title(name: str) -> str:
-    """Return the name of a metric in words: mlm_loss → masked LM loss."""
-    return " ".join(_OBJECTIVES.get(part, part) for part in name.replace(".", "_").split("_"))
-
-
 def metric_text(name: str, value: float | None) -> str:
     """Return a metric as text: an accuracy in %, a loss in nats; – for None."""
     if value is None:
         return "–"
     if "accuracy" in name:
         return f"{value:.1%}"
-    if name.endswith("loss") or name in _OBJECTIVES:
+    if name.endswith("loss") or name in OBJECTIVES:
         return f"{value:.3f} nats"
     return f"{value:,.1f}" if "perplexity" in name else f"{value:.3f}"
 
@@ -177,18 +172,28 @@ def _tiles(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     if not tiles:
         terms = dict.fromkeys(term for run in runs for term in run.losses)
         tiles = [
-            (f"{_loss_name(term)}, training", [metric_text(term, run.losses.get(term)) for run in runs])
+            (f"{loss_name(term)}, training", [metric_text(term, run.losses.get(term)) for run in runs])
             for term in terms
         ]
     speeds = [run.speed for run in runs]
     waits = [speed.data_share if speed else None for speed in speeds]
+    seen = [_words_seen(run) for run in runs]
+    words = [("words of text seen", [f"{count:,}" if count else "–" for count in seen])] if any(seen) else []
     return [
         *tiles,
+        *words,
         ("speed, mean", [f"{speed.tokens_per_second:,.0f} tokens/s" if speed else "–" for speed in speeds]),
         ("MFU, of the measured peak", [f"{speed.mfu:.0%}" if speed else "–" for speed in speeds]),
         ("waiting for data", ["–" if wait is None else f"{wait:.1%}" for wait in waits]),
         ("in training steps", [duration(speed.seconds) or "not recorded" if speed else "–" for speed in speeds]),
     ]
+
+
+def _words_seen(run: Run) -> int | None:
+    """Return the number of words of text in the last line of a run; None where it is unknown."""
+    lines = [line for stream in run.streams.values() for line in stream]
+    words = number(lines[-1].get("words")) if lines else None
+    return None if words is None else round(words)
 
 
 def _with_deviation(run: Run, name: str) -> str:
@@ -240,57 +245,6 @@ def _validation(run: Run, owner: str) -> list[PageTable]:
         title = f"{stream.replace('-', ' ')}, step {step:,}" if stream else f"step {step:,}"
         rows.append([title, *(metric_text(name, metrics.get(name)) for name in names)])
     return [PageTable(f"Validation{owner}", ["", *map(metric_title, names)], rows)] if rows else []
-
-
-def _charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
-    lines = [line for run in runs for stream in run.streams.values() for line in stream]
-    terms = list(
-        dict.fromkeys(name for line in lines for name in line if name not in NOT_LOSSES and number(line[name]))
-    )
-    measured = list(dict.fromkeys(name for line in lines for name in metrics_of(line.get("held_out"))))
-    charts = []
-    for term in terms:
-        series = _series(runs, names, key=term, metric=f"{term}_loss")
-        title = f"{_loss_name(term)}, training{' and validation' if f'{term}_loss' in measured else ''}"
-        charts.append(Chart(title, "nats" if term in _OBJECTIVES else "", series))
-    for name in measured:
-        if name.removesuffix("_loss") not in terms and "perplexity" not in name:
-            factor, unit = (100.0, "%") if "accuracy" in name else (1.0, "")
-            title = f"{metric_title(name)}, validation"
-            charts.append(Chart(title, unit, _series(runs, names, metric=name, factor=factor)))
-    charts += [
-        Chart("learning rate", "", _series(runs, names, key="learning_rate"), from_zero=True),
-        Chart("speed", "tokens/s", _series(runs, names, key="tokens_per_second"), from_zero=True),
-        Chart("gradient norm before clipping", "", _series(runs, names, key="gradient_norm"), from_zero=True),
-    ]
-    return [chart for chart in charts if chart.series]
-
-
-def _loss_name(term: str) -> str:
-    return "loss" if term == "loss" else f"{metric_title(term)} loss"
-
-
-def _series(
-    runs: Sequence[Run], names: Sequence[str], *, key: str = "", metric: str = "", factor: float = 1.0
-) -> list[Series]:
-    """Return the lines of a chart, for every run and seed; two runs have a colour each, else each seed has one.
-
-    key: of the training lines, empty for none. metric: of the validations, empty for none; multiplied by `factor`.
-    """
-    series = []
-    for run_number, (run, name) in enumerate(zip(runs, names, strict=True)):
-        for seed_number, (stream, lines) in enumerate(run.streams.items()):
-            owner = name if len(runs) > 1 else stream.replace("-", " ")
-            colour = run_number if len(runs) > 1 else seed_number
-            training = [(line["step"], y) for line in lines if (y := number(line.get(key))) is not None]
-            validation = [
-                (step, factor * metrics[metric]) for step, metrics in run.validation(stream) if metric in metrics
-            ]
-            both = bool(key and metric) and (bool(validation) or not owner)
-            for kind, points in (("training", training), ("validation", validation)):
-                text = ", ".join(part for part in (owner, kind if both else "") if part)
-                series += [Series(text, points, colour, kind == "validation")] if points else []
-    return series
 
 
 def _settings(run: Run) -> PageTable:

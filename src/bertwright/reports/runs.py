@@ -26,6 +26,7 @@ from bertwright.training.run_lock import State, state_of
 NOT_LOSSES = frozenset(
     {
         "step",
+        "words",
         "gradient_norm",
         "skipped",
         "learning_rate",

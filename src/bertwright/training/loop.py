@@ -89,6 +89,8 @@ class Plan:
     """True where a loss spike is a bad step."""
     work_left: Callable[[int], float] | None = None
     """Work of the steps after `done` steps, in any unit, such as tokens; None where all steps are alike."""
+    words: Callable[[int], int] | None = None
+    """Number of words of text seen after a step; None where it is unknown."""
 
     def expected_lines(self, done: int) -> ExpectedLines:
         """Return the lines that metrics.jsonl must have after `done` steps."""
@@ -271,7 +273,7 @@ class Loop(Generic[Batch]):
         """Write the means since the last line to metrics.jsonl."""
         work = self._work
         line = {
-            "step": done,
+            **self._position(done),
             **{name: value / work["steps"] for name, value in self._sums.items()},
             **({"skipped": self._guard.skipped} if self._guard.skipped else {}),
             "learning_rate": self._rate(done - 1),
@@ -292,8 +294,12 @@ class Loop(Generic[Batch]):
         evaluate = self.plan.evaluate
         metrics = self.engine.call(lambda: evaluate(done))
         if self.run:
-            self.run.log({"step": done, "held_out": dict(metrics)})
+            self.run.log({**self._position(done), "held_out": dict(metrics)})
         return metrics
+
+    def _position(self, done: int) -> dict[str, int]:
+        """Return the step and, where it is known, the number of words seen."""
+        return {"step": done, **({"words": self.plan.words(done)} if self.plan.words else {})}
 
     def is_time_to_save(self, done: int) -> bool:
         """Return whether a checkpoint is to be written: by steps with `save_every`, otherwise by the clock."""

@@ -23,6 +23,9 @@ PRETRAIN_DEFAULTS = {
     "micro_tokens": 8192,
     "steps": None,
     "minutes": None,
+    "words": None,
+    "epochs": None,
+    "checkpoints_by_words": False,
     "seed": 0,
     "examples": {
         "second_sentence": "next",
@@ -65,6 +68,12 @@ PRETRAIN_DEFAULTS = {
 PRETRAIN: dict[str, dict[str, Any]] = {
     "--recipe paper-base --steps 7": {"size": "base", "steps": 7},
     "--recipe paper-base": {"size": "base", "steps": 1000000},
+    "--recipe paper-base --words 1.5M --epochs 10 --checkpoints-by-words": {
+        "size": "base",
+        "words": 1_500_000,
+        "epochs": 10.0,
+        "checkpoints_by_words": True,
+    },
     "--recipe paper-large": {"size": "large", "steps": 1000000},
     "--recipe paper-gpt": {
         "system": "gpt",

@@ -233,7 +233,7 @@ def test_progress_shows_the_time_left(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("word " * 1000)
     reader = Reader([tmp_path / "a.txt", tmp_path / "b.txt"], TextSettings())
     reader._progress._begin -= 120  # two minutes for the first of two equal files
-    documents = reader._documents()
+    documents = reader.documents()
     next(documents)
     next(documents)  # the text of the second file has been read as well, but for its end
     assert "about 0 min 0 s left" in reader.progress()
@@ -247,7 +247,7 @@ def test_an_input_without_text_takes_no_forecast_away(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "b.txt").write_text("word " * 1000)
     reader = Reader([tmp_path / "a.txt", tmp_path / "b.txt"], TextSettings())
-    next(reader._documents())
+    next(reader.documents())
     assert "about 0 min 0 s left" in reader.progress()
 
 

@@ -11,7 +11,7 @@ from bertwright.model.folder import open_model
 from bertwright.pretraining.resources import estimate_disk
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
-from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
+from bertwright.pretraining.snapshots import snapshot_folder, snapshot_steps
 from bertwright.training import loop
 
 SHARES = (0.25, 0.5, 0.75)

@@ -1,5 +1,6 @@
 """The report: well formed, escaped, complete without validation, and two runs on one page."""
 
+import json
 import os
 import re
 from html.parser import HTMLParser
@@ -12,8 +13,11 @@ from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.charts import Chart, Series, averaged, ticks
+from bertwright.reports.curves import run_charts
 from bertwright.reports.report import try_report, write_report
+from bertwright.reports.runs import read_run
 from bertwright.training.run_folder import RunFolder, start_run
+from tests.support.folders import read_jsonl
 
 EVIL = "<script>alert('&\"')</script>"
 VOID = {"meta"}
@@ -114,6 +118,38 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     assert "The steps of the two runs are not equally large" in shown
     assert checked_page(out).tags.count("figure") == 6  # two losses, accuracy, rate, speed, gradient norm
     assert "+0.000" in shown
+
+
+def test_losses_are_drawn_over_words_where_they_are_known(tmp_path: Path) -> None:
+    """The run whose corpus has no counts is not among the lines over words."""
+    counted, other = pretraining(tmp_path / "counted"), pretraining(tmp_path / "other")
+    path = counted.folder / "metrics.jsonl"
+    lines = [{**line, "words": 7_500 * line["step"]} for line in read_jsonl(path)]
+    for line in lines:
+        if "held_out" in line:
+            line["held_out"]["mlm_bits_per_character"] = 2.5 - line["step"] / 1000
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    charts = {chart.title: chart for chart in run_charts([read_run(counted.folder)], ["counted"])}
+    loss = charts["masked LM loss, training and validation, over words seen"]
+    training, validation = loss.series
+    assert training.points[-1] == (1_500_000, 5.0)
+    assert validation.points == [(750_000, 5.5), (1_500_000, 4.5)]
+    assert loss.x_ticks[-1][1] == "1,500,000"
+    bits = charts["masked LM bits per character, validation, over words seen"]
+    assert bits.series[0].points == [(750_000, 2.4), (1_500_000, 2.3)]
+    assert charts["masked LM loss, training and validation"].series[0].points[-1] == (200, 5.0)
+
+    shown = page_text(write_report(counted.folder, corpus=None))
+    assert "1,500,000 words of text seen" in shown
+    assert "2.3 at 1,500,000 words" in shown
+    out = tmp_path / "page.html"
+    shown = page_text(write_report(counted.folder, other.folder, out=out, corpus=None))
+    assert "1,500,000 – words of text seen" in shown
+    both = run_charts([read_run(counted.folder), read_run(other.folder)], ["counted", "other"])
+    over_words = [chart for chart in both if chart.over == "words"]
+    assert [chart.title for chart in over_words] == [title for title in charts if title.endswith("over words seen")]
+    assert {series.label.split(",")[0] for chart in over_words for series in chart.series} == {"counted"}
+    assert "words seen" not in page_text(write_report(other.folder, corpus=None))
 
 
 def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:

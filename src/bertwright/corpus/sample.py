@@ -1,0 +1,166 @@
+"""inputs → a sample by document: a number of words, on request with a fraction of each source.
+
+The documents of a source have a random order, which depends on the seed and on the numbers of the documents alone. They
+are drawn in that order until the next one would exceed the words of the source. So a sample has no more words than were
+asked for, and less than one document fewer.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.console import Status
+from bertwright.corpus.inputs import Reader
+from bertwright.corpus.manifest import Drawn, Sample, SampleSettings, SampleSource
+from bertwright.errors import InputError, RunFailed
+from bertwright.text.document import Document, TextSettings
+from bertwright.text.documents import Input, as_document, find_inputs
+from bertwright.text.wikipedia import Page
+from bertwright.text.word_counts import words_of_text, words_text
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_SUM_TOLERANCE: Final = Decimal("1e-6")
+
+
+@dataclass(frozen=True)
+class SampledInputs:
+    """Inputs of a sample.
+
+    chosen   for each input, one value for each of its documents: true where it is in the sample, bool [documents]
+    """
+
+    sample: Sample
+    inputs: list[Input]
+    chosen: list[NDArray[np.bool_]]
+
+
+def parse_mix(texts: Sequence[str]) -> tuple[SampleSource, ...]:
+    """Return the sources of texts such as wiki=0.3 and novels=0.7.
+
+    Raises InputError where a source or its fraction is missing, one is named twice, or the fractions do not sum to 1.
+    """
+    typed = f"--mix {' --mix '.join(texts)}"
+    fractions: dict[str, Decimal] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            fraction = Decimal(number)
+            is_fraction = 0 < fraction <= 1
+        except InvalidOperation:
+            is_fraction = False
+        if not name or not is_fraction:
+            raise InputError(
+                f"--mix {text}: expected SOURCE=FRACTION with a fraction above 0 and at most 1, such as wiki=0.3"
+            )
+        if name in fractions:
+            raise InputError(f"{typed}: {name} is named twice; name each source once")
+        fractions[name] = fraction
+    total = sum(fractions.values(), start=Decimal(0))
+    if texts and abs(total - 1) > _SUM_TOLERANCE:
+        raise InputError(f"{typed}: expected fractions that sum to 1, got {total}")
+    return tuple(SampleSource(name=name, fraction=float(fraction)) for name, fraction in fractions.items())
+
+
+def sample_inputs(
+    inputs: Sequence[str | Path], request: SampleSettings, settings: TextSettings, *, skip: bool
+) -> SampledInputs:
+    """Read the inputs once, or the sources of the mix, and return the documents of a sample.
+
+    Raises InputError where a source has fewer words than are asked for, where a file belongs to two sources, and for
+    text that cannot be read, unless `skip` is true.
+    """
+    sources = request.mix or (SampleSource(name="", fraction=1.0),)
+    all_inputs: list[Input] = []
+    seen: set[str] = set()
+    chosen: list[NDArray[np.bool_]] = []
+    drawn: list[Drawn] = []
+    for source in sources:
+        files = find_inputs([source.name] if request.mix else inputs)
+        names = [os.path.realpath(file) if isinstance(file, Path) else str(file) for file in files]
+        if twice := seen.intersection(names):
+            raise InputError(f"--mix {source.name}={source.fraction:g}: {min(twice)} belongs to an earlier source too")
+        seen.update(names)
+        counts = _count(files, settings, skip=skip)
+        words = np.concatenate(counts)
+        budget = int(request.words * Decimal(str(source.fraction)))
+        is_drawn = draw_documents(words, budget, seed=request.seed)
+        _refuse_too_few(source, words, budget, is_drawn)
+        drawn.append(
+            Drawn(
+                name=source.name,
+                words=int(words[is_drawn].sum()),
+                documents=int(is_drawn.sum()),
+                of_words=int(words.sum()),
+                of_documents=len(words),
+            )
+        )
+        all_inputs += files
+        chosen += np.split(is_drawn, np.cumsum([len(each) for each in counts])[:-1])
+    return SampledInputs(Sample(settings=request, drawn=tuple(drawn)), all_inputs, chosen)
+
+
+def draw_documents(words: NDArray[np.int64], budget: int, *, seed: int) -> NDArray[np.bool_]:
+    """Return true for the documents that are drawn: bool [D].
+
+    words   int64 [D], words of each document; a document without words is not drawn
+    """
+    filled = np.flatnonzero(words)
+    keys = _mixed(np.full(1, seed & 0xFFFFFFFFFFFFFFFF, np.uint64) + _GOLDEN) + filled.astype(np.uint64) * _GOLDEN
+    order = filled[np.argsort(_mixed(keys), kind="stable")]
+    is_drawn = np.zeros(len(words), np.bool_)
+    is_drawn[order[np.cumsum(words[order]) <= budget]] = True
+    return is_drawn
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scramble 64 bits, one to one (the finaliser of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _count(files: Sequence[Input], settings: TextSettings, *, skip: bool) -> list[NDArray[np.int64]]:
+    """Return the words of each document of each file, int64 [documents]."""
+    counts: list[list[int]] = [[] for _ in files]
+    reader = Reader(files, settings, skip=skip)
+    total = 0
+    with Status() as status:
+        for document in reader.documents():
+            words = _words_of(document, skip=skip)
+            counts[reader.number].append(words)
+            total += words
+            status.update(f"counts the words of the text: {total:,}")
+    return [np.array(each, np.int64) for each in counts]
+
+
+def _words_of(source: Document | Page, *, skip: bool) -> int:
+    """Return the words of a document; 0 for one that cannot be read and is left out with `skip`."""
+    try:
+        return words_of_text(as_document(source).paragraphs)
+    except Exception as error:
+        if not skip:
+            raise RunFailed(f"{source.location}: the text could not be read: {error!r}") from error
+        return 0
+
+
+def _refuse_too_few(source: SampleSource, words: NDArray[np.int64], budget: int, is_drawn: NDArray[np.bool_]) -> None:
+    """Raise InputError where a source has fewer words than are asked for, or no document of so few words."""
+    of_source = f"--mix {source.name}={source.fraction:g}: it has" if source.name else "the inputs have"
+    total = int(words.sum())
+    if total < budget:
+        raise InputError(
+            f"{of_source} {total:,} words in {len(words):,} documents, and {words_text(budget)} are asked for; add "
+            "text, or lower --words or the fraction"
+        )
+    if not is_drawn.any():
+        raise InputError(
+            f"{of_source} {len(words):,} documents of {total // len(words):,} words on average, and the first that was "
+            f"drawn has more than the {words_text(budget)} words that are asked for; raise --words, or choose shorter "
+            "documents with --documents"
+        )

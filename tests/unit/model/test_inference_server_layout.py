@@ -1,7 +1,7 @@
 """A folder of vectors as text-embeddings-inference reads it: the files, entries and tensors that the program needs.
 
-The names are those of its source: `router/src/lib.rs` for the files beside the weights, `backends/candle/src/models` for
-the weights of BERT and of dense layers. Entries without a default there must be present, and have that type.
+The names are those of its source: `router/src/lib.rs` for the files beside the weights, `backends/candle/src/models`
+for the weights of BERT and of dense layers. Entries without a default there must be present, and have that type.
 """
 
 import json

@@ -14,6 +14,7 @@ CHANGES = {
     "build": (["more.txt", "--model", "model", "--out", "index"], None, 2),
     "add": (["more.txt", "--out", "index", "--add"], 3, 5),
     "remove": (["--out", "index", "--remove", "2"], 3, 2),
+    "join": (["--out", "index", "--join"], 5, 5),
 }
 """Name → options of `index`, number of rows before and after."""
 FP32 = ("--precision", "fp32")
@@ -37,6 +38,8 @@ def arguments(name: str, folder: Path) -> list[str]:
 def prepare(name: str) -> None:
     if CHANGES[name][1] is not None:
         assert main(["index", "first.txt", "--model", "model", "--out", "index", *FP32]) == 0
+    if name == "join":
+        assert main(["index", "more.txt", "--out", "index", "--add", *FP32]) == 0
 
 
 def rows_of(folder: Path) -> int | None:

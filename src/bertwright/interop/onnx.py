@@ -20,7 +20,7 @@ from bertwright.interop.onnx_graph import (
     OPSET,
     SENTENCE_VECTORS,
     GraphModel,
-    VectorModel,
+    SentenceModel,
     WrittenGraph,
     outputs_of,
     quiet,
@@ -37,7 +37,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.feature_based import frozen_encoder
-from bertwright.tasks.sentence_vectors import SentenceEncoder
+from bertwright.tasks.sentence_vectors import SentenceEncoder, text_limit
 from bertwright.version import __version__
 
 TOLERANCE = 1e-4
@@ -75,14 +75,7 @@ def export_onnx(
     MissingExtra where a package is missing.
     """
     versions = _versions()
-    if out.exists():
-        raise InputError(f"--out {out}: exists already; name another folder or remove it")
-    refuse_unwritable(out, "--out", is_folder=True)
-    for option, least in (("--least-agreement", least_agreement), ("--least-overlap", least_overlap)):
-        if not 0 <= least <= 1:
-            raise InputError(f"{option} {least}: allowed are 0 to 1")
-    if model.startswith("random:"):
-        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    _check_request(model, out, {"--least-agreement": least_agreement, "--least-overlap": least_overlap})
     saved = open_model(model)
     tokenizer, head = open_tokenizer(saved), _vector_head(saved)
     torch_model = open_architecture(saved) if head is None else _vector_model(saved, head)
@@ -125,6 +118,18 @@ def export_onnx(
         result["sha256"] = {name: file_digest(file) for name, file in files.items()}
         write_json(folder / "export.json", result)
     return {"out": str(out), **result, "text": _as_text(out, result)}
+
+
+def _check_request(model: str, out: Path, limits: Mapping[str, float]) -> None:
+    """Raise InputError for a folder that cannot be written, limits outside of 0 to 1, and random weights."""
+    if out.exists():
+        raise InputError(f"--out {out}: exists already; name another folder or remove it")
+    refuse_unwritable(out, "--out", is_folder=True)
+    for option, least in limits.items():
+        if not 0 <= least <= 1:
+            raise InputError(f"{option} {least}: allowed are 0 to 1")
+    if model.startswith("random:"):
+        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
 
 
 def _write_int8(
@@ -222,12 +227,12 @@ def _vector_head(saved: SavedModel) -> VectorHead | None:
     return None
 
 
-def _vector_model(saved: SavedModel, head: VectorHead) -> VectorModel:
+def _vector_model(saved: SavedModel, head: VectorHead) -> SentenceModel:
     """Return the encoder of a folder with its head, in evaluation mode."""
     encoder_shape(saved.config, saved.source)
     encoder = frozen_encoder(saved)
     assert isinstance(encoder, Encoder)
-    return VectorModel(encoder, head).eval()
+    return SentenceModel(encoder, head).eval()
 
 
 def _description(saved: SavedModel, model: GraphModel, written: WrittenGraph) -> dict[str, Any]:
@@ -261,11 +266,11 @@ def _metadata(saved: SavedModel, head: VectorHead | None = None) -> dict[str, st
     """Return the metadata of the .onnx file, for programs that have only that file; `labels` and `prompts` are JSON."""
     labels = json.dumps(saved.labels, ensure_ascii=False)
     if head is not None:
-        settings, positions = head.settings, saved.config.max_positions
+        settings = head.settings
         return {
-            "architecture": VectorModel.architecture,
+            "architecture": SentenceModel.architecture,
             "labels": labels,
-            "max_tokens": str(min(settings.max_length or positions, positions)),
+            "max_tokens": str(text_limit(saved, settings)),
             "prompts": json.dumps(settings.prompts, ensure_ascii=False),
             "similarity": settings.similarity,
         }

@@ -37,7 +37,7 @@ SENTENCE_VECTORS = "sentence_embedding"
 """Name of the output with the finished vectors of texts, as Optimum and text-embeddings-inference have it."""
 
 
-class VectorModel(nn.Module):
+class SentenceModel(nn.Module):
     """An encoder with the head that makes one vector of the states of a text."""
 
     architecture = "BertModel"
@@ -52,13 +52,13 @@ class VectorModel(nn.Module):
         return {"last_hidden_state": last, SENTENCE_VECTORS: self.head(last, mask)}
 
 
-GraphModel = Bert | VectorModel
+GraphModel = Bert | SentenceModel
 """A model that a graph is written of."""
 
 
 def outputs_of(model: GraphModel) -> tuple[str, ...]:
     """Return the names of the outputs of a model, in their order."""
-    if isinstance(model, VectorModel):
+    if isinstance(model, SentenceModel):
         return ("last_hidden_state", SENTENCE_VECTORS)
     return ARCHITECTURES[model.architecture].outputs
 

@@ -133,7 +133,9 @@ def _nearest(vectors: NDArray[np.float32], similarity: Similarity) -> list[list[
     compared = as_compared(vectors, similarity).astype(np.float64)
     scores = np.round(compared @ compared.T, 6)
     np.fill_diagonal(scores, -np.inf)
-    return np.argsort(-scores, axis=1, kind="stable")[:, : min(NEAREST, len(scores) - 1)].tolist()
+    order = np.argsort(-scores, axis=1, kind="stable")
+    nearest: list[list[int]] = order[:, : min(NEAREST, len(scores) - 1)].tolist()
+    return nearest
 
 
 def _overlap(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> float:

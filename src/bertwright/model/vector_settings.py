@@ -41,6 +41,8 @@ _LENGTH: Final = "sentence_bert_config.json"
 _LIBRARY: Final = "sentence_transformers"
 _WIDTHS: Final = "matryoshka_dims"
 """Entry of `_PROMPTS` with the Matryoshka widths. It is ours; sentence-transformers ignores it."""
+_QUERY_LENGTH: Final = "query_max_length"
+"""The same with the maximum number of tokens of a query."""
 _FLAGS: Final[Mapping[str, Pooling]] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -80,6 +82,8 @@ class VectorSettings(Settings):
     """False where the prompt's tokens, [CLS] included, are left out of the pooling."""
     max_length: Positive | None = None
     """Maximum number of tokens; None for the positions of the model."""
+    query_length: Positive | None = None
+    """Maximum number of tokens of a query; None for that of every text."""
     similarity: Similarity = "cosine"
     widths: tuple[Size, ...] = ()
     """Matryoshka widths: numbers of first components that are good vectors on their own."""
@@ -185,7 +189,8 @@ def write_vector_settings(folder: Path, settings: VectorSettings, *, hidden: int
         "default_prompt_name": settings.default_prompt,
         "similarity_fn_name": settings.similarity,
     }
-    write_json(folder / _PROMPTS, {**prompts, **width, **widths})
+    query_length = {_QUERY_LENGTH: settings.query_length} if settings.query_length else {}
+    write_json(folder / _PROMPTS, {**prompts, **width, **widths, **query_length})
     write_json(folder / _LENGTH, {"max_seq_length": settings.max_length or positions, "do_lower_case": False})
     write_json(folder / MODULES, modules)
 
@@ -325,6 +330,7 @@ def _read_prompts(path: Path) -> dict[str, Any]:
         "similarity": similarity,
         "widths": raw.get(_WIDTHS) or (),
         "width": raw.get("truncate_dim"),
+        "query_length": raw.get(_QUERY_LENGTH),
     }
 
 

@@ -43,7 +43,7 @@ LAYOUT |= {"sentence_bert_config.json", "config.json", "tokenizer.json", "tokeni
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> tuple[Path, dict[str, Any]]:
+def exported_vectors(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> tuple[Path, dict[str, Any]]:
     """A folder with every pooling, exported once with int8 of any agreement: the export, and its report."""
     root = tmp_path_factory.mktemp("vectors")
     write_vector_model(root / "model", own_tokenizer, SETTINGS)
@@ -62,9 +62,9 @@ def graph_vectors(graph: Path, encoder: SentenceEncoder, texts: list[str]) -> ND
     return vectors
 
 
-def test_the_graph_gives_our_vectors(exported: tuple[Path, dict[str, Any]]) -> None:
+def test_the_graph_gives_our_vectors(exported_vectors: tuple[Path, dict[str, Any]]) -> None:
     """Every pooling, dense layers, normalisation and truncation are inside; a long text is cut before it."""
-    folder, result = exported
+    folder, result = exported_vectors
     encoder = open_sentence_encoder(result["model"], None, "cpu")
     texts = [*own_lines()[:6], "a", " ".join(own_lines()[:4])]
     expected = encoder.vectors(texts)
@@ -76,8 +76,8 @@ def test_the_graph_gives_our_vectors(exported: tuple[Path, dict[str, Any]]) -> N
     assert 1e-4 < np.abs(int8 - expected).max() < 0.5
 
 
-def test_the_folder_has_the_layout_of_sentence_transformers(exported: tuple[Path, dict[str, Any]]) -> None:
-    folder, result = exported
+def test_the_folder_has_the_layout_of_sentence_transformers(exported_vectors: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = exported_vectors
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     graphs = ["onnx/model.onnx", "onnx/model_quantized.onnx"]
     notes = {f"{name}_Dense/{digest_note(Path('model.safetensors')).name}" for name in (2, 3)}
@@ -95,8 +95,8 @@ def test_the_folder_has_the_layout_of_sentence_transformers(exported: tuple[Path
     assert head.settings == ours.settings == SETTINGS
 
 
-def test_the_reported_overlap_is_that_of_the_ten_nearest(exported: tuple[Path, dict[str, Any]]) -> None:
-    folder, result = exported
+def test_the_reported_overlap_is_that_of_the_ten_nearest(exported_vectors: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = exported_vectors
     encoder = open_sentence_encoder(result["model"], None, "cpu")
     texts = list(TEXTS)
     both = [encoder.vectors(texts), graph_vectors(folder / "onnx" / "model_quantized.onnx", encoder, texts)]
@@ -135,9 +135,9 @@ def test_vectors_of_another_order_have_a_small_overlap(tmp_path: Path) -> None:
     assert same.texts == 40
     assert of_texts(Vectors(1), Vectors(2), ["alone"]).overlap == 1.0
     data = open_retrieval(write_beir(tmp_path / "beir"))
-    found = of_search(Vectors(1), Vectors(1), data)
-    assert (found.overlap, found.fp32) == (1.0, found.int8)
-    assert "nDCG@10" in found.text
+    ranking = of_search(Vectors(1), Vectors(1), data)
+    assert (ranking.overlap, ranking.fp32) == (1.0, ranking.int8)
+    assert "nDCG@10" in ranking.text
 
 
 class Session:

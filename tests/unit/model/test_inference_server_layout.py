@@ -79,7 +79,7 @@ def test_the_files_have_the_entries_that_the_server_needs(
 
 
 def test_the_tensors_have_the_names_that_the_server_looks_for(tmp_path: Path, own_tokenizer: Path) -> None:
-    """It tries names without a prefix, and then those with `bert.`, which are ours."""
+    """The server tries names without a prefix, and then those with `bert.`, which are ours."""
     write_vector_model(tmp_path / "model", own_tokenizer, VectorSettings())
     with safe_open(tmp_path / "model" / "model.safetensors", "pt") as stored:
         names = set(stored.keys())

@@ -82,11 +82,19 @@ def evidence_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> I
         claim = each.claim
         yield from (f"**Claim {each.number}.** {claim.statement} In the paper: {claim.paper}.", "")
         also = f" Also different: {claim.confound}." if claim.confound else ""
-        arms = f"`{claim.arm}` against `{claim.against}`"
-        yield from (f"{arms}; {condition(plan, claim.arm, claim.against)}; δ {claim.delta:g}.{also}", "")
+        yield from (f"{_arms(claim)}; {condition(plan, *claim.arms)}; δ {claim.delta:g}.{also}", "")
         head = ("", "pre-trainings", "difference", "95 %", "other rows too", "p", "visible", "outcome")
         yield from markdown_table(head, [_row(comparison) for comparison in each.comparisons])
         yield ""
+
+
+def _arms(claim: Claim) -> str:
+    """Return the names of the arms of a claim, and how they are compared."""
+    arms = f"`{claim.arm}` against `{claim.against}`"
+    if not claim.beyond:
+        return arms
+    one, other = claim.beyond
+    return f"the lead of {arms}, minus that of `{one}` against `{other}`"
 
 
 def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
@@ -103,11 +111,11 @@ def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
             is_verdict = outcome == evidence.outcome or len(comparisons) == len(evidence.comparisons)
             label = "" if is_verdict and not parts else f"{word[:1].upper()}{word[1:]}: "
             parts.append(f"{label}{', '.join(map(_task, comparisons))}")
-    sentences = [f"{'. '.join(parts)} ({condition(plan, claim.arm, claim.against)})."]
+    sentences = [f"{'. '.join(parts)} ({condition(plan, *claim.arms)})."]
     if claim.confound:
         sentences.append(f"Also different: {claim.confound}.")
     decided = [each.column for each in evidence.comparisons if each.outcome in ("supported", "reversed")]
-    head = [column for column in decided if rests_on_head(plan, column, claim.arm, claim.against)]
+    head = [column for column in decided if rests_on_head(plan, column, *claim.arms)]
     if head:
         sentences.append(f"Scores on {' and '.join(head)} go with the hand-made head.")
     return " ".join([*sentences, reason] if evidence.reason else sentences)

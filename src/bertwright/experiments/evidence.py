@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.records import Spread
+from bertwright.experiments.row_scores import paired_row_error
 from bertwright.experiments.scores import Cell, arm_scores
 from bertwright.experiments.spec import Claim, Column
 from bertwright.experiments.spread import pool, sample_variance
@@ -48,7 +49,7 @@ def gather_evidence(plan: ExperimentPlan, cells: Cells, spread: Spread) -> list[
 
 
 def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, claim: Claim) -> ClaimEvidence:
-    absent = {claim.arm, claim.against} - {arm.name for arm in plan.arms}
+    absent = {*claim.arms} - {arm.name for arm in plan.arms}
     if absent:
         return _no_outcome(number, claim, f"{_names(sorted(absent))} not on this page")
     columns = plan.experiment.columns_of(claim)
@@ -57,21 +58,22 @@ def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, c
     for column in plan.columns:
         if column.name not in columns:
             continue
-        arms = {name: arm_scores(plan, cells[name, column.name], column) for name in (claim.arm, claim.against)}
-        first, second = arms.values()
-        if not (first.units and second.units):
+        arms = {name: arm_scores(plan, cells[name, column.name], column) for name in claim.arms}
+        first, second, *beyond = arms.values()
+        if not all(arm.units for arm in arms.values()):
             continue
         facts = column_facts(plan, cells, spread, column, claim)
         if facts.share_bodies and not set(first.units) & set(second.units):
             continue
-        comparisons.append(compare_column(column.name, first, second, facts))
+        comparisons.append(compare_column(column.name, first, second, facts, beyond=beyond))
         few.update({name: len(arm.units) for name, arm in arms.items() if not arm.enough})
     if not comparisons:
         return _no_outcome(number, claim, _missing_scores(plan, cells, claim))
     judged = judge_claim(claim, comparisons, enough=not few)
     outcome = claim_outcome(judged)
     fewer = ", ".join(f"`{name}` has {count}" for name, count in few.items())
-    needed = f"a verdict needs {LEAST_PRETRAININGS} pre-trainings of both models; {fewer}"
+    models = "all models" if claim.beyond else "both models"
+    needed = f"a verdict needs {LEAST_PRETRAININGS} pre-trainings of {models}; {fewer}"
     return ClaimEvidence(number, claim, judged, outcome, needed if few and outcome == "undecided" else "")
 
 
@@ -81,7 +83,7 @@ def _missing_scores(plan: ExperimentPlan, cells: Cells, claim: Claim) -> str:
     if not columns:
         return "none of its tasks is on this page"
     scored = {name for (name, column), cell in cells.items() if cell.values and column in columns}
-    absent = {claim.arm, claim.against} - scored
+    absent = {*claim.arms} - scored
     return f"{_names(sorted(absent))} not computed yet" if absent else "no task has all scores of both"
 
 
@@ -98,7 +100,7 @@ def _names(arms: Sequence[str]) -> str:
 
 def column_facts(plan: ExperimentPlan, cells: Cells, spread: Spread, column: Column, claim: Claim) -> ColumnFacts:
     """Return what is known of a column for the comparison of a claim's arms."""
-    share_bodies = _share_bodies(plan, claim.arm, claim.against)
+    share_bodies = not claim.beyond and _share_bodies(plan, claim.arm, claim.against)
     if column.task is None:
         arms = [arm_scores(plan, cells[arm.name, column.name], column) for arm in plan.arms]
         samples = [list(arm.units.values()) for arm in arms if len(arm.units) > 1]
@@ -109,6 +111,7 @@ def column_facts(plan: ExperimentPlan, cells: Cells, spread: Spread, column: Col
         metric=metric,
         factor=column.factor,
         rows=validation_rows(plan, column),
+        row_error=paired_row_error(plan, column, claim.arms),
         floor=floor_of(plan, cells, column),
         pooled=spread.pooled(column.task, metric, share_bodies=share_bodies, factor=column.factor),
         share_bodies=share_bodies,

@@ -21,6 +21,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
 from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.setup import snapshot_folder, snapshot_steps
+from bertwright.tasks.errors import PREDICTIONS
 from bertwright.tasks.spec import TaskSpec, get_spec
 
 RESULT = "result.json"
@@ -103,6 +104,13 @@ class Finetuning:
         """Metrics of the last epoch of a finished fine-tuning; empty where its record has no metrics of each epoch."""
         epochs: list[Mapping[str, float]] = run_record(self.folder)["result"]["seeds"][0].get("epochs", [])
         return epochs[-1] if epochs else {}
+
+    @property
+    def row_scores(self) -> Mapping[str, Sequence[float]]:
+        """Score of each row of the validation files by name, after the last epoch; empty where it was not kept."""
+        path = self.folder / f"seed-{self.settings.first_seed}" / PREDICTIONS
+        parts = read_object(path) if path.is_file() else {}
+        return {name: part["score"] for name, part in parts.items()}
 
 
 @dataclass(frozen=True)

@@ -96,10 +96,12 @@ def _content(plan: ExperimentPlan) -> dict[str, Any]:
 
 
 def _claim(plan: ExperimentPlan, claim: Claim) -> dict[str, Any]:
+    interaction = {"beyond": list(claim.beyond)} if claim.beyond else {}
     return {
         "statement": claim.statement,
         "arm": claim.arm,
         "against": claim.against,
+        **interaction,
         "columns": list(plan.experiment.columns_of(claim)),
         "within": claim.within,
         "delta": claim.delta,

@@ -14,6 +14,7 @@ from bertwright.experiments.lock import lock_lines
 from bertwright.experiments.pictures import draw_picture
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.records import read_spread
+from bertwright.experiments.row_scores import paired_row_error
 from bertwright.experiments.sampling import item_variance
 from bertwright.experiments.scores import Cell, scores_last_epoch, table_cells
 from bertwright.experiments.spec import Arm, Column
@@ -204,12 +205,24 @@ def _sureness(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], versi
         )
     if without := [each.name for each in plan.columns if each.task and floor_of(plan, cells, each) is None]:
         yield f"- The floor of {', '.join(without)} is unknown: the model without pre-training is not on this page."
+    have = [each.name for each in plan.columns if each.task and _has_row_scores(plan, each)]
     bound = (
         "- The records have no predictions of single rows. So the interval for *other rows* is an upper bound: it is "
         "computed from the scores and the number of rows, as if the errors of two models had nothing in common."
     )
+    if have:
+        bound = (
+            f"- The interval for *other rows* is computed row by row, from the predictions, for {', '.join(have)}. "
+            "For the other tasks it is an upper bound from the scores and the number of rows."
+        )
     unknown = [each.name for each in plan.columns if each.task and not _has_row_variance(plan, each)]
     yield f"{bound} There is none for {', '.join(unknown)}." if unknown else bound
+
+
+def _has_row_scores(plan: ExperimentPlan, column: Column) -> bool:
+    """Return whether the predictions tell the difference over other rows for the arms of any claim."""
+    claims = [claim for claim in plan.experiment.claims if column.name in plan.experiment.columns_of(claim)]
+    return any(paired_row_error(plan, column, claim.arms) is not None for claim in claims)
 
 
 def _has_row_variance(plan: ExperimentPlan, column: Column) -> bool:

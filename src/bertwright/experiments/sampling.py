@@ -1,7 +1,7 @@
 """score, number of validation rows → variance from the choice of the rows, as far as a score alone tells it.
 
-The records hold scores, no predictions of single rows. So the variances of two models are added as if their answers
-were independent, which is too wide where both answer alike: a bound, not an estimate.
+Where the records have no predictions of single rows, the variances of two models are added as if their answers were
+independent. That is too wide where both answer alike: a bound, not an estimate.
 """
 
 from typing import Final

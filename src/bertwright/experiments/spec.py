@@ -120,6 +120,8 @@ class Claim:
     statement         the claim in words
     paper             the paper's own numbers
     arm, against      names of two arms: the first is claimed to be better than the second
+    beyond            names of two further arms: the claim is an interaction, that the lead of `arm` over `against` is
+                      larger than that of the first of these over the second; empty for a claim about two arms
     within            points by which the two are claimed to differ at most; None for a claim that the first is better
     columns           names of the columns, all columns of tasks where empty; those without data are left out
     paper_difference  the paper's own difference in points, None where the paper has no numbers
@@ -133,6 +135,7 @@ class Claim:
     paper: str
     arm: str
     against: str
+    beyond: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     within: float | None = None
     paper_difference: float | None = None
@@ -140,6 +143,11 @@ class Claim:
     withdrawn: str = ""
     confound: str = ""
     caveat: str = ""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Names of all arms that it compares: two, or four of an interaction."""
+        return (self.arm, self.against, *self.beyond)
 
     @property
     def delta(self) -> float:

@@ -66,6 +66,7 @@ class ColumnFacts:
     metric      name of the metric, for the error that comes from the choice of validation rows
     factor      number by which the metric was multiplied to get points
     rows        number of validation rows; None for a metric of the pre-training
+    row_error   standard error of the difference over other rows, from predictions of single rows; None without them
     floor       score that needs no learning, in points; None where it is unknown
     pooled        variance between pre-trainings, pooled over all arms of the task
     share_bodies  True where both arms are measurements of the same pre-trainings: they are compared in pairs
@@ -74,6 +75,7 @@ class ColumnFacts:
     metric: str = ""
     factor: float = 100.0
     rows: int | None = None
+    row_error: float | None = None
     floor: ArmScores | None = None
     pooled: Variance | None = None
     share_bodies: bool = False
@@ -83,21 +85,21 @@ class ColumnFacts:
 class Comparison:
     """Difference of two arms in one column (first - second, in points; positive: the first arm is better).
 
-    first, second   mean scores of the arms
-    units           numbers of pre-trainings of both arms
+    first, second   mean scores of the arms; of an interaction, the leads that it compares
+    units           numbers of pre-trainings of the arms
     error           standard error over pre-trainings; None where no variance is known
     degrees         its degrees of freedom
     p               p of the null hypothesis that the difference is zero
     adjusted_p      p after Holm's correction over the columns of the claim
     row_error       standard error from the choice of validation rows; None where the records do not tell it
-    at_floor        True where both arms are within two standard errors of the floor
+    at_floor        True where all arms are within two standard errors of the floor
     outcome         one of the five outcomes
     """
 
     column: str
     first: float
     second: float
-    units: tuple[int, int]
+    units: tuple[int, ...]
     error: float | None = None
     degrees: float = 0.0
     p: float | None = None
@@ -141,18 +143,30 @@ class Comparison:
         return None if interval is None else not interval[0] <= 0 <= interval[1]
 
 
-def compare_column(name: str, first: ArmScores, second: ArmScores, facts: ColumnFacts) -> Comparison:
-    """Return the comparison of two arms in a column, without an outcome yet; both arms have a score."""
-    units = (len(first.units), len(second.units))
-    at_floor = all(_is_at_floor(arm, facts) for arm in (first, second))
-    comparison = Comparison(name, first.mean, second.mean, units, at_floor=at_floor)
-    variance = _variance_of_difference(first, second, facts)
+def compare_column(
+    name: str, first: ArmScores, second: ArmScores, facts: ColumnFacts, *, beyond: Sequence[ArmScores] = ()
+) -> Comparison:
+    """Return the comparison of two arms in a column, without an outcome yet; every arm has a score.
+
+    beyond: of an interaction, two further arms. The lead of the first arm is compared with the lead of the first of
+    these, so the variance of the difference is that of four independent means.
+    """
+    arms = (first, second, *beyond)
+    units = tuple(len(arm.units) for arm in arms)
+    at_floor = all(_is_at_floor(arm, facts) for arm in arms)
+    one, other = first.mean, second.mean
+    if beyond:
+        one, other = one - other, beyond[0].mean - beyond[1].mean
+    comparison = Comparison(name, one, other, units, at_floor=at_floor)
+    variance = _variance_of_difference(arms, facts)
     if variance is None:
         return comparison
     error = math.sqrt(variance.value)
     p = two_sided_p(comparison.difference, error, variance.degrees)
     comparison = replace(comparison, error=error, degrees=variance.degrees, p=p, adjusted_p=p)
-    variances = [item_variance(facts.metric, arm.mean, facts.rows, factor=facts.factor) for arm in (first, second)]
+    if facts.row_error is not None:
+        return replace(comparison, row_error=facts.row_error)
+    variances = [item_variance(facts.metric, arm.mean, facts.rows, factor=facts.factor) for arm in arms]
     known = [each for each in variances if each is not None]
     if len(known) == len(variances):
         comparison = replace(comparison, row_error=math.sqrt(sum(known)))
@@ -237,15 +251,16 @@ def _outcome(claim: Claim, comparison: Comparison, *, enough: bool) -> ClaimOutc
     return "no difference" if is_within else "undecided"
 
 
-def _variance_of_difference(first: ArmScores, second: ArmScores, facts: ColumnFacts) -> Variance | None:
+def _variance_of_difference(arms: Sequence[ArmScores], facts: ColumnFacts) -> Variance | None:
     """Return the variance of the difference of the means; None where nothing tells it."""
     if facts.share_bodies:
+        first, second = arms
         seeds = sorted(set(first.units) & set(second.units))
         of_arms = sample_variance([[first.units[seed] - second.units[seed] for seed in seeds]])
         variance = larger_variance(of_arms, facts.pooled)
         weight = 1 / len(seeds)
     else:
-        random = [arm for arm in (first, second) if not arm.is_constant]
+        random = [arm for arm in arms if not arm.is_constant]
         of_arms = sample_variance([list(arm.units.values()) for arm in random])
         variance = larger_variance(of_arms, facts.pooled) if random else None
         weight = sum(1 / len(arm.units) for arm in random)

@@ -1,5 +1,6 @@
 """encoder → task model: fine-tune on labelled data with several seeds; keep each seed's best epoch (paper §4.1)."""
 
+import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from torch import nn
 
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
-from bertwright.files import write_json
+from bertwright.files import atomic_file, write_json
 from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.mining import with_mined
@@ -25,7 +26,7 @@ from bertwright.finetuning.setup import (
     with_files,
 )
 from bertwright.model.folder import save_model
-from bertwright.tasks.errors import VALIDATION
+from bertwright.tasks.errors import PREDICTIONS, VALIDATION
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_device, resolve_numerics
@@ -304,6 +305,9 @@ class _Best:
             if self.run.writes:
                 write_json(self.run.folder / VALIDATION, self.prepared.bound.review(logits))
             self.run.note(best={"step": step, "held_out": metrics})
+        if step == self.epochs.steps * self.epochs.count and self.run.writes:
+            with atomic_file(self.run.folder / PREDICTIONS) as stream:
+                stream.write(json.dumps(self.prepared.bound.predictions(logits)).encode())
         self.run.note(epochs={**self.run.record.get("epochs", {}), str(step // self.epochs.steps): metrics})
         if self.epochs.printed:
             shown = [f"{name} {value:.4f}" for name, value in _without_collapsed(metrics).items()]

@@ -20,7 +20,7 @@ from bertwright.model.config import BackboneConfig, need_segments
 from bertwright.model.folder import SavedModel
 from bertwright.model.vector_head import VectorHead
 from bertwright.tables.writer import PredictRequest
-from bertwright.tasks.errors import EvaluateRequest
+from bertwright.tasks.errors import Errors, EvaluateRequest
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -126,9 +126,14 @@ class TaskKind(ABC):
         A key that ends with "collapsed" is 1.0 where all predictions are equal though the targets differ.
         """
 
+    def errors(self, task: Any, logits: Any, rows: Any, inputs: Any) -> Errors | None:
+        """Return the rows of a validation file beside their answers; None for a kind without answers to single rows."""
+        return None
+
     def review(self, task: Any, logits: Any, rows: Any, inputs: Any) -> dict[str, Any]:
         """Return what the report of a run shows of a validation file: the confusion matrix and the worst rows."""
-        return {}
+        errors = self.errors(task, logits, rows, inputs)
+        return {} if errors is None else {"worst": errors.worst()}
 
     @abstractmethod
     def evaluate(
@@ -301,6 +306,14 @@ class BoundTask:
             name: self.kind.review(self.task, logits[name], rows, inputs)
             for name, (rows, inputs) in self.validation.items()
         }
+
+    def predictions(self, logits: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return `Errors.predictions` of the validation files by name."""
+        parts = {
+            name: self.kind.errors(self.task, logits[name], rows, inputs)
+            for name, (rows, inputs) in self.validation.items()
+        }
+        return {name: errors.predictions() for name, errors in parts.items() if errors is not None}
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Return the metrics of a model on all validation files."""

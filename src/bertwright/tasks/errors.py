@@ -16,6 +16,11 @@ WORST: Final = 20
 """Number of rows that a run keeps for its report."""
 VALIDATION: Final = "validation.json"
 """File of a seed's folder with the confusion matrix and the worst rows of the validation files."""
+PREDICTIONS: Final = "predictions.json"
+"""File of a seed's folder with the answer to each validation row after the last epoch."""
+_KEYS: Final = ("line", "id")
+"""Columns that name a row."""
+_LABELS: Final = ("gold", "predicted")
 _LONGEST: Final = 1000
 """Number of characters of a text that a run keeps for its report."""
 
@@ -51,11 +56,19 @@ class Errors:
     columns      name → the N cells of a column; the lines in the file are a column too
     score        [N] 1 where the answer is right, 0 where it is wrong; the F1 of an answer to a question, 0 to 1
     confidence   [N] probability of the answer; of a number, its distance from the gold number
+    are_texts    True where gold and predicted values are texts of the data, not labels or numbers
     """
 
     columns: Mapping[str, Sequence[object]]
     score: NDArray[np.float64]
     confidence: NDArray[np.float64]
+    are_texts: bool = False
+
+    def predictions(self) -> dict[str, list[object]]:
+        """Return the score of each row in the order of the file, its line or id, and its labels; no texts."""
+        names = _KEYS if self.are_texts else (*_KEYS, *_LABELS)
+        kept = {name: list(column) for name, column in self.columns.items() if name in names}
+        return {**kept, "score": [*rounded(self.score)]}
 
     @property
     def order(self) -> NDArray[np.int64]:

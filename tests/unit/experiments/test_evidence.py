@@ -27,7 +27,13 @@ def pairs(*units: float) -> dict[tuple[int, int], float]:
     return {(p, f): unit + (f - 0.5) for p, unit in enumerate(units) for f in range(2)}
 
 
-def plan(*columns: Column, claim: Claim = CLAIM, bodies: dict[str, str] | None = None, start: str = "matching") -> Any:
+def plan(
+    *columns: Column,
+    claim: Claim = CLAIM,
+    bodies: dict[str, str] | None = None,
+    start: str = "matching",
+    jobs: Any = None,
+) -> Any:
     folders = bodies or {"a": "a", "b": "b"}
     model = SimpleNamespace(system="bert", start=start)
     models = {
@@ -49,6 +55,8 @@ def plan(*columns: Column, claim: Claim = CLAIM, bodies: dict[str, str] | None =
         columns=columns,
         arms=[*arms, Arm(name="majority", title="", baseline="majority")],
         models=models,
+        jobs=jobs or {},
+        all_jobs=[job for by_seed in (jobs or {}).values() for job in by_seed.values()],
         all_models=[each for seeds in models.values() for (each,) in seeds],
         seeds=2,
         data={column.task: SimpleNamespace(subset=SimpleNamespace(rows={"dev": (1000, 1000)})) for column in columns},

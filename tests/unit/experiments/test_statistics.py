@@ -51,6 +51,25 @@ def test_arms_that_share_their_pre_trainings_are_compared_in_pairs() -> None:
     assert comparison.p == pytest.approx(test.pvalue)
 
 
+def test_an_interaction_is_tested_as_in_a_table_of_two_by_two() -> None:
+    samples = (61.0, 63.0, 62.5, 60.0), (58.0, 57.0, 59.0), (55.0, 56.5, 54.0), (55.5, 53.0, 54.5, 56.0)
+    first, second, *beyond = (arm(*sample) for sample in samples)
+    comparison = compare_column("x", first, second, ColumnFacts(), beyond=beyond)
+    rows = [
+        (a, b, a * b, 1.0)
+        for sample, (a, b) in zip(samples, ((0, 0), (1, 0), (0, 1), (1, 1)), strict=True)
+        for _ in sample
+    ]
+    design, values = np.array(rows), np.concatenate(samples)
+    weights, squares = np.linalg.lstsq(design, values)[:2]
+    degrees = len(values) - 4
+    error = float(np.sqrt(squares[0] / degrees * np.linalg.inv(design.T @ design)[2, 2]))
+    assert comparison.difference == pytest.approx(weights[2])
+    assert (comparison.units, comparison.degrees) == ((4, 3, 3, 4), degrees)
+    assert comparison.error == pytest.approx(error)
+    assert comparison.p == pytest.approx(2 * stats.t.sf(abs(weights[2]) / error, degrees))
+
+
 def test_an_arm_without_seeds_has_no_variance() -> None:
     constant = ArmScores({0: 60.0}, is_constant=True)
     scores = (61.0, 63.0, 62.5)

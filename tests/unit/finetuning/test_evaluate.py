@@ -213,3 +213,13 @@ def test_the_report_of_a_run_shows_confusion_and_worst_rows(noisy_run: Path, tmp
     scores = json.loads((noisy_run / "run/run.json").read_text())["result"]["seeds"][0]["scores"]
     right = sum(review["confusion"][label].get(label, 0) for label in ("new", "old"))
     assert right / 40 == scores["accuracy"]
+
+
+def test_a_seed_keeps_the_answers_of_its_last_epoch_without_the_texts(noisy_run: Path) -> None:
+    kept = json.loads((noisy_run / "run/seed-0/predictions.json").read_text())["dev"]
+    last = json.loads((noisy_run / "run/run.json").read_text())["result"]["seeds"][0]["epochs"][-1]
+    assert set(kept) == {"line", "gold", "predicted", "score"}
+    assert kept["line"] == list(range(2, 42))
+    right = [gold == predicted for gold, predicted in zip(kept["gold"], kept["predicted"], strict=True)]
+    assert kept["score"] == right
+    assert sum(right) / 40 == last["accuracy"]

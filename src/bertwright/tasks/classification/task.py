@@ -54,7 +54,7 @@ from bertwright.tasks.classification.model import (
 )
 from bertwright.tasks.classification.spec import ClassificationTask, with_columns, with_labels, with_texts_of
 from bertwright.tasks.classification.split import split_dev
-from bertwright.tasks.errors import EvaluateRequest, write_errors
+from bertwright.tasks.errors import Errors, EvaluateRequest, write_errors
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.metrics import collapsed
@@ -168,13 +168,17 @@ class ClassificationKind(TaskKind):
         is_collapsed = collapsed(values, rows.targets, task.labels) is not None
         return {**score_values(task, values, rows.targets), "collapsed": float(is_collapsed)}
 
+    def errors(
+        self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
+    ) -> Errors:
+        return errors_of(task, rows, decode(task, logits, rows.location))
+
     def review(
         self, task: ClassificationTask, logits: NDArray[np.float32], rows: TextExamples, inputs: Encoded
     ) -> dict[str, Any]:
         assert rows.targets is not None
-        predictions = decode(task, logits, rows.location)
-        assessed = assess(task, predictions, rows.targets)
-        return {**assessed, "worst": errors_of(task, rows, predictions).worst()}
+        assessed = assess(task, decode(task, logits, rows.location), rows.targets)
+        return {**assessed, **super().review(task, logits, rows, inputs)}
 
     def label_names(self, task: ClassificationTask) -> tuple[str, ...]:
         """Return the labels, or the name of the number."""

@@ -35,4 +35,4 @@ def choice_errors(rows: Choices, best: NDArray[np.int64], probabilities: Sequenc
         "probability": rounded(confidence),
         "gold_probability": rounded(of_gold),
     }
-    return Errors(columns, right.astype(np.float64), confidence)
+    return Errors(columns, right.astype(np.float64), confidence, are_texts=True)

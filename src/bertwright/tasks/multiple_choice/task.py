@@ -29,7 +29,7 @@ from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.model import Classifier, TextBatch, padded, predict_logits
 from bertwright.tasks.classification.split import split_rows
-from bertwright.tasks.errors import EvaluateRequest, write_errors
+from bertwright.tasks.errors import Errors, EvaluateRequest, write_errors
 from bertwright.tasks.inference import ready
 from bertwright.tasks.multiple_choice.errors import choice_errors
 from bertwright.tasks.multiple_choice.spec import (
@@ -132,8 +132,8 @@ class ChoiceKind(TaskKind):
         same = len(np.unique(best)) == 1 < len(np.unique(rows.targets))
         return {"accuracy": float((best == rows.targets).mean()), "collapsed": float(same)}
 
-    def review(self, task: ChoiceTask, logits: NDArray[np.float32], rows: Choices, inputs: Encoded) -> dict[str, Any]:
-        return {"worst": choice_errors(rows, *decode_choices(logits, rows.first)).worst()}
+    def errors(self, task: ChoiceTask, logits: NDArray[np.float32], rows: Choices, inputs: Encoded) -> Errors:
+        return choice_errors(rows, *decode_choices(logits, rows.first))
 
     def evaluate(
         self, task: ChoiceTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest

@@ -25,4 +25,4 @@ def question_errors(questions: Questions, answers: Sequence[Answer], scores: Sco
         "probability": rounded(confidence),
         "passage": [question.context for question in questions.items],
     }
-    return Errors(columns, scores.f1, confidence)
+    return Errors(columns, scores.f1, confidence, are_texts=True)

@@ -28,7 +28,7 @@ from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.split import split_rows
-from bertwright.tasks.errors import EvaluateRequest, write_errors
+from bertwright.tasks.errors import Errors, EvaluateRequest, write_errors
 from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.question_answering.answers import Answer, SpanLogits, decode_spans, score_spans
 from bertwright.tasks.question_answering.data import (
@@ -151,10 +151,10 @@ class SpanKind(TaskKind):
         notes = {"null_threshold": threshold} if task.null else {}
         return {**_flat(squad_metrics(scores, null=task.null)), **notes, "collapsed": float(same and len(rows) > 1)}
 
-    def review(self, task: SpanTask, logits: SpanLogits, rows: Questions, inputs: Windows) -> dict[str, Any]:
+    def errors(self, task: SpanTask, logits: SpanLogits, rows: Questions, inputs: Windows) -> Errors:
         scores, threshold, _ = score_spans(inputs, logits, rows, task)
         answers = decode_spans(inputs, logits, rows, task, threshold=threshold)
-        return {"worst": question_errors(rows, answers, scores).worst()}
+        return question_errors(rows, answers, scores)
 
     def to_save(self, task: SpanTask, model: nn.Module, metrics: Mapping[str, float], max_length: int) -> ModelToSave:
         """Return the model as it is saved; in 2.0 with the threshold that was chosen for it."""

@@ -19,7 +19,7 @@ from bertwright.model.heads import for_loss
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
-from bertwright.tasks.errors import EvaluateRequest, write_errors
+from bertwright.tasks.errors import Errors, EvaluateRequest, write_errors
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.tagging.conll import Sentences, read_tag_lines, sentences_of
@@ -137,10 +137,8 @@ class TaggingKind(TaskKind):
     def feature_targets(self, task: TaggingTask, rows: Sentences) -> NDArray[np.int64]:
         return label_ids(task, rows)
 
-    def review(
-        self, task: TaggingTask, logits: NDArray[np.float32], rows: Sentences, inputs: TaggingWindows
-    ) -> dict[str, Any]:
-        return {"worst": tag_errors(task, rows, decode_tags(task, logits, rows)).worst()}
+    def errors(self, task: TaggingTask, logits: NDArray[np.float32], rows: Sentences, inputs: TaggingWindows) -> Errors:
+        return tag_errors(task, rows, decode_tags(task, logits, rows))
 
     def evaluate(
         self, task: TaggingTask, saved: SavedModel, tokenizer: BaseTokenizer, request: EvaluateRequest

@@ -97,6 +97,11 @@ class VectorKind(TaskKind):
         if not attends_both_ways(config):
             raise InputError(f"{data.task.name}: expected an encoder whose tokens attend to both sides, such as BERT")
         _check_mining(data.task, data.train)
+        if data.task.query_length and data.train.alike:
+            raise InputError(
+                f"--task-setting query_length={data.task.query_length}: expected queries and documents in "
+                f"{data.train.source}, got texts of one kind, which have one maximum: --max-length"
+            )
         if any(pairs.scores is not None for pairs in data.validation.values()):
             measure(("spearman",), np.arange(2.0), np.arange(2.0))
 

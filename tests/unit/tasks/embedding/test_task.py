@@ -247,6 +247,13 @@ def test_first_texts_have_their_own_maximum(
     assert "1 of 2 texts exceed 32 tokens" in said
     with pytest.raises(InputError, match="query_length=40: expected at most --max-length 32"):
         EMBEDDING.for_model(with_settings(EMBED, ["query_length=40"]), saved, 32)
+    (pairs_folder / "train.tsv").write_text(
+        "sentence1\tsentence2\tscore\nharbour\tkitchen\t1\nstation\tmeadow\t2\n", "utf-8"
+    )
+    with pytest.raises(
+        InputError, match=r"query_length=12: expected queries and documents in .*, got texts of one kind"
+    ):
+        bound(task, pairs_folder, start_model)
 
 
 def test_the_maximum_of_queries_is_that_of_the_folder(places_tokenizer: Path, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from bertwright.search.index_files import (
 )
 from bertwright.search.run import open_encoder
 from bertwright.tasks.embedding.metrics import unit
-from bertwright.tasks.sentence_vectors import SentenceEncoder
+from bertwright.tasks.static_vectors import TextVectors
 
 TOP = 10
 BLOCK = 4096
@@ -61,14 +61,14 @@ def answered(index: SearchIndex, query: NDArray[np.float32]) -> int:
     return len(index.nearest(query[None], TOP))
 
 
-def built(folder: Path, encoder: SentenceEncoder, blocks: Sequence[Sequence[IndexedText]]) -> int:
+def built(folder: Path, encoder: TextVectors, blocks: Sequence[Sequence[IndexedText]]) -> int:
     """Build an index in a new folder; return its number of rows."""
     with tempfile.TemporaryDirectory(dir=folder) as inside:
         index, _ = SearchIndex.build(Path(inside) / "index", encoder, blocks, model="small-wiki")
         return len(index)
 
 
-def encoded(encoder: SentenceEncoder, blocks: Sequence[Sequence[IndexedText]]) -> int:
+def encoded(encoder: TextVectors, blocks: Sequence[Sequence[IndexedText]]) -> int:
     """Compute the vectors alone; return their number."""
     return sum(len(encoder.vectors([text.row.text for text in block], "document")) for block in blocks)
 

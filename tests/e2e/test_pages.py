@@ -51,7 +51,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"--held-out 0\S+", "--held-out 0.2"),
     (r"--recipe (\S+)(?!.* --(?:minutes|steps))", r"--recipe \1 --size tiny --steps 3"),
     (r" --checkpoints-by-words", ""),  # which needs a million words
-    (r"--int8", "--int8 --least-agreement 0"),
+    (r"--int8", "--int8 --least-agreement 0 --least-overlap 0"),
     (r"--seeds \d", "--seeds 1"),
     (r"epochs=3,10", "epochs=1"),
     (r"^curl -s", "curl -sf"),  # which an error of the service ends with 22
@@ -176,7 +176,7 @@ def with_less(line: str) -> str:
 
 def outputs_of(words: list[str]) -> list[Path]:
     """Return the outputs of a command, which must be removed before it runs."""
-    changes_index = words[:1] == ["index"] and {"--add", "--remove", "--remove-ids"} & {*words}
+    changes_index = words[:1] == ["index"] and {"--add", "--remove", "--remove-ids", "--join", "--verify"} & {*words}
     if changes_index or {"--resume", "--plan"} & {*words} or words[:1] == ["paper"]:
         return []
     return [Path(value) for option, value in pairwise(words) if option in ("--out", "--output", "--errors")]

@@ -5,6 +5,7 @@ import csv
 import gzip
 import json
 import lzma
+import shutil
 from collections.abc import Iterable, Iterator
 from itertools import product
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bertwright.finetuning.glue_submission import SUBMISSION_FILES, TASKS
+from bertwright.model.vector_settings import VectorSettings, write_vector_settings
 from bertwright.tasks.classification.spec import get_task
 from tests.support.blimp import write_blimp
 from tests.support.pages import ROOT
@@ -165,7 +167,7 @@ def name_things() -> None:
     for thing, names in {
         "text.txt": "TEXT INPUT",
         "run": "MODEL RUN RUN2 other quickstart/pretraining runs/wiki ext/model-means",
-        "run/model": "SOURCE base minilm",
+        "run/model": "SOURCE base",
         "sst2": "runs/sst2",
         "pair": "PAIR",
         "runs": "DIR",
@@ -182,3 +184,7 @@ def name_things() -> None:
     }.items():
         for name in names.split():
             Path(name).symlink_to(Path(thing).absolute())
+    shutil.copytree("run/model", "minilm")
+    shape = json.loads(Path("minilm/config.json").read_text("utf-8"))
+    sizes = {"hidden": shape["hidden_size"], "positions": shape["max_position_embeddings"]}
+    write_vector_settings(Path("minilm"), VectorSettings(normalize=True), **sizes)

@@ -1,7 +1,7 @@
 """The commands import, features and export: foreign checkpoints in; states, ONNX models and static tables out."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tyro.conf import Positional
 
@@ -78,6 +78,8 @@ def export_onnx_command(
     reduce_range: bool = False,
     least_agreement: float | None = None,
     text: Path | None = None,
+    check_retrieval: Path | None = None,
+    least_overlap: float | None = None,
 ) -> CommandResult:
     """Write a model for ONNX Runtime, compared with PyTorch first: model.onnx, its config.json and its tokenizer.
 
@@ -89,13 +91,22 @@ def export_onnx_command(
             such a processor.
         least_agreement: With --int8: required fraction of equal predictions, or cosine of vectors (default: 0.97).
         text: File with a text on every line to compare on (default: forty built-in sentences).
+        check_retrieval: With --int8, for a folder of sentence vectors: folder in BEIR's layout, on which rankings by
+            int8 and fp32 vectors are compared; the nDCG@10 may fall by the factor of --least-agreement.
+        least_overlap: With --int8, for a folder of sentence vectors: required fraction of the ten nearest texts by fp32
+            vectors that int8 vectors find too (default: 0.8).
     """
-    from bertwright.interop.onnx import LEAST_AGREEMENT, export_onnx
+    from bertwright.interop.onnx import export_onnx
 
-    if not int8 and (reduce_range or least_agreement is not None):
-        raise InputError("--reduce-range and --least-agreement need --int8; add it, or leave them out")
-    least = LEAST_AGREEMENT if least_agreement is None else least_agreement
-    return export_onnx(model, out, int8=int8, reduce_range=reduce_range, least_agreement=least, text=text)
+    limits = {"least_agreement": least_agreement, "least_overlap": least_overlap}
+    chosen: Any = {name: value for name, value in limits.items() if value is not None}
+    if not int8 and (reduce_range or chosen or check_retrieval is not None):
+        raise InputError(
+            "--reduce-range, --least-agreement, --check-retrieval and --least-overlap need --int8; add it, or leave "
+            "them out"
+        )
+    retrieval: Any = {"check_retrieval": check_retrieval, **chosen}
+    return export_onnx(model, out, int8=int8, reduce_range=reduce_range, text=text, **retrieval)
 
 
 def export_static_command(

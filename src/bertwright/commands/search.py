@@ -26,6 +26,8 @@ def index_command(
     add: bool = False,
     remove: Repeatable = (),
     remove_ids: Path | None = None,
+    join: bool = False,
+    verify: bool = False,
     text_column: _TextColumn = (),
     id_column: str | None = None,
     width: int | None = None,
@@ -45,6 +47,8 @@ def index_command(
         add: Add the texts to the index in --out.
         remove: Id of a row to remove from the index in --out; once for each.
         remove_ids: File with an id on each line: rows to remove.
+        join: Make one segment of all segments of the index in --out, without the rows that were removed.
+        verify: Compare the digests of all files of the index in --out.
         text_column: Column of the text (default: text, sentence or the only one); the texts of several are joined.
         id_column: Column of the ids (default: id or _id; without them the number of the row).
         width: Number of first components of the vectors, for a model with Matryoshka widths.
@@ -52,11 +56,18 @@ def index_command(
             miss some. The report has the measured recall. Needs the extra search.
         input_format: Format of the files, where the endings of their names do not say it.
     """
-    from bertwright.search.run import add_texts, index_texts, remove_rows
+    from bertwright.search.run import add_texts, index_texts, join_segments, remove_rows, verify_index
     from bertwright.search.texts import TextTables
 
-    if remove or remove_ids:
-        if texts or add or model or width or text_column or id_column or approximate:
+    of_texts = bool(texts or add or model or width or text_column or id_column or approximate)
+    removes = bool(remove or remove_ids)
+    for option, chosen, others in (("--join", join, removes or verify), ("--verify", verify, removes)):
+        if chosen and (of_texts or others):
+            raise InputError(f"{option}: takes an index alone, --out; give the other options in another command")
+    if join or verify:
+        return join_segments(out) if join else verify_index(out)
+    if removes:
+        if of_texts:
             raise InputError("--remove: removes rows of --out; give TEXTS and the options of texts in another command")
         return remove_rows(out, ids=remove, ids_file=remove_ids)
     if not texts:

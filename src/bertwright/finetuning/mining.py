@@ -62,8 +62,11 @@ def with_mined(run: RunFolder, settings: ScheduledSettings, prepared: Prepared, 
     if ranks.is_main and not path.exists():
         digest = hashlib.sha256()
         mined = _mine(settings, prepared, _noting(blocks, digest.update)) | {"searched": digest.hexdigest()}
+        mined |= {"model": _model_digest(settings, prepared)}
         write_json(path, mined | {"sha256": _content_digest(mined)})
     mined = _checked(path, ranks.broadcast(_stored(path) if ranks.is_main else None))
+    if mined.get("model") != _model_digest(settings, prepared):
+        raise Damaged(f"{path}: its negatives were mined by another model, or with other settings. {_REMEDY}")
     digest = hashlib.sha256()
     texts = _texts_of(mined["negatives"], _noting(blocks, digest.update))
     if digest.hexdigest() != mined["searched"]:
@@ -82,6 +85,14 @@ def with_mined(run: RunFolder, settings: ScheduledSettings, prepared: Prepared, 
         )
     pairs = with_negatives(pairs, [[texts[number] for number in row] for row in mined["negatives"]])
     return replace(prepared, bound=with_more_seconds(prepared.bound, pairs, prepared.tokenizer))
+
+
+def _model_digest(settings: ScheduledSettings, prepared: Prepared) -> str:
+    """Return the sha256 of the model and the settings that decide the vectors and the choice among them."""
+    task = prepared.bound.task
+    vectors = task.vectors.model_dump(mode="json")
+    parts = [prepared.digests["weights"], prepared.tokenizer.hash, prepared.bound.max_length, settings.first_seed]
+    return hashlib.sha256(json_bytes([*parts, task.mine, task.margin, vectors])).hexdigest()
 
 
 def _blocks_of(task: VectorTask, pairs: TextPairs, data: Path) -> Blocks:

@@ -58,6 +58,20 @@ def prepare(
     return Prepared(bound, initial_weights(settings, bound, saved), tokenizer, digests)
 
 
+def with_chosen_first(metrics: Mapping[str, float], chosen: str | None) -> dict[str, float]:
+    """Return metrics with the chosen one in front, which compares epochs and seeds; None keeps their order.
+
+    Raises InputError where it is not among them.
+    """
+    if chosen is None:
+        return dict(metrics)
+    names = [name for name in metrics if not name.endswith("collapsed")]
+    first = next((name for name in names if name == chosen or name.endswith(f".{chosen}")), None)
+    if first is None:
+        raise InputError(f"--best {chosen}: expected a metric of this task: {', '.join(names)}")
+    return {first: metrics[first], **metrics}
+
+
 def schedule(settings: FinetuneSettings, prepared: Prepared) -> ScheduledSettings:
     """Return the settings with the schedule; say what was chosen."""
     rows, config = len(prepared.bound.lengths), prepared.saved.config

@@ -15,7 +15,7 @@ from bertwright.files import atomic_file, write_json
 from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.mining import with_mined
-from bertwright.finetuning.prepare import Prepared, prepare, schedule
+from bertwright.finetuning.prepare import Prepared, prepare, schedule, with_chosen_first
 from bertwright.finetuning.result import finish_run, finished_result
 from bertwright.finetuning.run_baselines import note_baselines
 from bertwright.finetuning.schedule import ScheduledSettings, chosen_values
@@ -151,6 +151,7 @@ def train_seeds(
         prepared = advise_on_full_gpu(lambda: with_mined(run, settings, prepared, data, ranks), lambda: CPU_ADVICE)
         advise_on_full_gpu(prepared.bound.prepare, lambda: CPU_ADVICE)
         advise_on_full_gpu(lambda: note_baselines(run, settings, prepared), lambda: CPU_ADVICE)
+        _check_best(settings, run, ranks)
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
@@ -167,6 +168,14 @@ def train_seeds(
         for name in ("features", "tokenizer"):
             shutil.rmtree(out / name, ignore_errors=True)
     return result, signalled
+
+
+def _check_best(settings: FinetuneSettings, run: RunFolder, ranks: Ranks) -> None:
+    """Raise InputError before step 0 where the metrics of the baselines lack the one that chooses the best epoch."""
+    measured = ranks.broadcast(run.record["baselines"]["metrics"] if ranks.is_main else None)
+    metrics = {name: value for of_baseline in measured.values() for name, value in of_baseline.items()}
+    if settings.best is not None and metrics:
+        with_chosen_first(metrics, settings.best.rpartition(".")[2])
 
 
 def _resolved(
@@ -222,7 +231,7 @@ def _train_seed(
         return {**seed_run.record["result"], "model": str(seed_run.model)}, False
     model = initial_model(settings, bound, prepared.saved, seed)
     epochs = _Epochs(per_epoch, settings.epochs, printed=seed == settings.first_seed and seed_run.writes)
-    best = _Best(seed_run, model, prepared, numerics, processes.ranks, epochs)
+    best = _Best(seed_run, model, prepared, numerics, processes.ranks, epochs, settings.best)
     seed_run.note(resolved={"steps": plan.steps})
     outcome = advise_on_full_gpu(
         lambda: train(
@@ -278,15 +287,16 @@ class _Best:
         numerics: Numerics,
         ranks: Ranks,
         epochs: _Epochs,
+        chosen: str | None,
     ) -> None:
         self.run, self.model, self.prepared, self.numerics, self.ranks = seed_run, model, prepared, numerics, ranks
-        self.epochs = epochs
+        self.epochs, self.chosen = epochs, chosen
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Return validation metrics after an epoch; save the model where its primary metric is the best so far."""
+        """Return validation metrics after an epoch; save the model where its first metric is the best so far."""
         with autocast(self.numerics):
             logits = self.prepared.bound.validation_logits(self.model)
-        measured = self.prepared.bound.metrics(logits)
+        measured = with_chosen_first(self.prepared.bound.metrics(logits), self.chosen)
         metrics: dict[str, float] = self.ranks.broadcast(measured)  # the last digits may differ between machines
         key = next(iter(metrics))
         best = self.run.record.get("best")

@@ -52,6 +52,9 @@ class FinetuneSettings(Settings):
     """Width of the BiLSTM of --features; each direction has one half."""
     max_length: Annotated[int, Field(ge=8), Option("schedule")] = 128
     """Tokens per example. Each task has its own default; for sentences it is 128."""
+    best: Annotated[str | None, Option("schedule")] = None
+    """Metric that chooses the best epoch and seed, such as f1. Default: the first one of the task. With several
+    validation files FILE.METRIC names one; METRIC alone is that of the first file."""
     seeds: Annotated[Positive, Option("schedule")] = 1
     """Number of runs, each with its own head and order of examples. Mean and deviation are reported."""
     first_seed: Annotated[int, Field(ge=0, lt=2**62), Option("schedule")] = 0

@@ -16,19 +16,36 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
 from bertwright.files import atomic_folder, file_digest, refuse_unwritable, write_json
-from bertwright.interop.onnx_graph import OPSET, WrittenGraph, quiet, write_graph
+from bertwright.interop.onnx_graph import (
+    OPSET,
+    SENTENCE_VECTORS,
+    GraphModel,
+    SentenceModel,
+    WrittenGraph,
+    outputs_of,
+    quiet,
+    write_graph,
+)
 from bertwright.interop.onnx_parity import Agreement, compare, comparison_batches, comparison_rows, comparison_texts
-from bertwright.model.bert import ARCHITECTURES, open_architecture
+from bertwright.interop.onnx_ranking import LEAST_OVERLAP, RankingAgreement, RankingCheck
+from bertwright.model.bert import open_architecture
+from bertwright.model.config import encoder_shape
+from bertwright.model.encoder import Encoder
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
+from bertwright.model.vector_head import VectorHead, open_vector_head, write_vector_head
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import TextBatch
+from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.sentence_vectors import SentenceEncoder, text_limit
 from bertwright.version import __version__
 
 TOLERANCE = 1e-4
 """Largest allowed difference of an output of the fp32 graph: absolute, or relative to the largest output beyond 1."""
 LEAST_AGREEMENT = 0.97
 """Default least agreement of the int8 graph: fraction of equal answers, cosine of vectors or correlation of scores."""
+VECTOR_TOLERANCE = 1e-5
+"""The same of finished vectors, whose components are small where they have length 1."""
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -41,53 +58,78 @@ def export_onnx(
     reduce_range: bool = False,
     least_agreement: float = LEAST_AGREEMENT,
     text: Path | None = None,
+    check_retrieval: Path | None = None,
+    least_overlap: float = LEAST_OVERLAP,
 ) -> dict[str, Any]:
     """Write `out`: model.onnx, with `int8` also model_quantized.onnx, config.json, the tokenizer and export.json.
 
+    Of a folder that describes sentence vectors, the graph gives finished vectors. Then the graphs are in `onnx/`, and
+    the files of sentence-transformers beside that folder.
+
     Both graphs are compared with PyTorch on the lines of `text`, or on built-in texts. Nothing is written where an
     output of model.onnx differs by more than TOLERANCE, or an output of model_quantized.onnx agrees less than
-    `least_agreement`. Return the content of export.json and its text for a person.
+    `least_agreement`. Rankings by int8 vectors are compared on these texts, or on the folder `check_retrieval` in
+    BEIR's layout; see `RankingCheck`. Return the content of export.json and its text for a person.
 
     Raises InputError for such a difference, for an unknown architecture, for random weights, and where `out` exists;
     MissingExtra where a package is missing.
     """
     versions = _versions()
-    if out.exists():
-        raise InputError(f"--out {out}: exists already; name another folder or remove it")
-    refuse_unwritable(out, "--out", is_folder=True)
-    if not 0 <= least_agreement <= 1:
-        raise InputError(f"--least-agreement {least_agreement}: allowed are 0 to 1")
-    if model.startswith("random:"):
-        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    _check_request(model, out, {"--least-agreement": least_agreement, "--least-overlap": least_overlap})
     saved = open_model(model)
-    torch_model = open_architecture(saved)
+    tokenizer, head = open_tokenizer(saved), _vector_head(saved)
+    torch_model = open_architecture(saved) if head is None else _vector_model(saved, head)
+    if head is None and check_retrieval is not None:
+        raise InputError(f"--check-retrieval {check_retrieval}: the graph of {model} gives no vectors of texts")
     texts, num_texts = comparison_texts(text)
-    rows, num_separate = comparison_rows(torch_model, open_tokenizer(saved), texts)
+    rows, num_separate = comparison_rows(torch_model, tokenizer, texts)
     if (long := _long_setting(saved)) != "truncate":
         say(f"{model}: was fine-tuned with --long {long}; the graph takes rows of tokens, which the caller makes")
     if num_texts > len(texts):
         say(f"{text}: the first {len(texts)} of its {num_texts:,} texts are compared")
     batches = list(comparison_batches(torch_model, rows, num_separate))
+    limits: Any = {"least_overlap": least_overlap, "least_agreement": least_agreement}
+    ranking = RankingCheck(texts, check_retrieval, **limits)
     with atomic_folder(out) as folder:
         say("writing model.onnx")
-        written = write_graph(torch_model, folder / "model.onnx", metadata=_metadata(saved))
+        graphs = folder if head is None else folder / "onnx"
+        graphs.mkdir(exist_ok=True)
+        written = write_graph(torch_model, graphs / "model.onnx", metadata=_metadata(saved, head))
         say(f"comparing it with PyTorch on {len(rows)} rows")
 
         def compared(graph: Path) -> dict[str, Agreement]:
             return compare(torch_model, _session(graph), batches, is_multilabel=is_multilabel(saved.extra))
 
-        agreements = compared(folder / "model.onnx")
+        agreements = compared(graphs / "model.onnx")
         _check_exact(agreements, model)
-        result = _description(saved, written) | _comparison(rows, batches, agreements)
+        result = _description(saved, torch_model, written) | _comparison(rows, batches, agreements)
         if int8:
-            result["int8"] = _write_int8(folder, written, compared, reduce_range=reduce_range, least=least_agreement)
+            result["int8"] = _write_int8(graphs, written, compared, reduce_range=reduce_range, least=least_agreement)
+            if head is not None:
+                session = _session(graphs / "model_quantized.onnx")
+                agreement = ranking.compare(SentenceEncoder(saved, tokenizer, head), session)
+                result["int8"]["ranking"] = asdict(agreement) | {"least_overlap": least_overlap}
         copy_description(saved, folder)
+        if head is not None:
+            write_vector_head(folder, head, positions=saved.config.max_positions)
         result["versions"] = versions
-        graphs = sorted(folder.glob("*.onnx*"))
-        result["files"] = {file.name: file.stat().st_size for file in graphs}
-        result["sha256"] = {file.name: file_digest(file) for file in graphs}
+        files = {file.relative_to(folder).as_posix(): file for file in sorted(graphs.glob("*.onnx*"))}
+        result["files"] = {name: file.stat().st_size for name, file in files.items()}
+        result["sha256"] = {name: file_digest(file) for name, file in files.items()}
         write_json(folder / "export.json", result)
     return {"out": str(out), **result, "text": _as_text(out, result)}
+
+
+def _check_request(model: str, out: Path, limits: Mapping[str, float]) -> None:
+    """Raise InputError for a folder that cannot be written, limits outside of 0 to 1, and random weights."""
+    if out.exists():
+        raise InputError(f"--out {out}: exists already; name another folder or remove it")
+    refuse_unwritable(out, "--out", is_folder=True)
+    for option, least in limits.items():
+        if not 0 <= least <= 1:
+            raise InputError(f"{option} {least}: allowed are 0 to 1")
+    if model.startswith("random:"):
+        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
 
 
 def _write_int8(
@@ -164,7 +206,8 @@ def _transpose_weights(graph: onnx.GraphProto) -> None:
 
 def _check_exact(agreements: Mapping[str, Agreement], model: str) -> None:
     for name, agreement in agreements.items():
-        largest, allowed = agreement.largest_difference, TOLERANCE * max(1.0, agreement.largest_value)
+        tolerance = VECTOR_TOLERANCE if name == SENTENCE_VECTORS else TOLERANCE
+        largest, allowed = agreement.largest_difference, tolerance * max(1.0, agreement.largest_value)
         if not largest <= allowed:  # a NaN too
             raise InputError(
                 f"{model}: the exported {name} differ from PyTorch's by up to {largest:.2g}, over {allowed:.0e}; "
@@ -172,12 +215,32 @@ def _check_exact(agreements: Mapping[str, Agreement], model: str) -> None:
             )
 
 
-def _description(saved: SavedModel, written: WrittenGraph) -> dict[str, Any]:
+def _vector_head(saved: SavedModel) -> VectorHead | None:
+    """Return the head of a folder that describes sentence vectors; None where the graph gives none."""
+    head = None if saved.labels else open_vector_head(Path(saved.source), saved.config.hidden)
+    if head is None or head.settings.include_prompt or not any(head.settings.prompts.values()):
+        return head
+    say(
+        f"{saved.source}: its pooling leaves out the tokens of the prompt, whose number a graph is not told; "
+        "the graph gives no sentence vectors"
+    )
+    return None
+
+
+def _vector_model(saved: SavedModel, head: VectorHead) -> SentenceModel:
+    """Return the encoder of a folder with its head, in evaluation mode."""
+    encoder_shape(saved.config, saved.source)
+    encoder = frozen_encoder(saved)
+    assert isinstance(encoder, Encoder)
+    return SentenceModel(encoder, head).eval()
+
+
+def _description(saved: SavedModel, model: GraphModel, written: WrittenGraph) -> dict[str, Any]:
     return {
         "model": saved.source,
-        "architecture": saved.architecture,
+        "architecture": model.architecture,
         "labels": list(saved.labels),
-        "outputs": list(ARCHITECTURES[saved.architecture].outputs),
+        "outputs": list(outputs_of(model)),
         "opset": OPSET,
         "layers": saved.config.layers,
         "attention_nodes": written.attention_nodes,
@@ -199,9 +262,18 @@ def _long_setting(saved: SavedModel) -> str:
     return str(task.get("long", "truncate")) if isinstance(task, dict) else "truncate"
 
 
-def _metadata(saved: SavedModel) -> dict[str, str]:
-    """Return the metadata of the .onnx file, for programs that have only that file; `labels` is JSON."""
+def _metadata(saved: SavedModel, head: VectorHead | None = None) -> dict[str, str]:
+    """Return the metadata of the .onnx file, for programs that have only that file; `labels` and `prompts` are JSON."""
     labels = json.dumps(saved.labels, ensure_ascii=False)
+    if head is not None:
+        settings = head.settings
+        return {
+            "architecture": SentenceModel.architecture,
+            "labels": labels,
+            "max_tokens": str(text_limit(saved, settings)),
+            "prompts": json.dumps(settings.prompts, ensure_ascii=False),
+            "similarity": settings.similarity,
+        }
     max_tokens = saved.max_length if "max_length" in saved.extra else saved.config.max_positions
     return {"architecture": saved.architecture, "labels": labels, "max_tokens": str(max_tokens)}
 
@@ -239,5 +311,9 @@ def _as_text(out: Path, result: Mapping[str, Any]) -> str:
             f"mean {values['mean_difference']:.2g}"
             for name, values in result["int8"]["outputs"].items()
         ]
+        if "ranking" in result["int8"]:
+            limit = result["int8"]["ranking"]["least_overlap"]
+            ranking = {name: value for name, value in result["int8"]["ranking"].items() if name != "least_overlap"}
+            lines.append(f"int8 {SENTENCE_VECTORS}: {RankingAgreement(**ranking).text} (at least {limit:.0%})")
         lines.append(f"int8 weights of {result['int8']['weight_bits']} bits: {result['int8']['why']}")
     return "\n".join(lines)

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.model.bert import ARCHITECTURES, Bert
-from bertwright.model.encoder import SelfAttention
+from bertwright.model.encoder import Encoder, SelfAttention
+from bertwright.model.vector_head import VectorHead
 from bertwright.version import __version__
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -32,6 +33,36 @@ _DOMAIN, _ATTENTION = "com.microsoft", "Attention"
 """Domain and name of ONNX Runtime's own attention node; the standard operators of ONNX have no such node."""
 
 
+SENTENCE_VECTORS = "sentence_embedding"
+"""Name of the output with the finished vectors of texts, as Optimum and text-embeddings-inference have it."""
+
+
+class SentenceModel(nn.Module):
+    """An encoder with the head that makes one vector of the states of a text."""
+
+    architecture = "BertModel"
+
+    def __init__(self, encoder: Encoder, head: VectorHead) -> None:
+        super().__init__()
+        self.encoder, self.head = encoder, head
+
+    def forward(self, ids: Tensor, segments: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Return last_hidden_state [B, T, D] and sentence_embedding [B, W]; the arguments are those of `Bert`."""
+        last = self.encoder(ids, segments, mask).last
+        return {"last_hidden_state": last, SENTENCE_VECTORS: self.head(last, mask)}
+
+
+GraphModel = Bert | SentenceModel
+"""A model that a graph is written of."""
+
+
+def outputs_of(model: GraphModel) -> tuple[str, ...]:
+    """Return the names of the outputs of a model, in their order."""
+    if isinstance(model, SentenceModel):
+        return ("last_hidden_state", SENTENCE_VECTORS)
+    return ARCHITECTURES[model.architecture].outputs
+
+
 @dataclass(frozen=True)
 class WrittenGraph:
     """A written graph: the names of its `files`, and its number of attention nodes."""
@@ -40,7 +71,7 @@ class WrittenGraph:
     attention_nodes: int
 
 
-def write_graph(model: Bert, path: Path, *, metadata: Mapping[str, str]) -> WrittenGraph:
+def write_graph(model: GraphModel, path: Path, *, metadata: Mapping[str, str]) -> WrittenGraph:
     """Write `model` as `path`. Weights of more than MAX_INTERNAL_BYTES go into a file beside it."""
     with quiet():
         program = _export(_with_attention_nodes(model))
@@ -56,7 +87,7 @@ def write_graph(model: Bert, path: Path, *, metadata: Mapping[str, str]) -> Writ
     return WrittenGraph(files, sum(node.domain == _DOMAIN and node.op_type == _ATTENTION for node in graph))
 
 
-def _with_attention_nodes(model: Bert) -> Bert:
+def _with_attention_nodes(model: GraphModel) -> GraphModel:
     """Return a copy of the model that shares its weights, with each layer's attention as one node of ONNX Runtime."""
     shared_weights = {id(weight): weight for weight in model.parameters()}
     copied = copy.deepcopy(model, shared_weights)
@@ -92,7 +123,7 @@ class _AttentionNode(nn.Module):
 class _WithInputsOfTransformers(nn.Module):
     """The model with the inputs of transformers, by their names and in their order."""
 
-    def __init__(self, model: Bert) -> None:
+    def __init__(self, model: GraphModel) -> None:
         super().__init__()
         self.model = model
 
@@ -101,7 +132,7 @@ class _WithInputsOfTransformers(nn.Module):
         return tuple(self.model(input_ids, token_type_ids, attention_mask != 0).values())
 
 
-def _export(model: Bert) -> torch.onnx.ONNXProgram:
+def _export(model: GraphModel) -> torch.onnx.ONNXProgram:
     """Return the graph that torch's exporter records while the model computes an example; every axis may vary."""
     positions = model.encoder.config.max_positions
     axes = ("batch", "choices", "tokens") if model.architecture == "BertForMultipleChoice" else ("batch", "tokens")
@@ -119,7 +150,7 @@ def _export(model: Bert) -> torch.onnx.ONNXProgram:
         opset_version=OPSET,
         dynamic_shapes=(dims, dims, dims),
         input_names=INPUTS,
-        output_names=ARCHITECTURES[model.architecture].outputs,
+        output_names=outputs_of(model),
         verbose=False,
     )
     assert program is not None

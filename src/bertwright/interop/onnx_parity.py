@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.interop.onnx_graph import INPUTS
-from bertwright.model.bert import Bert
+from bertwright.interop.onnx_graph import INPUTS, GraphModel
 from bertwright.tasks.classification.encoding import Encoded, encode
 from bertwright.tasks.classification.model import TextBatch, padded
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -117,7 +116,7 @@ def comparison_texts(path: Path | None) -> tuple[list[str], int]:
     return texts, num_texts
 
 
-def comparison_rows(model: Bert, tokenizer: BaseTokenizer, texts: Sequence[str]) -> tuple[Encoded, int]:
+def comparison_rows(model: GraphModel, tokenizer: BaseTokenizer, texts: Sequence[str]) -> tuple[Encoded, int]:
     """Return rows of each text, of each pair of neighbours, and of all texts joined, and the number of unjoined rows.
 
     The joined rows are cut at several lengths. The longest one has as many tokens as the model has positions.
@@ -140,7 +139,7 @@ def comparison_rows(model: Bert, tokenizer: BaseTokenizer, texts: Sequence[str])
     return Encoded(ids=ids, first=first, cut=np.zeros(len(ids), dtype=np.bool_)), num_separate
 
 
-def comparison_batches(model: Bert, rows: Encoded, num_separate: int) -> Iterator[TextBatch]:
+def comparison_batches(model: GraphModel, rows: Encoded, num_separate: int) -> Iterator[TextBatch]:
     """Yield batches of 1, 3 and 8 rows in their order, so that lengths differ; joined rows in batches of two.
 
     For a model of choices the batches are 1, 3 and 8 examples of 2 to 4 choices.
@@ -160,7 +159,7 @@ def comparison_batches(model: Bert, rows: Encoded, num_separate: int) -> Iterato
 
 
 def compare(
-    model: Bert, session: Any, batches: Iterable[TextBatch], *, is_multilabel: bool = False
+    model: GraphModel, session: Any, batches: Iterable[TextBatch], *, is_multilabel: bool = False
 ) -> dict[str, Agreement]:
     """Return the agreement of each output of an ONNX Runtime session with that of `model`, over all batches.
 

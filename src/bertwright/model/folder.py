@@ -150,7 +150,7 @@ def write_folder(
         if card is not None:
             (temporary / CARD).write_text(card, "utf-8")
         if vectors is not None:
-            write_vector_head(temporary, vectors)
+            write_vector_head(temporary, vectors, positions=positions)
         (temporary / "config.json").write_bytes(_described(described))
 
 

@@ -39,8 +39,8 @@ def read_description(path: Path) -> ModelDescription:
     raw = read_object(path)
     if raw.get("model_type") == STATIC:
         raise InputError(
-            f"{path}: expected an encoder, got a table of static vectors (model2vec), which evaluate embed and "
-            "features --pool folder read"
+            f"{path}: expected an encoder, got a table of static vectors (model2vec), which gives vectors and nothing "
+            "else: index, search, serve, evaluate embed, features --pool folder and bertwright.load read it"
         )
     family = stored_family(raw)
     if family is not None:

@@ -127,9 +127,12 @@ def open_vector_head(
     return head.eval()
 
 
-def write_vector_head(folder: Path, head: VectorHead) -> None:
-    """Write settings and dense weights into a model folder that is not finished yet, as sentence-transformers does."""
-    write_vector_settings(folder, head.settings, hidden=head.hidden)
+def write_vector_head(folder: Path, head: VectorHead, *, positions: int) -> None:
+    """Write settings and dense weights into a model folder that is not finished yet, as sentence-transformers does.
+
+    positions: number of positions of the model.
+    """
+    write_vector_settings(folder, head.settings, hidden=head.hidden, positions=positions)
     for block, path in zip(head.dense, dense_folders(folder), strict=True):
         stored = path / _DENSE_WEIGHTS
         tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in block.state_dict().items()}

@@ -41,6 +41,8 @@ _LENGTH: Final = "sentence_bert_config.json"
 _LIBRARY: Final = "sentence_transformers"
 _WIDTHS: Final = "matryoshka_dims"
 """Entry of `_PROMPTS` with the Matryoshka widths. It is ours; sentence-transformers ignores it."""
+_QUERY_LENGTH: Final = "query_max_length"
+"""The same with the maximum number of tokens of a query."""
 _FLAGS: Final[Mapping[str, Pooling]] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -80,6 +82,8 @@ class VectorSettings(Settings):
     """False where the prompt's tokens, [CLS] included, are left out of the pooling."""
     max_length: Positive | None = None
     """Maximum number of tokens; None for the positions of the model."""
+    query_length: Positive | None = None
+    """Maximum number of tokens of a query; None for that of every text."""
     similarity: Similarity = "cosine"
     widths: tuple[Size, ...] = ()
     """Matryoshka widths: numbers of first components that are good vectors on their own."""
@@ -154,8 +158,12 @@ def is_vector_file(name: str) -> bool:
     return name in (MODULES, _PROMPTS, _LENGTH) or bool(re.fullmatch(r"\d+_(Pooling|Dense|Normalize)", name))
 
 
-def write_vector_settings(folder: Path, settings: VectorSettings, *, hidden: int) -> None:
-    """Write the settings into a model folder, without the weights of dense layers; `hidden`: width of the states."""
+def write_vector_settings(folder: Path, settings: VectorSettings, *, hidden: int, positions: int) -> None:
+    """Write the settings into a model folder, without the weights of dense layers.
+
+    hidden: width of the states. positions: number of positions of the model, the maximum number of tokens where the
+    settings have none; text-embeddings-inference opens no folder without a maximum.
+    """
     settings.check_fit(hidden, str(folder))
     names = ["Pooling", *("Dense" for _ in settings.dense), *(["Normalize"] if settings.normalize else [])]
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{_LIBRARY}.models.Transformer"}]
@@ -169,7 +177,7 @@ def write_vector_settings(folder: Path, settings: VectorSettings, *, hidden: int
             "in_features": layer.inputs,
             "out_features": layer.outputs,
             "bias": layer.bias,
-            "activation_function": f"torch.nn.{layer.activation}",
+            "activation_function": _activation_path(layer.activation),
         }
         write_json(folder / f"{index}_Dense" / "config.json", described)
     if settings.normalize:
@@ -181,10 +189,15 @@ def write_vector_settings(folder: Path, settings: VectorSettings, *, hidden: int
         "default_prompt_name": settings.default_prompt,
         "similarity_fn_name": settings.similarity,
     }
-    write_json(folder / _PROMPTS, {**prompts, **width, **widths})
-    length = {"max_seq_length": settings.max_length} if settings.max_length else {}
-    write_json(folder / _LENGTH, {**length, "do_lower_case": False})
+    query_length = {_QUERY_LENGTH: settings.query_length} if settings.query_length else {}
+    write_json(folder / _PROMPTS, {**prompts, **width, **widths, **query_length})
+    write_json(folder / _LENGTH, {"max_seq_length": settings.max_length or positions, "do_lower_case": False})
     write_json(folder / MODULES, modules)
+
+
+def _activation_path(activation: Activation) -> str:
+    """Return the module and class of an activation, as sentence-transformers writes them and other programs read."""
+    return f"torch.nn.modules.{'linear' if activation == 'Identity' else 'activation'}.{activation}"
 
 
 def _pooling_to_json(settings: VectorSettings, hidden: int) -> dict[str, Any]:
@@ -317,6 +330,7 @@ def _read_prompts(path: Path) -> dict[str, Any]:
         "similarity": similarity,
         "widths": raw.get(_WIDTHS) or (),
         "width": raw.get("truncate_dim"),
+        "query_length": raw.get(_QUERY_LENGTH),
     }
 
 

@@ -1,13 +1,15 @@
 """model + labelled data → metrics of its sentence vectors: the command `evaluate embed`."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
+from bertwright.model.vector_settings import Similarity
 from bertwright.search.bm25 import rank_by_bm25
 from bertwright.search.exact import BestDocuments, as_compared, check_similarity
 from bertwright.search.metrics import DEPTH, RETRIEVAL_METRICS, retrieval_metrics
@@ -18,6 +20,7 @@ from bertwright.tasks.embedding.beir import judged_pairs
 from bertwright.tasks.embedding.measure import measure_tables
 from bertwright.tasks.embedding.read import folder_layout, read_measured
 from bertwright.tasks.embedding.spec import EMBED, VectorTask, with_pair_columns
+from bertwright.tasks.sentence_vectors import TextRole
 from bertwright.tasks.spec import with_reading, with_settings
 from bertwright.tasks.static_vectors import TextVectors, open_vectors
 from bertwright.training.hardware import prepare_processor
@@ -27,6 +30,19 @@ _READING: Final = ("layout", "scores")
 """Settings of the task that say how data are read."""
 _DOCUMENTS: Final = 4096
 """Number of documents whose texts and vectors are in memory at a time."""
+
+
+class VectorSource(Protocol):
+    """Source of the vectors of texts, such as an encoder; the methods are those of `SentenceEncoder`."""
+
+    @property
+    def similarity(self) -> Similarity:
+        """Return the similarity of two vectors."""
+
+    def vectors(
+        self, texts: Sequence[str], role: TextRole = "text", *, width: int | None = None, first: int = 0
+    ) -> NDArray[np.float32]:
+        """Return the vectors [N, W] of N texts."""
 
 
 def evaluate_embed(
@@ -80,21 +96,39 @@ def _with_reading_settings(assignments: tuple[str, ...]) -> VectorTask:
     return with_settings(EMBED, assignments)
 
 
-def _search(encoder: TextVectors, data: RetrievalData, width: int | None) -> dict[str, Any]:
-    """Return the metrics of an exact search, and those of BM25 where it is installed."""
+def ranked_documents(
+    encoder: VectorSource, data: RetrievalData, *, width: int | None = None
+) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Return the numbers and scores of the best documents of each query, the best first: an exact search.
+
+    width: number of first components that are compared; None: all. Raises InputError for a similarity that is no
+    product of vectors.
+    """
     similarity = encoder.similarity
     check_similarity(similarity)
     numbers = {id: number for number, id in enumerate(data.ids)}
-    left_out = np.array([numbers.get(id, -1) for id in data.queries], dtype=np.int64)
+    left_out = _own_numbers(data)
     queries = as_compared(encoder.vectors(list(data.queries.values()), "query", width=width), similarity)
     best, done = BestDocuments(len(queries), min(DEPTH, len(data.ids))), 0
     for ids, texts in data.documents(_DOCUMENTS):
         vectors = as_compared(encoder.vectors(texts, "document", width=width, first=done), similarity)
         best.add_vectors(queries, vectors, np.array([numbers[id] for id in ids], dtype=np.int64), left_out)
         done += len(ids)
-    rows = {"model": _metrics(best.best(), data)}
+    return best.best()
+
+
+def _own_numbers(data: RetrievalData) -> NDArray[np.int64]:
+    """Return the number of the document with the id of each query, which is left out; -1 where there is none."""
+    numbers = {id: number for number, id in enumerate(data.ids)}
+    return np.array([numbers.get(id, -1) for id in data.queries], dtype=np.int64)
+
+
+def _search(encoder: TextVectors, data: RetrievalData, width: int | None) -> dict[str, Any]:
+    """Return the metrics of an exact search, and those of BM25 where it is installed."""
+    similarity = encoder.similarity
+    rows = {"model": ranking_metrics(ranked_documents(encoder, data, width=width), data)}
     try:
-        rows["bm25"] = _metrics(rank_by_bm25(data, list(data.queries.values()), left_out), data)
+        rows["bm25"] = ranking_metrics(rank_by_bm25(data, list(data.queries.values()), _own_numbers(data)), data)
     except MissingExtra as error:
         say(f"the baseline BM25 is left out: {error}")
     lines = [f"{data.qrels}: {len(data.ids):,} documents, {len(data.queries):,} queries, similarity {similarity}"]
@@ -119,7 +153,8 @@ def _in_pool(encoder: TextVectors, data: RetrievalData, width: int | None) -> di
     return measured
 
 
-def _metrics(best: list[tuple[NDArray[np.int64], NDArray[np.float32]]], data: RetrievalData) -> dict[str, float]:
+def ranking_metrics(best: list[tuple[NDArray[np.int64], NDArray[np.float32]]], data: RetrievalData) -> dict[str, float]:
+    """Return the metrics of the rankings of all queries, as `ranked_documents` gives them."""
     ranked = {
         query: [data.ids[number] for number in documents]
         for query, (documents, _) in zip(data.queries, best, strict=True)

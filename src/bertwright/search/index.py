@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.console import Status
-from bertwright.errors import InputError, shown
+from bertwright.errors import Damaged, InputError, shown
 from bertwright.files import new_folder
 from bertwright.locks import locked_file
 from bertwright.model.vector_settings import Similarity
@@ -25,17 +25,19 @@ from bertwright.search.index_files import (
     Segment,
     SegmentEntry,
     new_segment,
+    next_number,
     read_index_manifest,
     segment_entry,
     with_lists,
     write_index_manifest,
 )
+from bertwright.search.join import delete_unused, joined
 from bertwright.shipped import shipped
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.json_values import json_text
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.finite import check_finite
-from bertwright.tasks.sentence_vectors import SentenceEncoder
+from bertwright.tasks.static_vectors import TextVectors
 
 _LOCK: Final = "lock"
 """File that the process holds locked which changes the index."""
@@ -78,23 +80,33 @@ class Added:
 class SearchIndex:
     """An open index folder. Threads may search together; the folder may be changed meanwhile."""
 
-    def __init__(self, folder: Path, manifest: IndexManifest) -> None:
-        """Map the files of an index. Raises InputError for a file that is missing, cut or damaged."""
+    def __init__(self, folder: Path, manifest: IndexManifest, *, verify: bool = False) -> None:
+        """Map the files of an index; `verify`: as in `open`."""
         self.folder, self.manifest = folder, manifest
-        self.segments = [Segment(folder, entry, manifest.width) for entry in manifest.segments]
+        self.segments = [Segment(folder, entry, manifest.width, verify=verify) for entry in manifest.segments]
         self._begins = np.cumsum([0, *map(len, self.segments)])
 
     @classmethod
-    def open(cls, folder: str | Path) -> "SearchIndex":
-        """Open an index folder. Raises InputError, with the file, for a missing, cut or damaged index."""
+    def open(cls, folder: str | Path, *, verify: bool = False) -> "SearchIndex":
+        """Open an index folder. Raises InputError, with the file, for a missing, cut or damaged index.
+
+        verify: True compares the digests of all files; False those of files up to `HASHED` bytes, and all sizes.
+        """
         folder = Path(folder)
-        return cls(folder, read_index_manifest(folder))
+        manifest = read_index_manifest(folder)
+        try:
+            return cls(folder, manifest, verify=verify)
+        except Damaged:
+            current = read_index_manifest(folder)
+            if current == manifest:
+                raise
+            return cls(folder, current, verify=verify)  # another process has joined the segments meanwhile
 
     @classmethod
     def build(
         cls,
         folder: str | Path,
-        encoder: SentenceEncoder,
+        encoder: TextVectors,
         texts: Iterable[Sequence[IndexedText]],
         *,
         model: str,
@@ -109,12 +121,12 @@ class SearchIndex:
         is not finite.
         """
         encoder.check_width(width, "--width")
-        check_similarity(encoder.settings.similarity)
+        check_similarity(encoder.similarity)
         manifest = IndexManifest(
             model=model if model in shipped() and not Path(model).exists() else str(Path(model).resolve()),
             fingerprint=encoder.fingerprint,
             width=width or encoder.size,
-            similarity=encoder.settings.similarity,
+            similarity=encoder.similarity,
             approximate=approximate,
         )
         if approximate:
@@ -124,7 +136,7 @@ class SearchIndex:
             write_index_manifest(unfinished, manifest)
         return cls.open(folder), added
 
-    def add(self, encoder: SentenceEncoder, texts: Iterable[Sequence[IndexedText]]) -> tuple["SearchIndex", Added]:
+    def add(self, encoder: TextVectors, texts: Iterable[Sequence[IndexedText]]) -> tuple["SearchIndex", Added]:
         """Add blocks of texts as a new segment; return the index with them.
 
         Raises InputError for another model than that of the index, an id that is in it, and faults of the texts; the
@@ -137,7 +149,22 @@ class SearchIndex:
             ids = {id for segment in current.segments for id in segment.ids}
             manifest, added = _with_segment(self.folder, current.manifest, encoder, texts, ids)
             write_index_manifest(self.folder, manifest)
+            delete_unused(self.folder, manifest)
         return SearchIndex.open(self.folder), added
+
+    def join(self) -> "SearchIndex":
+        """Write the rows of all segments as one, without those that were removed; return the index with it.
+
+        A search has the same result. Raises InputError where all rows are removed; MissingExtra without faiss, for an
+        approximate index.
+        """
+        with self._changing() as current:
+            if current.manifest.approximate:
+                check_faiss()
+            manifest = joined(self.folder, current.manifest, current.segments)
+            write_index_manifest(self.folder, manifest)
+            delete_unused(self.folder, manifest)
+        return SearchIndex.open(self.folder)
 
     def remove(self, ids: Iterable[tuple[str, str]]) -> "SearchIndex":
         """Remove rows by pairs of (id, location for messages); return the index without them.
@@ -162,7 +189,7 @@ class SearchIndex:
             write_index_manifest(self.folder, current.manifest.model_copy(update={"segments": tuple(entries)}))
         return SearchIndex.open(self.folder)
 
-    def check_model(self, encoder: SentenceEncoder) -> None:
+    def check_model(self, encoder: TextVectors) -> None:
         """Raise InputError where the vectors of `encoder` are not those of the index."""
         if encoder.fingerprint != self.manifest.fingerprint:
             raise InputError(
@@ -172,7 +199,7 @@ class SearchIndex:
             )
 
     def search(
-        self, encoder: SentenceEncoder, queries: Sequence[str], top_k: int = 10, *, exact: bool = False
+        self, encoder: TextVectors, queries: Sequence[str], top_k: int = 10, *, exact: bool = False
     ) -> list[list[Hit]]:
         """Return the best rows of each query, the best first; of two with the same score, the one added first.
 
@@ -205,18 +232,18 @@ class SearchIndex:
         Rows are numbered through all segments from 0 on. For cosine the query vectors have length 1. exact: as in
         `search`.
         """
-        best = BestDocuments(len(queries), min(top_k, max(1, self.manifest.rows)))
+        best = BestDocuments(len(queries), min(top_k, max(1, len(self))))
         for begin, segment in zip(self._begins.tolist(), self.segments, strict=False):
             scanned = np.arange(len(queries))
             # Where most rows are removed, few of those that a query reads are left.
-            if segment.entry.lists and not exact and 2 * segment.num_kept > len(segment):
+            if segment.has_lists and not exact and 2 * segment.num_kept > len(segment):
                 scanned = _add_candidates(best, queries, segment, begin)
             if len(scanned):
                 best.merge(scanned, _scan(segment, queries[scanned], best.most, begin, self.manifest.similarity))
         return best.best()
 
     def __len__(self) -> int:
-        return self.manifest.rows
+        return sum(segment.num_kept for segment in self.segments)
 
     def _hit(self, number: int, score: float) -> Hit:
         holder = int(np.searchsorted(self._begins, number, side="right")) - 1
@@ -228,7 +255,7 @@ class SearchIndex:
         """Yield the index as it is now, while no other process may change it."""
         with locked_file(self.folder / _LOCK, f"{self.folder}: another process is changing this index"):
             manifest = read_index_manifest(self.folder)
-            yield self if manifest == self.manifest else SearchIndex(self.folder, manifest)
+            yield self if manifest == self.manifest else SearchIndex(self.folder, manifest, verify=True)
 
 
 def _add_candidates(
@@ -263,7 +290,7 @@ def _scan(
 def _with_segment(
     folder: Path,
     manifest: IndexManifest,
-    encoder: SentenceEncoder,
+    encoder: TextVectors,
     texts: Iterable[Sequence[IndexedText]],
     taken: set[str],
 ) -> tuple[IndexManifest, Added]:
@@ -271,7 +298,7 @@ def _with_segment(
 
     A segment that a killed process wrote has no entry in the manifest, and its files are replaced here.
     """
-    number, num_cut, ids, numbered = len(manifest.segments), 0, set[str](), manifest.numbered
+    number, num_cut, ids, numbered = next_number(manifest), 0, set[str](), manifest.numbered
     with new_segment(folder, number, manifest.width) as segment, Status(ends=False) as status:
         for block in filter(None, texts):
             index_rows = []

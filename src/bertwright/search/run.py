@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.files import refuse_occupied
 from bertwright.search.index import Hit, SearchIndex
@@ -15,11 +16,13 @@ from bertwright.search.rerank import Reranker, default_candidates, most_relevant
 from bertwright.search.texts import TextTables
 from bertwright.shipped import shipped
 from bertwright.tables.bad_rows import is_blank
-from bertwright.tasks.sentence_vectors import SentenceEncoder, open_sentence_encoder
+from bertwright.tasks.static_vectors import TextVectors, open_vectors
 from bertwright.text.decompress import decoded_lines, read_lines
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 
+_MANY: Final = 16
+"""Number of segments above which it is said that they can be joined."""
 _SHOWN: Final = 100
 """Number of characters of a text that a printed line shows."""
 
@@ -38,18 +41,33 @@ def index_texts(
 
 def add_texts(tables: TextTables, out: Path, *, model: str | None, precision: str, device: Device) -> dict[str, Any]:
     """Add tables to an index; return its new size. `model` None is the model that the index names."""
-    index = SearchIndex.open(out)
+    index = SearchIndex.open(out, verify=True)
     encoder, started = open_encoder(model or model_of(index), precision, device), time.monotonic()
     index, added = index.add(encoder, tables.blocks())
+    if len(index.segments) > _MANY:
+        say(f"{out} has {len(index.segments)} segments; bertwright index --out {out} --join makes one of them")
     return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
 
 
 def remove_rows(out: Path, *, ids: Sequence[str], ids_file: Path | None) -> dict[str, Any]:
     """Remove rows by their ids, and by those in a file with an id on each line; return the new size of the index."""
-    index = SearchIndex.open(out)
+    index = SearchIndex.open(out, verify=True)
     before = len(index)
     index = index.remove([*((id.strip(), "--remove") for id in ids), *(_ids_in(ids_file) if ids_file else ())])
     return _described(index, removed=before - len(index))
+
+
+def join_segments(out: Path) -> dict[str, Any]:
+    """Join the segments of an index; return its size, and the number of segments before."""
+    index = SearchIndex.open(out, verify=True)
+    before = len(index.segments)
+    return _described(index.join(), joined=before)
+
+
+def verify_index(out: Path) -> dict[str, Any]:
+    """Compare the digests of all files of an index; return its size. Raises InputError for a damaged file."""
+    index = SearchIndex.open(out, verify=True)
+    return _described(index, verified=sum(len(segment.entry.files) for segment in index.segments))
 
 
 @dataclass(frozen=True)
@@ -113,7 +131,7 @@ def search_texts(request: SearchRequest) -> dict[str, Any]:
 def _answers(
     request: SearchRequest,
     index: SearchIndex,
-    encoder: SentenceEncoder,
+    encoder: TextVectors,
     reranker: Reranker | None,
     queries: Sequence[str],
 ) -> list[list[Hit]]:
@@ -136,10 +154,10 @@ def hit_lines(hits: Sequence[Hit]) -> list[str]:
     return [f"{hit.score:9.4f}  {id:{width}}  {_short(hit.text)}" for id, hit in zip(ids, hits, strict=True)]
 
 
-def open_encoder(model: str, precision: str, device: Device) -> SentenceEncoder:
-    """Open a model folder for vectors, in the precision and on the device of inference."""
+def open_encoder(model: str, precision: str, device: Device) -> TextVectors:
+    """Open a model folder for vectors, in the precision and on the device of inference, or a static table."""
     prepare_processor()
-    return open_sentence_encoder(model, precision, device)
+    return open_vectors(model, precision, device)
 
 
 def model_of(index: SearchIndex) -> str:
@@ -168,7 +186,12 @@ def _described(index: SearchIndex, *, seconds: float | None = None, **counts: in
     rate |= {"recall@10": min(recalls)} if recalls else {}
     if manifest.approximate:
         rate["rows_without_lists"] = sum(segment.num_kept for segment in index.segments if not segment.entry.lists)
-    size = {"rows": manifest.rows, "width": manifest.width, "similarity": manifest.similarity}
+    size = {
+        "rows": len(index),
+        "segments": len(index.segments),
+        "width": manifest.width,
+        "similarity": manifest.similarity,
+    }
     return {"index": str(index.folder), "model": manifest.model, **size, **counts, **rate}
 
 

@@ -31,7 +31,8 @@ from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.fill_mask import Filled, candidates, finite_softmax, open_next_sentence
 from bertwright.tasks.inference import ready
-from bertwright.tasks.sentence_vectors import SentenceEncoder, num_prompt_tokens
+from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole, num_prompt_tokens, prompt_of
+from bertwright.tasks.static_vectors import LONG, StaticVectors, TextVectors
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import wordpiece
 from bertwright.text.wordpiece import Tokenizer
@@ -54,8 +55,10 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
 
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
         self.sentences, self.tokenizer = SentenceEncoder(saved, tokenizer), tokenizer
+        self.vector_source: TextVectors = self.sentences
         self.encoder, self.max_length = self.sentences.encoder, self.sentences.max_length
         self.prompt: str | None = None  # None: the default prompt of the folder
+        self.role: TextRole = "text"
 
     def with_prompt(self, name: str | None, text: str | None, source: str) -> "VectorPipeline":
         """Return the pipeline with another prompt before each text: that of a name in the folder, or a text.
@@ -74,7 +77,14 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         refuse_halves([prompt], "prompt ")
         num_prompt_tokens(self.tokenizer, prompt, max_length=self.max_length)
         pipeline = copy.copy(self)
-        pipeline.prompt = prompt
+        pipeline.prompt, pipeline.role = prompt, "query" if name == "query" else "text"
+        pipeline.max_length = self.sentences.limit(pipeline.role)
+        return pipeline
+
+    def for_queries(self, source: str) -> "VectorPipeline":
+        """Return the pipeline for queries of a search, with their prompt and their maximum number of tokens."""
+        pipeline = self.with_prompt(None, prompt_of(self.sentences.settings, "query"), source)
+        pipeline.role, pipeline.max_length = "query", self.sentences.limit("query")
         return pipeline
 
     @property
@@ -82,13 +92,18 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         """Key of the computation: rows with different prompts may be pooled in different ways."""
         return self.kind, self.prompt
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Matryoshka widths of the folder."""
+        return self.sentences.settings.widths
+
     def size(self, pool: Pool | None, layer: int = -1) -> int:
         """Return the number of components of a vector with this pooling of this layer."""
         return self.sentences.size if self._as_described(pool, layer) else self.encoder.config.hidden
 
     def encode(self, items: Sequence[str]) -> TruncatedInputs:
         """Return one row for each text, with its prompt, cut at its end where it is too long."""
-        ids, cut = self.sentences.rows(items, prompt=self.prompt)
+        ids, cut = self.sentences.rows(items, self.role, prompt=self.prompt)
         return TruncatedInputs([ModelRow(row, len(row), WHOLE_ROW) for row in ids], cut)
 
     def forward(
@@ -114,6 +129,51 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
     def decode(self, inputs: TruncatedInputs, outputs: Sequence[NDArray[np.float32]]) -> list[Vector]:
         """Return one vector for each text."""
         return [Vector(vector, cut) for vector, cut in zip(outputs, inputs.truncated, strict=True)]
+
+
+class StaticPipeline(VectorPipeline):
+    """The vector of a text from a static table, which has no layers, prompts or maximum number of tokens."""
+
+    widths = ()
+
+    def __init__(self, static: StaticVectors) -> None:
+        self.vector_source = self.static = static
+        self.tokenizer, self.max_length = static.tokenizer, LONG
+        self.prompt, self.role = None, "text"
+
+    def with_prompt(self, name: str | None, text: str | None, source: str) -> "StaticPipeline":
+        """Return the pipeline. Raises InputError, with `source`, for a prompt."""
+        if name is not None or text:
+            raise InputError(f"prompt {shown(name or str(text))!r}: {source} is a static table, which has no prompts")
+        return self
+
+    def for_queries(self, source: str) -> "StaticPipeline":
+        """Return the pipeline: queries are texts like all others."""
+        return self
+
+    def size(self, pool: Pool | None, layer: int = -1) -> int:
+        """Return the number of components of a vector. Raises InputError for a pool."""
+        _refuse_pool(pool)
+        return self.static.size
+
+    def encode(self, items: Sequence[str]) -> TruncatedInputs:
+        """Return one row for each text; that of a text without pieces has the unknown one, which counts for nothing."""
+        ids, cut = self.static.rows(items)
+        unknown = np.array([self.tokenizer.unk_id], dtype=np.int32)
+        rows = [row if len(row) else unknown for row in ids]
+        return TruncatedInputs([ModelRow(row, len(row), WHOLE_ROW) for row in rows], cut)
+
+    def forward(
+        self, rows: Sequence[ModelRow], *, pool: Pool | None = None, layer: int = -1, width: int | None = None
+    ) -> list[NDArray[np.float32]]:
+        """Return one vector [D] for each row. Raises InputError for a pool."""
+        _refuse_pool(pool)
+        return list(self.static.of_rows([row.ids for row in rows], width=width))
+
+
+def _refuse_pool(pool: Pool | None) -> None:
+    if pool is not None:
+        raise InputError(f"pool {pool}: expected none, since a static table has no states of tokens")
 
 
 class NextSentencePipeline(Pipeline[tuple[str, str], TruncatedInputs]):

@@ -137,7 +137,7 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
         assert isinstance(pipeline, VectorPipeline)
         pipeline = pipeline.with_prompt(body.prompt_name, body.prompt, f"model {name}")
         size = pipeline.size(body.pool)
-        widths = () if body.pool else pipeline.sentences.settings.widths
+        widths = () if body.pool else pipeline.widths
         if body.dimensions not in (None, size, *widths):
             others = f", a Matryoshka width ({', '.join(map(str, widths))})" if widths else ""
             raise InputError(
@@ -170,7 +170,7 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
             pieces=view.pieces,
             segments=view.segments,
             attention=view.attention,
-            layers=model.config.layers,
+            layers=model.layers,
             heads=model.heads,
         )
 
@@ -284,7 +284,7 @@ def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
         uses=["predict"] * (model.kind != "vectors")
         + [use for use in uses if model.can(use)]
         + ["rerank"] * model.reranks,
-        layers=model.config.layers,
+        layers=model.layers,
         heads=model.heads,
         max_length=model.pipeline.max_length,
         backend=model.backend,

@@ -16,8 +16,9 @@ from bertwright.model.folder import open_model
 from bertwright.scoring.scorer import has_scores
 from bertwright.scoring.settings import FirstToken, Masking, ScoreSettings
 from bertwright.search.index import SearchIndex
+from bertwright.search.memory import MemoryIndex
 from bertwright.serving.embeddings import Pool
-from bertwright.serving.encoder_pipelines import VectorPipeline
+from bertwright.serving.encoder_pipelines import StaticPipeline, VectorPipeline
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
 from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
 from bertwright.serving.reranking import can_rerank, check_query, ranked_texts, relevance
@@ -28,6 +29,8 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.inference import Answerable, choose
 from bertwright.tasks.kinds import import_hint
+from bertwright.tasks.sentence_vectors import fingerprint_of, saved_vector_head
+from bertwright.tasks.static_vectors import StaticVectors, is_static, open_vectors
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import prepare_processor
 
@@ -39,7 +42,7 @@ _BLOCK_CHARACTERS: Final = 1_000_000
 
 
 def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predictor":
-    """Open MODEL (a model folder, a run folder, or small-wiki) to answer with.
+    """Open MODEL (a model folder, a run folder, a static table, or small-wiki) to answer with.
 
     precision: auto is bf16 where this processor multiplies it faster, else fp32; int8 is faster and less exact.
     `Predictor.backend` is the precision in use. Raises InputError for a folder that is missing, incomplete or no model.
@@ -48,6 +51,10 @@ def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predicto
     messages: list[str] = []
     if str(model).startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    if is_static(str(model)):
+        static = open_vectors(str(model), precision, "cpu")
+        assert isinstance(static, StaticVectors)
+        return StaticPredictor(static, str(model))
     with redirect_messages(messages.append):
         saved = open_model(str(model))
         answerable = Answerable(**vars(saved), answering=choose(precision))
@@ -93,7 +100,7 @@ class Predictor:
         return self.pipeline.labels
 
     def __repr__(self) -> str:
-        size = f"{self.config.layers} layers of {self.config.hidden}"
+        size = f"{self.layers} layers of {self.config.hidden}"
         return f"<bertwright model {self.source}: {self.kind}, {size}, {self.backend}>"
 
     def __call__(self, inputs: Any, second: Any = None) -> Any:
@@ -140,7 +147,7 @@ class Predictor:
         """
         if pool not in (None, "mean", "max", "cls"):
             raise InputError(f"pool {pool!r}: allowed are mean, max and cls")
-        layers = self.config.layers
+        layers = self.layers
         if isinstance(layer, float) or layer not in range(-layers - 1, layers + 1):  # 1.0 is in a range
             raise InputError(f"layer {layer!r}: allowed are {-layers - 1} to {layers}; 0 is the embeddings")
         pipeline = self.pipeline_for("vectors").with_prompt(prompt_name, prompt, self.source)
@@ -160,17 +167,35 @@ class Predictor:
         pipeline = self.pipeline_for("score").with_settings(ScoreSettings(masking, first_token))
         return self._map(inputs, pipeline)
 
-    def search(self, queries: Any, *, index: str | Path | SearchIndex, top_k: int = 10) -> Any:
+    def index(self, texts: Any, *, ids: Any = None) -> MemoryIndex:
+        """Return an index of a list or column of texts in memory, for many calls of `search`.
+
+        ids: texts of the same number; without them the id of a text is its position, from 0 on. Raises InputError for
+        an empty text, and for an id that is there twice.
+        """
+        documents, names = _texts(texts, "text"), None if ids is None else _texts(ids, "id")
+        with self._lock, redirect_messages(_warn):
+            return MemoryIndex.of_texts(self.pipeline_for("vectors").vector_source, documents, ids=names)
+
+    def search(
+        self, queries: Any, *, index: str | Path | SearchIndex | None = None, texts: Any = None, top_k: int = 10
+    ) -> Any:
         """Return the best rows of an index for a query, or a list of them for each of several queries.
 
-        index: a folder that `bertwright index` wrote, or a `SearchIndex`, which is opened once for many calls. Each row
-        is a `Hit` with id, score, text and fields; the best comes first. Raises InputError for an index of another
-        model, and for an empty query.
+        index: a folder that `bertwright index` wrote, or a `SearchIndex`, which is opened once for many calls. texts:
+        in its place a list or column of texts, which are encoded at each call; `index` of this object encodes them
+        once. Each row is a `Hit` with id, score, text and fields; the best comes first. Raises InputError for an index
+        of another model, and for an empty query.
         """
-        opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
-        texts = _texts([queries] if isinstance(queries, str) else queries, "query")
+        if (index is None) == (texts is None):
+            raise InputError("search: expected an index or texts, got " + ("neither" if index is None else "both"))
+        if index is None:
+            opened: SearchIndex = self.index(texts)
+        else:
+            opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
+        query_texts = _texts([queries] if isinstance(queries, str) else queries, "query")
         with self._lock, redirect_messages(_warn):
-            hits = opened.search(self.pipeline_for("vectors").sentences, texts, top_k)
+            hits = opened.search(self.pipeline_for("vectors").vector_source, query_texts, top_k)
         return hits[0] if isinstance(queries, str) else hits
 
     def rerank(
@@ -192,6 +217,11 @@ class Predictor:
         return ranked_texts(results, documents, label=label, top_k=top_k)
 
     @property
+    def fingerprint(self) -> str:
+        """Fingerprint of all that decides the vectors, by which an index knows its model. No encoder is built."""
+        return fingerprint_of(self._saved, self.tokenizer, saved_vector_head(self._saved))
+
+    @property
     def reranks(self) -> bool:
         """True where the model is a reranker."""
         return can_rerank(self.pipeline)
@@ -200,6 +230,11 @@ class Predictor:
     def relevant_label(self) -> str | None:
         """The label whose probability is the score of `rerank`; None for a number, and without a known label."""
         return relevance(self.pipeline, self.source) if self.reranks else None
+
+    @property
+    def layers(self) -> int:
+        """Number of layers; 0 for a static table."""
+        return self.config.layers
 
     @property
     def heads(self) -> int:
@@ -261,6 +296,36 @@ class Predictor:
         if num_cut := sum(getattr(result, "truncated", False) for result in results):
             _warn(f"{num_cut} of {len(results)} inputs exceed {pipeline.limit} that {self.source} reads; cut")
         return results
+
+
+class StaticPredictor(Predictor):
+    """A static table in use. It gives vectors and searches; every other use is refused."""
+
+    layers = heads = 0
+
+    def __init__(self, static: StaticVectors, source: str) -> None:
+        self.source, self.tokenizer, self.backend = source, static.tokenizer, "fp32"
+        self._lock = threading.RLock()
+        self.pipeline: StaticPipeline = StaticPipeline(static)
+
+    def __repr__(self) -> str:
+        table = self.pipeline.vector_source
+        return f"<bertwright model {self.source}: static table, vectors of {table.size}, {self.backend}>"
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the table."""
+        return self.pipeline.vector_source.fingerprint
+
+    def can(self, use: Use) -> bool:
+        """Return whether the use is vectors."""
+        return use == "vectors"
+
+    def pipeline_for(self, use: Use) -> Any:
+        """Return the pipeline of vectors. Raises InputError for another use."""
+        if use != "vectors":
+            raise InputError(f"{self.source}: is a static table, which gives vectors; expected an encoder for: {use}")
+        return self.pipeline
 
 
 def paired(first: Any, second: Any) -> Any:

@@ -18,7 +18,6 @@ from bertwright.serving.predictor import Predictor
 from bertwright.serving.reranking import check_query
 from bertwright.serving.schemas import SearchIndexRequest
 from bertwright.serving.service import Service
-from bertwright.tasks.sentence_vectors import prompt_of
 from bertwright.training.hardware import usable_cores
 
 
@@ -44,13 +43,13 @@ def open_indexes(folders: Mapping[str, str], models: Mapping[str, Predictor]) ->
 
 
 def _open_index(folder: str, models: Mapping[str, Predictor]) -> ServedIndex:
-    index = SearchIndex.open(folder)
+    index = SearchIndex.open(folder, verify=True)
     for segment in index.segments:
         segment.open_lists()
     noted = index.manifest.model
     likely_first = sorted(models, key=lambda name: str(Path(models[name].source).resolve()) != noted)
-    for name in likely_first:  # each model that is compared holds its encoder for vectors
-        if models[name].pipeline_for("vectors").sentences.fingerprint == index.manifest.fingerprint:
+    for name in likely_first:
+        if models[name].fingerprint == index.manifest.fingerprint:
             return ServedIndex(index, name)
     raise InputError(
         f"--index {folder}: expected the model that made this index among the served ones ({', '.join(models)}), which "
@@ -118,8 +117,7 @@ class SearchService:
     ) -> tuple[list[Hit], bool]:
         pipeline = await self.service.pipeline_for(served.model, "vectors")
         assert isinstance(pipeline, VectorPipeline)
-        prompt = prompt_of(pipeline.sentences.settings, "query")
-        prompted = pipeline.with_prompt(None, prompt, f"model {served.model}")
+        prompted = pipeline.for_queries(f"model {served.model}")
         (vector,) = await self.service.answer(served.model, prompted, [query], request)
         manifest = served.index.manifest
         queries = as_compared(vector.values[None, : manifest.width], manifest.similarity)

@@ -49,6 +49,11 @@ def prompt_of(settings: VectorSettings, role: TextRole) -> str:
     return "" if name is None else settings.prompts[name]
 
 
+def limit_of(settings: VectorSettings, role: TextRole, max_length: int) -> int:
+    """Return the maximum number of tokens of texts of a role, where it is `max_length` for all other texts."""
+    return settings.query_length or max_length if role == "query" else max_length
+
+
 def num_prompt_tokens(tokenizer: BaseTokenizer, prompt: str, *, max_length: int | None = None) -> int:
     """Return the number of tokens of a prompt, with those before it such as [CLS]; 0 without a prompt.
 
@@ -66,6 +71,28 @@ def num_prompt_tokens(tokenizer: BaseTokenizer, prompt: str, *, max_length: int 
     return count
 
 
+def text_limit(saved: SavedModel, settings: VectorSettings) -> int:
+    """Return the maximum number of tokens of a text of a model folder."""
+    positions = saved.config.max_positions
+    return min(settings.max_length or positions, positions)
+
+
+def fingerprint_of(saved: SavedModel, tokenizer: BaseTokenizer, head: VectorHead) -> str:
+    """Return a sha256 of all that decides the vectors: weights, configuration, settings of vectors and tokenizer.
+
+    Precision and device are no part of it. Raises InputError for random weights.
+    """
+    weights = weights_digest(saved)
+    if weights is None:
+        raise InputError(f"{saved.source}: random weights have no fingerprint; name a model folder")
+    digest = hashlib.sha256(f"{weights} {tokenizer.hash} {text_limit(saved, head.settings)}".encode())
+    for each in (saved.config, head.settings):  # without defaults, so that a new setting changes nothing
+        digest.update(each.model_dump_json(exclude_defaults=True).encode())
+    for name, tensor in sorted(head.state_dict().items()):
+        digest.update(name.encode() + tensor.float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
 class SentenceEncoder:
     """An encoder and its head, ready for inference in the precision and on the device of `saved`.
 
@@ -78,8 +105,7 @@ class SentenceEncoder:
         self.encoder, self.tokenizer = cast(Backbone, module["encoder"]), tokenizer
         self.head = (head or saved_vector_head(saved)).to(module_device(self.encoder))
         self.settings = self.head.settings
-        positions = saved.config.max_positions
-        self.max_length = min(self.settings.max_length or positions, positions)
+        self.max_length = text_limit(saved, self.settings)
         self.pad_id = saved.config.pad_id
         self._described = saved if saved.weights is None else replace(saved, weights={})  # the encoder has the tensors
 
@@ -100,25 +126,17 @@ class SentenceEncoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a sha256 of all that decides the vectors: weights, configuration, settings of vectors and tokenizer.
-
-        Precision and device are no part of it. Raises InputError for random weights.
-        """
-        weights = weights_digest(self._described)
-        if weights is None:
-            raise InputError(f"{self._described.source}: random weights have no fingerprint; name a model folder")
-        settings = (self._described.config, self.settings)  # without defaults, so that a new setting changes nothing
-        digest = hashlib.sha256(f"{weights} {self.tokenizer.hash} {self.max_length}".encode())
-        for each in settings:
-            digest.update(each.model_dump_json(exclude_defaults=True).encode())
-        for name, tensor in sorted(self.head.state_dict().items()):
-            digest.update(name.encode() + tensor.float().cpu().numpy().tobytes())
-        return digest.hexdigest()
+        """Return `fingerprint_of` this encoder."""
+        return fingerprint_of(self._described, self.tokenizer, self.head)
 
     def check_width(self, width: int | None, option: str) -> None:
         """Raise InputError where `width` is more than the vectors have; `option` names where it was given."""
         if width is not None:
             self.settings.check_width(width, self.head.hidden, option)
+
+    def limit(self, role: TextRole) -> int:
+        """Return the maximum number of tokens of texts of a role."""
+        return min(limit_of(self.settings, role, self.max_length), self.encoder.config.max_positions)
 
     def rows(
         self,
@@ -130,10 +148,10 @@ class SentenceEncoder:
     ) -> tuple[list[NDArray[np.int32]], list[bool]]:
         """Return the ids of each text with the prompt of its role, and True for each text that was cut at its end.
 
-        max_length: maximum number of tokens of a row; None is that of the folder. prompt: another prompt than that of
-        the role; "" is none. Raises InputError where no room is left for a text behind the prompt.
+        max_length: maximum number of tokens of a row; None is that of the folder for the role. prompt: another prompt
+        than that of the role; "" is none. Raises InputError where no room is left for a text behind the prompt.
         """
-        limit = self.max_length if max_length is None else max_length
+        limit = self.limit(role) if max_length is None else max_length
         prompt = prompt_of(self.settings, role) if prompt is None else prompt
         begin, end = special_ids(self.tokenizer)
         room = limit - len(begin) - len(end)

@@ -8,7 +8,9 @@
 The vector of a text is the mean of the vectors of its pieces, without special tokens and unknown pieces.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +34,8 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.training.settings import Device
 
+LONG: Final = 1_000_000
+"""Number of pieces that is noted as the maximum of a text; texts are not cut."""
 _TEXTS: Final = 1024
 """Number of texts whose ids are in memory at a time."""
 
@@ -62,6 +66,13 @@ class StaticVectors:
     def size(self) -> int:
         """Return the number of components of a vector."""
         return self.table.shape[1]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a sha256 of all that decides the vectors: table, tokenizer and normalisation."""
+        digest = hashlib.sha256(f"static {self.tokenizer.hash} {self.normalize} {tuple(self.table.shape)}".encode())
+        digest.update(self.table.contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def check_width(self, width: int | None, option: str) -> None:
         """Raise InputError where `width` is more than the vectors have; `option` names where it was given."""
@@ -94,8 +105,18 @@ class StaticVectors:
         cut = [max_length is not None and len(ids) > max_length for ids in all_ids]
         return [np.array(ids[:max_length], dtype=np.int32) for ids in all_ids], cut
 
-    def of_rows(self, rows: Sequence[NDArray[np.int32]], *, width: int | None = None) -> NDArray[np.float32]:
-        """Return the vectors [N, W] of rows of ids. Unknown pieces are left out of the mean, as model2vec does."""
+    def of_rows(
+        self,
+        rows: Sequence[NDArray[np.int32]],
+        role: TextRole = "text",
+        *,
+        width: int | None = None,
+        progress: str = "",
+    ) -> NDArray[np.float32]:
+        """Return the vectors [N, W] of rows of ids. Unknown pieces are left out of the mean, as model2vec does.
+
+        role and progress are those of `SentenceEncoder.of_rows`, and change nothing.
+        """
         known = [row[row != self.tokenizer.unk_id] for row in rows]
         offsets = np.cumsum([0, *map(len, known)])[:-1]
         ids = np.concatenate([np.zeros(0, np.int32), *known])
@@ -124,7 +145,7 @@ class StaticVectors:
             "hidden_dim": self.size,
             "normalize": self.normalize,
             "max_length": None,  # texts are not cut; readers that do not know this entry cut them at 512 pieces
-            "seq_length": 1_000_000,
+            "seq_length": LONG,
             "embedding_dtype": "float32",
         }
         write_json(folder / "config.json", {**layout, **config})

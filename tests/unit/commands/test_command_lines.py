@@ -231,6 +231,7 @@ FINETUNE_DEFAULTS = {
     "features": None,
     "lstm_width": 768,
     "max_length": 128,
+    "best": None,
     "seeds": 1,
     "first_seed": 0,
     "precision": "auto",

@@ -457,7 +457,7 @@ def test_what_cannot_be_exported_is_refused(
         (["--model", str(tmp_path / "wordless"), *out], "wordless"),
         (["--model", str(model), *out, "--text", str(tmp_path / "empty.txt")], "empty.txt: holds no line of text"),
         (["--model", str(model), *out, "--text", str(tmp_path / "none.txt")], "none.txt: cannot be opened"),
-        (["--model", str(model), *out, "--reduce-range"], "--reduce-range and --least-agreement need --int8"),
+        (["--model", str(model), *out, "--reduce-range"], "--reduce-range, --least-agreement, --check-retrieval and"),
         (
             ["--model", str(model), *out, "--int8", "--least-agreement", "97"],
             "--least-agreement 97.0: allowed are 0 to",
@@ -515,7 +515,7 @@ def test_the_lines_of_the_manual_give_the_labels(
 ) -> None:
     """The Python of docs/export.md, run as it stands there beside a folder called DIR; PyTorch has the same answers."""
     manual = (Path(__file__).parents[3] / "docs" / "export.md").read_text("utf-8")
-    (lines,) = re.findall(r"```python\n(.*?)```", manual, re.DOTALL)
+    (lines,) = re.findall(r"```python\n(.*?)```", manual.partition("## Run the model")[2], re.DOTALL)
     folder, result = exported("BertForSequenceClassification")
     (tmp_path / "DIR").symlink_to(folder)
     monkeypatch.chdir(tmp_path)

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from bertwright.config import Number, Positive, PositiveNumber
 from bertwright.errors import InputError
@@ -23,6 +23,10 @@ DOCUMENT: Final = "document"
 
 MINE_MARGIN: Final = 0.05
 """Margin of mined hard negatives where none is set."""
+
+
+_SAME_NAME: Final = ("pooling", "normalize", "default_prompt", "query_length")
+"""Settings of the task that have their name in `VectorSettings` too."""
 
 
 def _listed(value: Any) -> Any:
@@ -48,6 +52,7 @@ class VectorTask(TaskSpec):
         "query_prompt",
         "document_prompt",
         "default_prompt",
+        "query_length",
     )
 
     temperature: PositiveNumber = 0.05  # cosines are divided by it
@@ -62,6 +67,7 @@ class VectorTask(TaskSpec):
     query_prompt: str | None = None  # put before first texts; None: the model's
     document_prompt: str | None = None  # put before second texts; None: the model's
     default_prompt: str | None = None  # name of the prompt of both texts where they are of one kind; None: the model's
+    query_length: Annotated[int, Field(ge=8)] | None = None  # tokens of first texts; None: the model's, else as all
     dev: tuple[str, ...] = ("dev", "valid", "val", "validation")  # possible names of the validation file
     vectors: VectorSettings = VectorSettings()  # the settings of the model folder; `with_vectors` completes them
 
@@ -104,8 +110,12 @@ def with_vectors(
         )
     if base.dense:
         raise InputError(f"{source}: expected a model without dense layers after the pooling, got {len(base.dense)}")
-    changes: dict[str, Any] = {name: getattr(task, name) for name in ("pooling", "normalize", "default_prompt")}
+    changes: dict[str, Any] = {name: getattr(task, name) for name in _SAME_NAME}
     changes["prompts"] = _prompts(task, base)
+    if task.query_length and task.query_length > max_length:
+        raise InputError(f"--task-setting query_length={task.query_length}: expected at most --max-length {max_length}")
+    if base.query_length and not task.query_length:
+        changes["query_length"] = min(base.query_length, max_length)
     most = base.width or max((*base.widths, *(task.widths or ()), 1))
     if task.widths is None:
         changes["widths"] = tuple(width for width in base.widths if width <= most)

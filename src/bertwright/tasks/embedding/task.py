@@ -41,7 +41,7 @@ from bertwright.tasks.embedding.read import read_measured, read_vector_data
 from bertwright.tasks.embedding.spec import VectorTask, with_vectors
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.metrics import measure
-from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole, num_prompt_tokens, prompt_of
+from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole, limit_of, num_prompt_tokens, prompt_of
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.distributed import Trainable
 
@@ -97,6 +97,11 @@ class VectorKind(TaskKind):
         if not attends_both_ways(config):
             raise InputError(f"{data.task.name}: expected an encoder whose tokens attend to both sides, such as BERT")
         _check_mining(data.task, data.train)
+        if data.task.query_length and data.train.alike:
+            raise InputError(
+                f"--task-setting query_length={data.task.query_length}: expected queries and documents in "
+                f"{data.train.source}, got texts of one kind, which have one maximum: --max-length"
+            )
         if any(pairs.scores is not None for pairs in data.validation.values()):
             measure(("spearman",), np.arange(2.0), np.arange(2.0))
 
@@ -106,8 +111,9 @@ class VectorKind(TaskKind):
         """Return the token ids of first and second texts, each with its prompt."""
         sides = []
         for texts, role in zip((rows.firsts, rows.seconds), roles_of(rows), strict=True):
-            side, cut = encode_side(task, tokenizer, texts, role, max_length=max_length)
-            _say_cut(rows, cut, len(texts), "texts", max_length)
+            limit = limit_of(task.vectors, role, max_length)
+            side, cut = encode_side(task, tokenizer, texts, role, max_length=limit)
+            _say_cut(rows, cut, len(texts), "texts", limit)
             sides.append(side)
         return sides[0], sides[1]
 

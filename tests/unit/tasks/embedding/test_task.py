@@ -15,12 +15,13 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import load_weights, open_model
 from bertwright.model.vector_settings import VectorSettings, read_vector_settings
+from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.embedding.model import VectorModel
 from bertwright.tasks.embedding.read import read_measured
 from bertwright.tasks.embedding.spec import EMBED, VectorTask
 from bertwright.tasks.embedding.task import EMBEDDING, PairBatch, batch_loss
-from bertwright.tasks.sentence_vectors import SentenceEncoder
+from bertwright.tasks.sentence_vectors import SentenceEncoder, open_sentence_encoder
 from bertwright.tasks.spec import with_settings
 from bertwright.training.hardware import Numerics, resolve_numerics
 from tests.support.encoders import write_encoder
@@ -229,3 +230,63 @@ def test_prompts_are_put_before_the_texts(pairs_folder: Path, start_model: str) 
         ids = [tokenizer.begin_id, *tokenizer.ids([prompt])[0]]
         assert texts.prompt == len(ids)
         assert all(text[: len(ids)].tolist() == ids for text in texts.ids)
+
+
+def test_first_texts_have_their_own_maximum(
+    pairs_folder: Path, start_model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = open_model(start_model)
+    (pairs_folder / "train.tsv").write_text(
+        f"anchor\tpositive\n{'the harbour ' * 30}\t{'the garden ' * 30}\nthe mill\tthe old lane\n", "utf-8"
+    )
+    task = EMBEDDING.for_model(with_settings(EMBED, ["query_length=12"]), saved, 32)
+    firsts, seconds = bound(task, pairs_folder, start_model).train[1]
+    assert (max(map(len, firsts.ids)), max(map(len, seconds.ids))) == (12, 32)
+    said = capsys.readouterr().err
+    assert "1 of 2 texts exceed 12 tokens" in said
+    assert "1 of 2 texts exceed 32 tokens" in said
+    with pytest.raises(InputError, match="query_length=40: expected at most --max-length 32"):
+        EMBEDDING.for_model(with_settings(EMBED, ["query_length=40"]), saved, 32)
+    (pairs_folder / "train.tsv").write_text(
+        "sentence1\tsentence2\tscore\nharbour\tkitchen\t1\nstation\tmeadow\t2\n", "utf-8"
+    )
+    with pytest.raises(
+        InputError, match=r"query_length=12: expected queries and documents in .*, got texts of one kind"
+    ):
+        bound(task, pairs_folder, start_model)
+
+
+def test_the_maximum_of_queries_is_that_of_the_folder(places_tokenizer: Path, tmp_path: Path) -> None:
+    settings = VectorSettings(max_length=32, query_length=10)
+    write_vector_model(tmp_path / "model", places_tokenizer, settings)
+    assert read_vector_settings(tmp_path / "model") == settings
+    encoder = open_sentence_encoder(str(tmp_path / "model"), None, "cpu")
+    text = "the harbour " * 30
+    for role, length in (("query", 10), ("document", 32), ("text", 32)):
+        rows, cut = encoder.rows([text], role)
+        assert (len(rows[0]), cut) == (length, [True])
+    saved = open_model(str(tmp_path / "model"))
+    assert EMBEDDING.for_model(EMBED, saved, 24).vectors == settings.model_copy(update={"max_length": 24})
+    assert EMBEDDING.for_model(EMBED, saved, 9).vectors.query_length == 9
+    pipeline = VectorPipeline(saved, open_tokenizer(saved)).for_queries("model")
+    assert len(pipeline.encode([text]).rows[0].ids) == 10
+    assert pipeline.limit == "the 10 tokens"
+
+
+def test_a_run_chooses_its_epoch_and_seed_by_the_metric(pairs_folder: Path, start_model: str, tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(update={"best": "accuracy", "epochs": 3})
+    result = finetune(settings, EMBED, model=start_model, data=pairs_folder, out=tmp_path / "run")
+    [seed] = result["seeds"]
+    assert (result["metric"], list(seed["scores"])) == ("accuracy", ["accuracy", "mrr@10"])
+    by_epoch = [epoch["accuracy"] for epoch in seed["epochs"]]
+    assert result["mean"] == max(by_epoch)
+    assert seed["epoch"] == 1 + by_epoch.index(max(by_epoch))
+
+
+def test_a_metric_that_the_task_lacks_is_refused_before_the_first_step(
+    pairs_folder: Path, start_model: str, tmp_path: Path
+) -> None:
+    settings = SETTINGS.model_copy(update={"best": "spearman"})
+    with pytest.raises(InputError, match=r"--best spearman: expected a metric of this task: mrr@10, accuracy"):
+        finetune(settings, EMBED, model=start_model, data=pairs_folder, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "seed-0").exists()

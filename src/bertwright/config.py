@@ -21,6 +21,7 @@ Threads = Annotated[int, Field(gt=0, le=4096)]
 Count = Annotated[int, Field(ge=0)]
 
 Group = Literal[
+    "entry",
     "model",
     "schedule",
     "optimiser",

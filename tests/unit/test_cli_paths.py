@@ -19,7 +19,7 @@ WRITERS = [
 
 
 def test_all_commands_that_write_are_known() -> None:
-    assert len(WRITERS) == 22
+    assert len(WRITERS) == 23
 
 
 @pytest.mark.parametrize(("name", "option"), WRITERS)

@@ -53,6 +53,7 @@ COMMANDS = {
     "next-sentence": ("pretraining", "the probability that B follows A"),
     "serve": ("serving", "serve models over HTTP, with a page to try them"),
     "demo": ("serving", "open that page in your browser with a model of yours"),
+    "babylm": ("babylm", "an entry of the BabyLM challenge: vocabulary, corpus, encoder, checkpoints, BLiMP, GLUE"),
     "paper": ("experiments", "the tables and figures of the paper as experiments, each with a page of results"),
     "doctor": ("reports", "check the machine, a model, a corpus or labelled data before a long run"),
     "completion": ("completion", "completion of these commands in bash, zsh or fish"),

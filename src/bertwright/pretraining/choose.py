@@ -146,7 +146,7 @@ def choose_for_budget(
     for name in names:
         config = system_config(system, name, budget.vocab_size)
         settings, reason = _for_shape({"size": name, **typed}, budget, config, from_model=False)
-        weights = _layer_weights(config)
+        weights = layer_weights(config)
         tokens = budget.tokens(settings, weights, config.hidden)
         if min(tokens, MOST_PASSES * budget.text_tokens) >= TOKENS_PER_WEIGHT * weights:
             break
@@ -157,7 +157,7 @@ def _for_shape(
     typed: Mapping[str, Any], budget: Budget, config: BackboneConfig, *, from_model: bool
 ) -> tuple[PretrainSettings, str]:
     """Return the settings of a model of that shape, and the line that names them."""
-    weights = _layer_weights(config)
+    weights = layer_weights(config)
 
     def settings_with(chosen: Mapping[str, Any]) -> PretrainSettings:
         return resolve_settings(None, merged(chosen, typed), from_model=from_model)
@@ -224,7 +224,7 @@ def _start(config: BackboneConfig, system: str) -> Start:
     return "matching" if layers >= 2 else "local" if layers == 1 else "random"
 
 
-def _layer_weights(config: BackboneConfig) -> int:
+def layer_weights(config: BackboneConfig) -> int:
     """Return the number of weights of a Transformer's matrices; for LSTMs about that of a Transformer of that size."""
     return 12 * config.layers * config.hidden**2
 

@@ -17,7 +17,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import ExampleRows
 from bertwright.text.word_counts import MILLION, words_text
 
-_SHORTFALL: Final = 0.01
+SHORTFALL: Final = 0.01
 """Fraction of a budget, or of a mark, that may be missing at the end of the run: samples of a text are of whole
 documents."""
 _ROUNDING: Final = 1 + 1e-9
@@ -76,7 +76,7 @@ class Exposure:
             return by_epochs
         refuse_uncounted(self._corpora, "--words")
         steps = self._most_steps(lambda steps: self.words(steps, steps), words, f"--words {words_text(words)}")
-        if by_epochs < steps and (seen := self.words(by_epochs, by_epochs)) < (1 - _SHORTFALL) * words:
+        if by_epochs < steps and (seen := self.words(by_epochs, by_epochs)) < (1 - SHORTFALL) * words:
             raise InputError(
                 f"--words {words_text(words)} --epochs {epochs:g}: the training text read {epochs:g} times has "
                 f"{seen:,} words; give at most so many --words, more --epochs, or more text"
@@ -94,7 +94,7 @@ class Exposure:
         seen = self.words(steps, steps)
         per_step = seen - self.words(steps - 1, steps)
         marks: dict[int, int] = {}
-        for mark in _marks_up_to(max(round(seen / (1 - _SHORTFALL)), seen + per_step - 1)):
+        for mark in marks_up_to(max(round(seen / (1 - SHORTFALL)), seen + per_step - 1)):
             step = steps if mark >= seen else _bisect(lambda done: self.words(done, steps), mark, steps)
             if not step or step in marks.values():
                 raise InputError(
@@ -165,7 +165,7 @@ def refuse_uncounted(corpora: Sequence[Corpus], option: str) -> None:
             )
 
 
-def _marks_up_to(words: int) -> list[int]:
+def marks_up_to(words: int) -> list[int]:
     """Return 1, 2, … 10, 20, … 100, 200, … million words, up to `words`."""
     marks = (digit * MILLION * 10**power for power in count() for digit in range(1, 10))
     return list(takewhile(lambda mark: mark <= words, marks))

@@ -1,0 +1,108 @@
+"""models of an entry → accuracies on minimal pairs, and scores on the tasks of GLUE."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertwright.babylm.request import EntryRequest
+from bertwright.console import say
+from bertwright.errors import Stopped
+from bertwright.experiments.data import make_subset
+from bertwright.files import atomic_file, read_object
+from bertwright.finetuning.run import tune
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.scoring.evaluate import measure_minimal_pairs
+from bertwright.scoring.pairs import Paradigm
+from bertwright.scoring.settings import ScoreSettings
+from bertwright.tasks.spec import TaskSpec, get_spec
+
+STOPPED = "stopped; the same command continues the entry"
+_KEPT = ("accuracy", "phenomena_accuracy", "phenomena", "pairs", "ties", "masking", "precision")
+
+
+def measure_pairs(
+    request: EntryRequest, model: Path, checkpoints: Mapping[str, Path], paradigms: Mapping[str, list[Paradigm]]
+) -> dict[str, Any]:
+    """Return {"blimp": metrics, …} of the final model, and {"checkpoints": {"1M": {"blimp": accuracy}, …}}.
+
+    checkpoints: model folders by name. paradigms: those of `check_request`. The scores of each model are kept in a
+    folder of its own, from which a stopped evaluation continues.
+    """
+    results: dict[str, Any] = {"checkpoints": {name: {} for name in checkpoints}}
+    for kind, (data, ids) in request.pairs.items():
+        say(f"{kind}: the final model, {sum(len(each.pairs) for each in paradigms[kind]):,} pairs")
+        metrics = _measure(request, model, data, ids, request.out / kind / "final")
+        results[kind] = {name: metrics[name] for name in _KEPT if name in metrics}
+        if not checkpoints:
+            continue
+        part = _write_part(request, kind, paradigms[kind]) if request.entry.checkpoint_pairs else data
+        for name, folder in checkpoints.items():
+            say(f"{kind}: the model after {name} words")
+            part_ids = None if request.entry.checkpoint_pairs else ids
+            metrics = _measure(request, folder, part, part_ids, request.out / kind / name)
+            results["checkpoints"][name][kind] = metrics["accuracy"]
+    return results
+
+
+def part_of(paradigms: list[Paradigm], limit: int) -> list[Paradigm]:
+    """Return the paradigms with their first pairs, at most `limit` of each; 0: all."""
+    return [Paradigm(each.uid, each.term, each.pairs[: limit or None]) for each in paradigms]
+
+
+def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
+    """Return {task: {"metric", "mean", "sd", "scores", "rows"}} of all tasks of GLUE whose files are there.
+
+    The rows of a task are drawn once. A finished task is read from its run folder. Raises Stopped where a person stops
+    it; the same call continues.
+    """
+    printed: set[str] = set()
+    results = {}
+    settings = FinetuneSettings(seeds=request.entry.glue_seeds, device=request.settings.device)
+    for task, files in request.glue_tasks():
+        out = request.out / "glue" / task.name
+        subset = make_subset(task, files, (request.entry.glue_rows, None), request.out / "glue" / "data")
+        record = read_object(out / "run.json") if (out / "run.json").is_file() else {}
+        if record.get("finished"):
+            result = record["result"]
+        else:
+            say(f"{task.title}: fine-tuning on {subset.rows['train'][0]:,} rows")
+            start: Any = {"resume": True, "allow_other_numerics": request.allow_other_numerics, "printed": printed}
+            paths: Any = {"model": str(model.absolute()), "data": subset.folder, "out": out, "tokenizer": None}
+            result = _tune(settings, get_spec(task.task), **paths, **start)
+        names = ("metric", "mean", "sd", "scores")
+        results[task.name] = {**{name: result[name] for name in names}, "rows": subset.rows["train"][0]}
+    return results
+
+
+def _tune(settings: FinetuneSettings, task: TaskSpec, **options: Any) -> Mapping[str, Any]:
+    """Fine-tune on one task, or continue; `options` are those of `tune`."""
+    try:
+        result, signalled = tune(settings, task, **options)
+    except Stopped:
+        raise Stopped(STOPPED) from None
+    if signalled:
+        raise Stopped(STOPPED)
+    return result
+
+
+def _measure(request: EntryRequest, model: Path, data: Path, ids: Path | None, out: Path) -> dict[str, Any]:
+    """Return the metrics of a model on minimal pairs, in fp32, as published figures are."""
+    settings = ScoreSettings(masking=request.entry.masking)
+    device = request.settings.device
+    return measure_minimal_pairs(
+        str(model), data, pair_ids=ids, settings=settings, out=out, precision="fp32", device=device
+    ).as_json()
+
+
+def _write_part(request: EntryRequest, kind: str, paradigms: list[Paradigm]) -> Path:
+    """Write the pairs on which the checkpoints are measured, in the layout of BLiMP, and return the file."""
+    path = request.out / kind / "part.jsonl"
+    if not path.is_file():
+        with atomic_file(path) as stream:
+            for paradigm in part_of(paradigms, request.entry.checkpoint_pairs):
+                for pair in paradigm.pairs:
+                    fields = {"sentence_good": pair.good, "sentence_bad": pair.bad, "UID": paradigm.uid}
+                    fields |= {"linguistics_term": paradigm.term, **({"pairID": pair.id} if pair.id else {})}
+                    stream.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+    return path

@@ -1,0 +1,190 @@
+"""options of an entry → what it is made of: checks of the input, and the record that a continued entry is held to."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bertwright.babylm.settings import FIXED, EntrySettings
+from bertwright.corpus.manifest import MANIFEST, SampleSettings, read_manifest
+from bertwright.corpus.sample import parse_mix
+from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError, shown
+from bertwright.experiments.data import PAPER_TASKS, PaperTask, find_source
+from bertwright.files import read_object, refuse_occupied, write_json
+from bertwright.finetuning.glue_submission import TASKS
+from bertwright.pretraining.exposure import SHORTFALL, refuse_uncounted
+from bertwright.pretraining.settings import PretrainSettings, merged, resolve_settings
+from bertwright.scoring.pairs import Paradigm, read_paradigms
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import find_inputs
+from bertwright.text.word_counts import words_text
+from bertwright.training.run_lock import locked
+
+RECORD: Final = "entry.json"
+"""File of an entry's folder with its request; it marks the folder as an entry's."""
+_MEASUREMENTS: Final = ("blimp", "blimp_pairs", "supplement", "glue")
+"""Data that may be added to an entry later."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntryRequest:
+    """Options of an entry.
+
+    corpus       texts, or one corpus folder; mix: in their place sources as SOURCE=FRACTION
+    pretraining  typed settings of pre-training, nested as PretrainSettings
+    blimp        minimal pairs; blimp_pairs: file with the pairIDs of them to keep; supplement: further pairs
+    glue         folder with the files of GLUE's tasks, as `paper --data` reads it
+    allow_other_numerics: continue on another kind of processor, or with another device
+    """
+
+    out: Path
+    entry: EntrySettings
+    text: TextSettings
+    pretraining: Mapping[str, Any]
+    corpus: tuple[str, ...] = ()
+    mix: tuple[str, ...] = ()
+    blimp: Path | None = None
+    blimp_pairs: Path | None = None
+    supplement: Path | None = None
+    glue: Path | None = None
+    allow_other_numerics: bool = False
+
+    @property
+    def sample(self) -> SampleSettings:
+        """Settings by which the documents of the text are drawn."""
+        seed = self.settings.seed
+        return SampleSettings(words=self.entry.text_words, seed=seed, mix=parse_mix(self.mix))
+
+    @property
+    def typed(self) -> dict[str, Any]:
+        """Typed settings of pre-training, with masked LM alone where no second sentence was typed."""
+        return merged({"examples": {"second_sentence": "none"}}, self.pretraining)
+
+    @property
+    def settings(self) -> PretrainSettings:
+        """Settings of pre-training before they are adapted to the corpus. InputError where they contradict."""
+        return resolve_settings(None, {**self.typed, "epochs": self.entry.passes})
+
+    @property
+    def built_corpus(self) -> Path | None:
+        """Corpus folder that takes the place of texts; None where the entry builds its own."""
+        folder = Path(self.corpus[0]) if len(self.corpus) == 1 else None
+        return folder if folder and (folder / MANIFEST).is_file() else None
+
+    @property
+    def run(self) -> Path:
+        """Run folder of the pre-training."""
+        return self.out / "pretraining"
+
+    @property
+    def pairs(self) -> dict[str, tuple[Path, Path | None]]:
+        """Names of the minimal pairs → their data, and the file with the pairIDs to keep."""
+        sets = {"blimp": (self.blimp, self.blimp_pairs), "supplement": (self.supplement, None)}
+        return {name: (data, ids) for name, (data, ids) in sets.items() if data}
+
+    @property
+    def is_begun(self) -> bool:
+        """True where the folder has a record of an entry."""
+        return (self.out / RECORD).is_file()
+
+    def glue_tasks(self) -> list[tuple[PaperTask, dict[str, Path]]]:
+        """Return the tasks of GLUE whose files are all there, with the files."""
+        tasks = [task for name, task in PAPER_TASKS.items() if name in TASKS]
+        sources = [(task, find_source(task, self.glue)) for task in tasks if self.glue]
+        return [(task, source[1]) for task, source in sources if source]
+
+    def record(self) -> dict[str, Any]:
+        """Return what decides the entry, as JSON values; the paths are absolute."""
+        free = PretrainSettings.numeric | PretrainSettings.changeable
+        settings = {name: value for name, value in self.pretraining.items() if name not in free}
+        record = {
+            "corpus": [_absolute(name) for name in self.corpus],
+            "mix": [{**each.model_dump(), "name": _absolute(each.name)} for each in parse_mix(self.mix)],
+            "text": self.text.model_dump(mode="json"),
+            "entry": self.entry.model_dump(mode="json"),
+            "pretraining": settings,
+            **{name: str(path.absolute()) if (path := getattr(self, name)) else None for name in _MEASUREMENTS},
+        }
+        return dict(json.loads(json.dumps(record)))
+
+
+def check_request(request: EntryRequest) -> dict[str, list[Paradigm]]:
+    """Check all input that can be checked without counting words; return the minimal pairs by name.
+
+    Raises InputError for options that contradict, no text, data of minimal pairs that are none, and a folder for GLUE
+    without a task.
+    """
+    if bool(request.corpus) == bool(request.mix):
+        raise InputError("babylm: expected --corpus TEXT, or --mix SOURCE=FRACTION for each source, and not both")
+    decided = FIXED & set(request.pretraining)
+    if decided:
+        raise InputError(f"babylm: {', '.join(sorted(decided))} follow from --words and --epochs; leave them out")
+    _ = request.settings
+    if request.built_corpus:
+        _check_built(request.built_corpus, request.entry)
+    else:
+        for inputs in ([source.name] for source in request.sample.mix) if request.mix else [list(request.corpus)]:
+            find_inputs(inputs)
+    if request.blimp_pairs and not request.blimp:
+        raise InputError(f"--blimp-pairs {request.blimp_pairs}: needs --blimp, the data of which it names pairs")
+    if request.glue and not request.glue_tasks():
+        raise InputError(
+            f"--glue {request.glue}: expected the files of at least one task of GLUE, such as glue/RTE/train.tsv and "
+            "glue/RTE/dev.tsv below it"
+        )
+    return {name: _read(f"--{name}", data, ids) for name, (data, ids) in request.pairs.items()}
+
+
+@contextmanager
+def opened(request: EntryRequest) -> Iterator[None]:
+    """Make the folder of an entry, or check that it is one of the same request, and hold its lock inside the block.
+
+    Measurements may be added to an entry. Raises InputError for a folder with other files, for another request, and
+    where another process works on the entry.
+    """
+    out, record = request.out, request.record()
+    if request.is_begun:
+        _refuse_other(out, read_object(out / RECORD), record)
+    else:
+        refuse_occupied(out)
+        out.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        write_json(out / RECORD, record)
+        yield
+
+
+def _refuse_other(out: Path, earlier: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+    """Raise InputError where an entry was begun with another request; measurements may have been added."""
+    for name, value in record.items():
+        is_added = name in _MEASUREMENTS and earlier.get(name) is None
+        if not is_added and earlier.get(name) != value:
+            raise InputError(
+                f"--out {out}: its entry was begun with {name} {shown(json.dumps(earlier.get(name)))}, now it is "
+                f"{shown(json.dumps(value))}; give the same options, or name another folder"
+            )
+
+
+def _check_built(folder: Path, entry: EntrySettings) -> None:
+    """Raise InputError where the words of a corpus were not counted, or are not those of the budget."""
+    refuse_uncounted([Corpus.open(folder)], "--words")
+    words = read_manifest(folder).words or 0
+    if not (1 - SHORTFALL) * entry.text_words <= words <= entry.text_words:
+        raise InputError(
+            f"--corpus {folder}: has {words:,} words, and --words {words_text(entry.text_words)} are asked for; give "
+            "the number of its words, or texts from which as many words are drawn"
+        )
+
+
+def _read(option: str, data: Path, ids: Path | None) -> list[Paradigm]:
+    try:
+        return read_paradigms(data, pair_ids=ids)
+    except InputError as error:
+        raise InputError(str(error).replace("--data ", f"{option} ", 1).replace("--pairs ", "--blimp-pairs ")) from None
+
+
+def _absolute(name: str) -> str:
+    """Return the absolute path of a text; a dataset of the Hub keeps its name."""
+    return name if name.startswith("hub:") else str(Path(name).absolute())

@@ -1,0 +1,163 @@
+"""run and measurements of an entry → its budget, learning curve, model card and the table that is printed."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertwright.babylm.request import EntryRequest
+from bertwright.console import say, table_lines
+from bertwright.corpus.manifest import read_manifest
+from bertwright.errors import MissingExtra
+from bertwright.files import atomic_file
+from bertwright.model.folder import CARD, model_folder, open_model
+from bertwright.pretraining.settings import PretrainSettings
+from bertwright.reports.runs import metrics_of, read_run
+from bertwright.text.word_counts import MILLION
+
+_BITS = "mlm_bits_per_character"
+_TITLES = {"blimp": "BLiMP", "supplement": "supplement"}
+
+
+def budget_of(request: EntryRequest, corpus: Path) -> dict[str, Any]:
+    """Return all that an entry spent: words, documents and tokens of its text, words seen, parameters and minutes.
+
+    corpus: its corpus folder. The minutes are those of the training steps, evaluations left out. The tokens of the run
+    have padding.
+    """
+    manifest, run = read_manifest(corpus), read_run(request.run)
+    result, settings = run.record["result"], PretrainSettings.model_validate(run.record["settings"])
+    seconds = run.speed.seconds if run.speed else None
+    weights = open_model(str(request.run)).weights or {}
+    row_length = sum(phase.share * phase.length for phase in settings.phases)
+    return {
+        "text": {
+            **{name: getattr(manifest, name) for name in ("words", "documents", "tokens")},
+            "sources": [each.model_dump() for each in manifest.sample.drawn] if manifest.sample else [],
+            "held_out": settings.held_out_share,
+            "vocabulary": manifest.vocab_size,
+        },
+        "words": result.get("words"),
+        "epochs": result["epochs"],
+        "steps": result["steps"],
+        "tokens": round(result["steps"] * settings.batch_size * row_length),
+        "size": settings.size,
+        "parameters": sum(weight.numel() for weight in weights.values()),
+        "minutes": None if seconds is None else round(seconds / 60, 1),
+        "validation": result["held_out"],
+    }
+
+
+def learning_curve(request: EntryRequest, checkpoints: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """Return {name: [[words seen, value], …]}: accuracies on minimal pairs, and bits per character of validation."""
+    curve: dict[str, Any] = {
+        kind: [[int(name.rstrip("M")) * MILLION, values[kind]] for name, values in checkpoints.items()]
+        for kind in request.pairs
+    }
+    lines = read_run(request.run).streams[""]
+    measured = [(line["words"], metrics_of(line["held_out"])) for line in lines if "held_out" in line]
+    curve["bits_per_character"] = [[words, metrics[_BITS]] for words, metrics in measured if _BITS in metrics]
+    return {name: points for name, points in curve.items() if points}
+
+
+def draw_curve(path: Path, curve: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Draw the learning curve, a panel for each quantity; print a message where matplotlib is absent."""
+    if not curve:
+        return
+    try:  # imported here, because matplotlib belongs to an extra
+        from matplotlib.figure import Figure
+    except ImportError:
+        say(str(MissingExtra("plots", "a learning curve")))
+        return
+    figure = Figure(figsize=(7, 3 * len(curve)), layout="constrained")
+    panels = figure.subplots(len(curve), squeeze=False)[:, 0]
+    for axes, (name, points) in zip(panels, curve.items(), strict=True):
+        axes.plot(*zip(*points, strict=True), color="#1f4e8c", marker="o", markersize=3)
+        label = "bits per character" if name == "bits_per_character" else f"accuracy, {_TITLES[name]}"
+        axes.set(xlabel="words seen", ylabel=label)
+        axes.grid(alpha=0.3)
+    with atomic_file(path) as stream:
+        figure.savefig(stream, dpi=110, format="png")
+
+
+def write_model(request: EntryRequest, results: Mapping[str, Any]) -> None:
+    """Write the folder `model` of an entry: that of the run, and a card with budgets and measurements."""
+    with model_folder(request.out / "model") as folder:
+        shutil.copytree(request.run / "model", folder, dirs_exist_ok=True)
+        card = (folder / CARD).read_text("utf-8")
+        (folder / CARD).write_text(f"{card}\n{_card_sections(request, results)}", "utf-8")
+
+
+def _card_sections(request: EntryRequest, results: Mapping[str, Any]) -> str:
+    """Return the sections of the card about the budget and the measurements."""
+    lines = ["## Budget", "", *(f"- {line}" for line in _budget_lines(request, results["budget"]))]
+    if rows := _measured(results):
+        lines += ["", "## Measurements", "", "| data | value |", "|---|---|"]
+        lines += [f"| {name} | {value} |" for name, value in rows]
+        lines += [
+            "",
+            f"Minimal pairs: masking `{request.entry.masking}`, fp32. GLUE: on the dev files, where the best ",
+        ]
+        lines[-1] += "epoch was chosen, so that the numbers are a little too good."
+    if checkpoints := {name: values for name, values in results.get("checkpoints", {}).items() if values}:
+        limit = request.entry.checkpoint_pairs
+        part = f"the first {limit:,} pairs of each paradigm" if limit else "all pairs"
+        kinds = [*next(iter(checkpoints.values()))]
+        head = ["words seen", *(_TITLES[kind] for kind in kinds)]
+        lines += ["", f"Checkpoints, measured on {part}:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+        for name, values in checkpoints.items():
+            lines.append(f"| {name} | {' | '.join(_percent(values[kind]) for kind in kinds)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _budget_lines(request: EntryRequest, budget: Mapping[str, Any]) -> list[str]:
+    """Return a line for each budget."""
+    text = budget["text"]
+    sources = [
+        f"text of {each['name'] or ', '.join(request.corpus)}: {each['words']:,} of {each['of_words']:,} words "
+        f"({each['words'] / text['words']:.1%} of the text), {each['documents']:,} documents"
+        for each in text["sources"]
+    ]
+    sources = sources or [f"text: the corpus {', '.join(request.corpus)}"]
+    minutes = "not measured" if budget["minutes"] is None else f"{budget['minutes']:,} minutes"
+    return [
+        f"words of text: {text['words']:,} in {text['documents']:,} documents; {text['held_out']:.2%} of the documents "
+        "are validation data",
+        *sources,
+        f"words seen, repeats counted: {budget['words']:,}; the text was read {budget['epochs']:g} times",
+        f"tokens: {text['tokens']:,} of the text, {budget['tokens']:,} in all steps with padding",
+        f"vocabulary: {text['vocabulary']:,} pieces"
+        + ("" if request.built_corpus else ", learned from the words of text alone"),
+        f"parameters: {budget['parameters']:,}",
+        f"training: {budget['steps']:,} steps, {minutes}",
+    ]
+
+
+def _measured(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return (name, value) of each measurement of the final model."""
+    rows = []
+    for kind, title in _TITLES.items():
+        if metrics := results.get(kind):
+            rows.append((f"{title}, mean of the paradigms", _percent(metrics["accuracy"])))
+    for name, result in results.get("glue", {}).items():
+        spread = f" ± {result['sd']:.4f}" if len(result["scores"]) > 1 else ""
+        rows.append((f"{name}, {result['metric']}", f"{result['mean']:.4f}{spread}"))
+    if _BITS in (validation := results["budget"]["validation"]):
+        rows.append(("bits per character, masked LM, validation", f"{validation[_BITS]:.3f}"))
+    return rows
+
+
+def entry_text(request: EntryRequest, results: Mapping[str, Any]) -> str:
+    """Return the budget, the measurements and the list of outputs for a terminal."""
+    kinds = [*request.pairs]
+    table = [("words seen", *(_TITLES[kind] for kind in kinds))]
+    table += [(name, *(_percent(values[kind]) for kind in kinds)) for name, values in results["checkpoints"].items()]
+    lines = [*_budget_lines(request, results["budget"]), "", *table_lines(_measured(results), left=1)]
+    if kinds and len(table) > 1:
+        lines += ["", *table_lines(table, left=1)]
+    folders = ["model/ (final)", *(["checkpoints/"] if table[1:] else []), "results.json", "curve.png", "pretraining/"]
+    return "\n".join([*lines, "", f"{request.out} has {', '.join(folders)}"])
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f}"

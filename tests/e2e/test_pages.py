@@ -35,7 +35,8 @@ NOT_RUN = {
     r"bertwright import hub:": "needs a network",
     r"bertwright evaluate .*--calibrate": "needs a model that is better than guessing; the tests of evaluate run it",
     r"srun |ssh ": "needs several machines",
-    r"docker |curl 127\.0\.0\.1:8080": "another program",
+    r"hf upload ": "needs a network",
+    r"docker |\./eval_|curl 127\.0\.0\.1:8080": "another program",
 }
 """Beginning of a line → the reason why it is not run."""
 
@@ -61,6 +62,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
 SMALLER = {
     "tokenizer train": {"--vocab-size": "500", "--merges": "150"},
     "tokenizer extend": {"--add": "5"},
+    "babylm": {"--words": "1k", "--size": "tiny", "--vocab-size": "500"},
     "corpus build": {"--words": "1k"},
     "pretrain": {"--steps": "3", "--minutes": "0.01", "--size": "tiny", "--words": "1k"},
     "finetune": {"--bilstm": "32"},
@@ -70,6 +72,7 @@ SMALLER = {
 ADDED = {
     "corpus build": {"--workers": "1"},
     "pretrain": {"--lengths": "32", "--batch-size": "8", "--evaluations": "1", "--threads": "1", "--precision": "fp32"},
+    "babylm": {"--epochs": "1", "--lengths": "32", "--batch-size": "8", "--evaluations": "1", "--glue-rows": "12"},
     "finetune": {"--epochs": "1", "--batch-size": "16", "--max-length": "48", "--threads": "1", "--precision": "fp32"},
     "distill": {"--batch-size": "16", "--threads": "1", "--precision": "fp32"},
     "evaluate pretraining": {"--rows": "16", "--length": "32"},

@@ -45,7 +45,7 @@ def measure_pairs(
     return results
 
 
-def part_of(paradigms: list[Paradigm], limit: int) -> list[Paradigm]:
+def first_pairs(paradigms: list[Paradigm], limit: int) -> list[Paradigm]:
     """Return the paradigms with their first pairs, at most `limit` of each; 0: all."""
     return [Paradigm(each.uid, each.term, each.pairs[: limit or None]) for each in paradigms]
 
@@ -100,7 +100,7 @@ def _write_part(request: EntryRequest, kind: str, paradigms: list[Paradigm]) -> 
     path = request.out / kind / "part.jsonl"
     if not path.is_file():
         with atomic_file(path) as stream:
-            for paradigm in part_of(paradigms, request.entry.checkpoint_pairs):
+            for paradigm in first_pairs(paradigms, request.entry.checkpoint_pairs):
                 for pair in paradigm.pairs:
                     fields = {"sentence_good": pair.good, "sentence_bad": pair.bad, "UID": paradigm.uid}
                     fields |= {"linguistics_term": paradigm.term, **({"pairID": pair.id} if pair.id else {})}

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.babylm.measures import part_of
+from bertwright.babylm.measures import first_pairs
 from bertwright.babylm.request import EntryRequest, check_request
 from bertwright.babylm.run import RESULTS, typed_settings
 from bertwright.console import table_lines
@@ -17,7 +17,7 @@ from bertwright.pretraining.exposure import marks_up_to
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.runs import duration
 from bertwright.scoring.pairs import Paradigm
-from bertwright.text.word_counts import words_text
+from bertwright.text.word_counts import MILLION, words_text
 from bertwright.training.hardware import resolve_numerics
 
 _TOKENS_PER_WORD: Final = 1.35
@@ -65,16 +65,17 @@ def _steps(request: EntryRequest, paradigms: Mapping[str, list[Paradigm]]) -> It
     is_trained = _is_finished(request.run)
     what = f"{settings.size}, {words_text(seen)} words seen"
     yield step("pre-training", what, entry.passes * tokens / per_minute, finished=is_trained)
-    marks = marks_up_to(seen)
+    kept = sorted(path.name for path in request.out.glob("checkpoints/*"))
+    marks = kept if is_trained else [f"{mark // MILLION}M" for mark in marks_up_to(seen)]
     tokens_a_sentence = _PAIR_WORDS * tokens / words
     for kind, of_kind in paradigms.items():
         final = sum(len(each.pairs) for each in of_kind)
-        part = sum(len(each.pairs) for each in part_of(of_kind, entry.checkpoint_pairs))
+        part = sum(len(each.pairs) for each in first_pairs(of_kind, entry.checkpoint_pairs))
         # Each token of both sentences is masked in a row of its own; there is no backward pass.
         minutes = 2 * tokens_a_sentence * (tokens_a_sentence + 2) / per_minute / 3
         yield step(kind, f"{final:,} pairs", final * minutes, finished=_has(request.out / kind / "final"))
         if marks:
-            done = [(request.out / kind / f"{mark // 10**6}M" / "metrics.json").is_file() for mark in marks]
+            done = [_has(request.out / kind / mark) for mark in marks]
             what = f"{part:,} pairs of each of {len(marks)} checkpoints"
             yield step(f"{kind}, checkpoints", what, len(marks) * part * minutes, finished=all(done))
     for task, files in request.glue_tasks():

@@ -158,13 +158,22 @@ def opened(request: EntryRequest) -> Iterator[None]:
 
 def _refuse_other(out: Path, earlier: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     """Raise InputError where an entry was begun with another request; measurements may have been added."""
-    for name, value in record.items():
-        is_added = name in _MEASUREMENTS and earlier.get(name) is None
-        if not is_added and earlier.get(name) != value:
+    before, now = _flat(earlier), _flat(record)
+    for name in {**before, **now}:
+        is_added = name in _MEASUREMENTS and before.get(name) is None
+        if not is_added and before.get(name) != now.get(name):
             raise InputError(
-                f"--out {out}: its entry was begun with {name} {shown(json.dumps(earlier.get(name)))}, now it is "
-                f"{shown(json.dumps(value))}; give the same options, or name another folder"
+                f"--out {out}: its entry was begun with {name} {shown(json.dumps(before.get(name)))}, now it is "
+                f"{shown(json.dumps(now.get(name)))}; give the same options, or name another folder"
             )
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested objects by dotted names."""
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
 
 
 def _check_built(folder: Path, entry: EntrySettings) -> None:

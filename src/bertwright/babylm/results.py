@@ -60,7 +60,7 @@ def learning_curve(request: EntryRequest, checkpoints: Mapping[str, Mapping[str,
     return {name: points for name, points in curve.items() if points}
 
 
-def draw_curve(path: Path, curve: Mapping[str, Sequence[Sequence[float]]]) -> None:
+def draw_learning_curve(path: Path, curve: Mapping[str, Sequence[Sequence[float]]]) -> None:
     """Draw the learning curve, a panel for each quantity; print a message where matplotlib is absent."""
     if not curve:
         return

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertwright.babylm.measures import STOPPED, fine_tune, measure_pairs
 from bertwright.babylm.request import EntryRequest, check_request, opened
-from bertwright.babylm.results import budget_of, draw_curve, entry_text, learning_curve, write_model
+from bertwright.babylm.results import budget_of, draw_learning_curve, entry_text, learning_curve, write_model
 from bertwright.babylm.text import draw_text, make_corpus
 from bertwright.console import say
 from bertwright.corpus.manifest import read_manifest
@@ -44,7 +44,7 @@ def run_entry(request: EntryRequest) -> dict[str, Any]:
         results["glue"] = fine_tune(request, model)
         say("[5/5] curve and model card")
         results["curve"] = learning_curve(request, results["checkpoints"])
-        draw_curve(request.out / "curve.png", results["curve"])
+        draw_learning_curve(request.out / "curve.png", results["curve"])
         write_json(request.out / RESULTS, results)
         write_model(request, results)
     return {**results, "text": entry_text(request, results)}

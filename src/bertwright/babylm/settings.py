@@ -19,7 +19,7 @@ class EntrySettings(Settings):
     text_words: Annotated[Positive, Option("entry", name="words", read=parse_words)] = 10 * MILLION
     """Number of words of the text: the documents are drawn at random up to it. 10M or 100M in the challenge."""
     passes: Annotated[Annotated[float, Field(gt=0, le=1e6)], Option("entry", name="epochs")] = 10.0
-    """Number of times that the text is read. The challenge allows ten."""
+    """Number of times that the text is read. Entries of the challenge read it up to ten times."""
     vocab_size: Annotated[Positive, Option("entry")] = 8000
     """Size of the vocabulary, which is learned from the drawn text alone."""
     cased: Annotated[bool, Option("entry")] = False

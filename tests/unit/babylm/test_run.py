@@ -1,0 +1,299 @@
+"""A whole entry on small made-up data: its parts against the single commands, its stops, and what is refused."""
+
+import json
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from bertwright.babylm import measures, plan
+from bertwright.babylm.request import EntryRequest
+from bertwright.babylm.settings import EntrySettings
+from bertwright.babylm.text import draw_text, make_corpus
+from bertwright.cli import main
+from bertwright.corpus.sample import draw_documents
+from bertwright.corpus.shards import Corpus
+from bertwright.files import read_object, write_json
+from bertwright.model.folder import open_model
+from bertwright.scoring.evaluate import measure_minimal_pairs
+from bertwright.scoring.pairs import MinimalPair, Paradigm
+from bertwright.scoring.settings import ScoreSettings
+from bertwright.text.document import TextSettings
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
+from bertwright.training import loop
+from tests.support.blimp import made_up_pairs, write_blimp, write_lines
+from tests.support.folders import contents, with_words
+from tests.support.page_data import documents
+from tests.support.paper_data import write_data
+
+SMALL = "--size 1x64 --lengths 16 --batch-size 8 --evaluations 2 --threads 1 --precision fp32 --compile off".split()
+
+
+def entry_of(out: Path, *options: str) -> int:
+    return main(["babylm", "--out", str(out), *options, *SMALL])
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, own_corpus: Path) -> Path:
+    """Text, a corpus as if its text had a million words, minimal pairs, and one task of GLUE."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "text.txt").write_text(documents(30), "utf-8")
+    write_blimp(folder / "blimp")
+    write_lines(
+        folder / "supplement" / "qa.jsonl", ({"sentence_good": f"{n} a", "sentence_bad": f"a {n}"} for n in "cde")
+    )
+    others = "mnli qqp qnli sst2 cola stsb mrpc squad1 squad2 swag ner wikigold".split()
+    write_data(folder / "data", without=others)
+    with_words(Path(copytree(own_corpus, folder / "corpus")), 1_000_000)
+    return folder
+
+
+def measured(data: Path) -> list[str]:
+    pairs = ["--blimp", str(data / "blimp"), "--supplement", str(data / "supplement"), "--checkpoint-pairs", "2"]
+    return [*pairs, "--glue", str(data / "data"), "--glue-rows", "12"]
+
+
+@pytest.fixture(scope="module")
+def entry(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An entry with all measurements and the models after 1M and 2M words."""
+    out = tmp_path_factory.mktemp("entry") / "entry"
+    corpus = ["--corpus", str(data / "corpus"), "--words", "1M", "--epochs", "3"]
+    assert entry_of(out, *corpus, *measured(data)) == 0
+    return out
+
+
+def test_its_models_open_as_the_pipeline_of_the_challenge_opens_them(entry: Path) -> None:
+    assert sorted(path.name for path in (entry / "checkpoints").iterdir()) == ["1M", "2M"]
+    weights = set()
+    for folder in (entry / "model", *(entry / "checkpoints").iterdir()):
+        model, tokenizer = AutoModelForMaskedLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+        rows = tokenizer("The ferry leaves the [MASK].", return_tensors="pt")
+        assert rows["input_ids"][0, 0] == tokenizer.cls_token_id
+        with torch.no_grad():
+            theirs = model(**rows).logits
+        assert theirs.shape == (1, rows["input_ids"].shape[1], Tokenizer.load(folder).vocab_size)
+        weights.add((folder / "model.safetensors").read_bytes())
+    assert len(weights) == 3
+
+
+def test_its_numbers_are_those_of_the_single_commands(entry: Path, data: Path, tmp_path: Path) -> None:
+    results = read_object(entry / "results.json")
+
+    def accuracy(model: Path, kind: str, ids: Path | None = None) -> float:
+        settings = ScoreSettings(masking="piece")
+        scored = measure_minimal_pairs(str(model), data / kind, pair_ids=ids, settings=settings, precision="fp32")
+        return scored.accuracy
+
+    first_two = tmp_path / "pairs.json"
+    uids = [path.stem for path in (data / "blimp").iterdir()]
+    first_two.write_text(json.dumps({uid: ["0", "1"] for uid in uids}))
+    assert results["blimp"]["accuracy"] == accuracy(entry / "model", "blimp")
+    assert results["supplement"]["accuracy"] == accuracy(entry / "model", "supplement")
+    for name, values in results["checkpoints"].items():
+        assert values["blimp"] == accuracy(entry / "checkpoints" / name, "blimp", first_two)
+    assert results["checkpoints"].keys() == {"1M", "2M"}
+    assert results["curve"]["blimp"] == [
+        [int(name[0]) * 10**6, values["blimp"]] for name, values in results["checkpoints"].items()
+    ]
+    lines = [json.loads(line) for line in (entry / "pretraining" / "metrics.jsonl").read_text().splitlines()]
+    bits = [[line["words"], line["held_out"]["mlm_bits_per_character"]] for line in lines if "held_out" in line]
+    assert results["curve"]["bits_per_character"] == bits
+    assert len(bits) == 2
+    assert results["glue"].keys() == {"rte"}
+    assert results["glue"]["rte"]["rows"] == 12
+    record = read_object(entry / "glue" / "rte" / "run.json")
+    assert results["glue"]["rte"]["mean"] == record["result"]["mean"]
+
+
+def test_its_card_has_every_budget(entry: Path, data: Path) -> None:
+    card, budget = (entry / "model" / "README.md").read_text("utf-8"), read_object(entry / "results.json")["budget"]
+    parameters = sum(weight.numel() for weight in (open_model(str(entry / "model")).weights or {}).values())
+    steps = budget["steps"]
+    assert budget["parameters"] == parameters
+    assert budget["tokens"] == steps * 8 * 16
+    assert 2_000_000 < budget["words"] <= 3_000_000
+    tokens = Corpus.open(data / "corpus").manifest.tokens
+    for line in (
+        "- words of text: 1,000,000 in ",
+        f"- words seen, repeats counted: {budget['words']:,}; the text was read {budget['epochs']:g} times",
+        f"- tokens: {tokens:,} of the text, {budget['tokens']:,} in all steps with padding",
+        f"- parameters: {parameters:,}",
+        f"- training: {steps:,} steps, {budget['minutes']:,} minutes",
+        "| BLiMP, mean of the paradigms | ",
+        "| rte, accuracy | ",
+        "Checkpoints, measured on the first 2 pairs of each paradigm:",
+    ):
+        assert line in card
+    assert card.startswith("---\nlibrary_name: transformers\n")
+    assert (entry / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_command_repeats_nothing(entry: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trains(*_: Any) -> None:
+        raise AssertionError("a step was repeated")
+
+    monkeypatch.setattr(loop.Loop, "step", trains)
+    before = contents(entry)
+    corpus = ["--corpus", str(data / "corpus"), "--words", "1M", "--epochs", "3"]
+    assert entry_of(entry, *corpus, *measured(data)) == 0
+    after = contents(entry)
+    assert after.keys() == before.keys()
+    assert [name for name in after if after[name] != before[name] and name != "curve.png"] == []
+
+
+def test_a_plan_writes_nothing(entry: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = ["--corpus", str(data / "corpus"), "--words", "1M", "--epochs", "3", "--plan", "--json"]
+    names = "corpus pre-training blimp blimp,_checkpoints supplement supplement,_checkpoints rte model_card".split()
+    for out, is_finished in ((entry, True), (tmp_path / "new", False)):
+        before = contents(tmp_path)
+        assert entry_of(out, *corpus, *measured(data)) == 0
+        steps = json.loads(capsys.readouterr().out.splitlines()[-1])["steps"]
+        assert [step["step"] for step in steps] == [name.replace("_", " ") for name in names]
+        assert {step["finished"] for step in steps[1:]} == {is_finished}
+        assert contents(tmp_path) == before
+
+
+def test_a_plan_is_longer_for_more_words(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the words are twice the pre-training, where the speed of the machine and the size are fixed."""
+    measure = plan.resolve_numerics
+    fixed = measure("fp32", threads=1).model_copy(update={"peak_flops": 1e10})
+    monkeypatch.setattr(plan, "resolve_numerics", lambda *_, **__: fixed)
+    requests = [request_of(data, tmp_path / "new", text_words=words) for words in (10**6, 2 * 10**6)]
+    minutes = [plan.plan_entry(request)["steps"][1]["minutes"] for request in requests]
+    assert minutes[1] == pytest.approx(2 * minutes[0])
+
+
+TEXT = ["--words", "1200", "--epochs", "2", "--vocab-size", "200", "--held-out", "0.2"]
+
+
+@pytest.mark.slow
+def test_a_stopped_entry_continues(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the vocabulary, in pre-training and in BLiMP, it ends in the results of an undisturbed one."""
+    options = ["--corpus", str(data / "text.txt"), *TEXT, "--blimp", str(data / "blimp")]
+    calm, torn = tmp_path / "calm", tmp_path / "torn"
+    assert entry_of(calm, *options) == 0
+
+    def interrupts(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    step = loop.Loop.step
+
+    def stops_at(self: Any, number: int, batches: Any) -> None:
+        if number == 3:
+            raise KeyboardInterrupt
+        step(self, number, batches)
+
+    for target in ("bertwright.babylm.text.train_wordpiece", "bertwright.babylm.text.build_corpus"):
+        with monkeypatch.context() as patched:
+            patched.setattr(target, interrupts)
+            assert entry_of(torn, *options) == 130
+    with monkeypatch.context() as patched:
+        patched.setattr(loop.Loop, "step", stops_at)
+        assert entry_of(torn, *options) == 130
+    with monkeypatch.context() as patched:
+        patched.setattr("bertwright.scoring.evaluate.accuracy_of", interrupts)
+        assert entry_of(torn, *options) == 130
+    assert (torn / "model").is_dir()
+    assert entry_of(torn, *options) == 0
+    results = [read_object(out / "results.json") for out in (calm, torn)]
+    for result in results:
+        del result["out"], result["budget"]["minutes"]
+    assert results[0] == results[1]
+    for name in ("model/model.safetensors", "tokenizer/vocab.txt", "blimp/final/metrics.json"):
+        texts = [(out / name).read_bytes().replace(str(out).encode(), b"") for out in (calm, torn)]
+        assert texts[0] == texts[1]
+    capsys.readouterr()
+    assert entry_of(torn, *options, "--seed", "1") == 2
+    assert "its entry was begun with pretraining" in capsys.readouterr().err
+
+
+def test_the_vocabulary_is_learned_from_the_drawn_text_alone(data: Path, tmp_path: Path) -> None:
+    request = request_of(data, tmp_path, text_words=1200, vocab_size=300)
+    corpus = Corpus.open(make_corpus(request, draw_text(request)))
+    texts = (data / "text.txt").read_text("utf-8").strip().split("\n\n")
+    is_drawn = draw_documents(np.array([len(text.split()) for text in texts]), 1200, seed=0)
+    drawn = [text for text, of_sample in zip(texts, is_drawn, strict=True) if of_sample]
+    assert len(drawn) < len(texts)
+    assert corpus.manifest.words == sum(len(text.split()) for text in drawn)
+    assert corpus.tokenizer_hash == train_wordpiece(lines_of(drawn), vocab_size=300).hash
+    assert corpus.tokenizer_hash != train_wordpiece(lines_of(texts), vocab_size=300).hash
+
+
+def lines_of(texts: list[str]) -> list[str]:
+    return [line for text in texts for line in text.splitlines()]
+
+
+def request_of(data: Path, out: Path, **settings: Any) -> EntryRequest:
+    return EntryRequest(
+        out=out,
+        entry=EntrySettings.model_validate(settings),
+        text=TextSettings(),
+        pretraining={"size": "1x64"},
+        corpus=(str(data / "text.txt"),),
+    )
+
+
+REFUSED: tuple[tuple[str, str], ...] = (
+    ("--words 1k", "expected --corpus TEXT, or --mix SOURCE=FRACTION"),
+    ("--corpus {text} --mix {text}=1 --words 1k", "expected --corpus TEXT, or --mix SOURCE=FRACTION"),
+    ("--corpus absent.txt --words 1k", "absent.txt: no file or folder has this name"),
+    ("--corpus {text} --words 1M", "words in 30 documents, and 1M are asked for; add text, or lower --words"),
+    ("--mix {text}=0.5 --words 1k", "expected fractions that sum to 1"),
+    ("--corpus {corpus} --words 2M", "has 1,000,000 words, and --words 2M are asked for"),
+    ("--corpus {corpus} --words 900k", "has 1,000,000 words, and --words 900k are asked for"),
+    ("--corpus {text} --words 1k --blimp absent", "--blimp absent: there is no such file or folder"),
+    ("--corpus {text} --words 1k --blimp {text}", "expected"),
+    ("--corpus {text} --words 1k --supplement {data}", "expected files *.jsonl"),
+    ("--corpus {text} --words 1k --blimp-pairs {text}", "needs --blimp"),
+    ("--corpus {text} --words 1k --glue {blimp}", "expected the files of at least one task of GLUE"),
+    ("--corpus {text} --words none", "--words 'none': expected a number of words"),
+)
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_bad_input_leaves_nothing(
+    options: str, message: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"text": data / "text.txt", "corpus": data / "corpus", "data": data / "data", "blimp": data / "blimp"}
+    assert entry_of(tmp_path / "entry", *options.format_map(names).split()) == 2
+    assert message in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_an_occupied_folder_stays(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert entry_of(tmp_path, "--corpus", str(data / "text.txt"), *TEXT) == 2
+    assert "exists already and is not an empty folder" in capsys.readouterr().err
+    assert contents(tmp_path) == {"mine.txt": b"mine"}
+
+
+def test_measurements_may_be_added_but_not_left_out(
+    entry: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(copytree(entry, tmp_path / "entry"))
+    corpus = ["--corpus", str(data / "corpus"), "--words", "1M", "--epochs", "3"]
+    options = measured(data)
+    without_glue = [*options[:-4], *options[-2:]]
+    record = read_object(out / "entry.json")
+    write_json(out / "entry.json", {**record, "glue": None})
+    assert entry_of(out, *corpus, *options) == 0
+    assert read_object(out / "entry.json") == record
+    capsys.readouterr()
+    assert entry_of(out, *corpus, *without_glue) == 2
+    assert f"its entry was begun with glue {json.dumps(record['glue'])[:20]}" in capsys.readouterr().err
+    assert entry_of(out, *corpus[:-1], "4", *options) == 2
+    assert "its entry was begun with entry.passes 3.0, now it is 4.0" in capsys.readouterr().err
+
+
+def test_the_first_pairs_are_those_of_the_data() -> None:
+    lines = made_up_pairs("transitive", 5)
+    pairs = tuple(MinimalPair(line["pairID"], line["sentence_good"], line["sentence_bad"], "") for line in lines)
+    paradigm = Paradigm("transitive", "argument_structure", pairs)
+    assert [pair.id for pair in measures.first_pairs([paradigm], 3)[0].pairs] == ["0", "1", "2"]
+    assert measures.first_pairs([paradigm], 0) == [paradigm]

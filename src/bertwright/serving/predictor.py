@@ -2,15 +2,14 @@
 
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from bertwright.console import redirect_messages, say
-from bertwright.errors import InputError, shown
+from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
 from bertwright.scoring.scorer import has_scores
@@ -21,10 +20,10 @@ from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import StaticPipeline, VectorPipeline
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
 from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
+from bertwright.serving.python_inputs import described, items_of, paired, texts_of, values_for
 from bertwright.serving.reranking import can_rerank, check_query, ranked_texts, relevance
 from bertwright.serving.results import RankedText, Vector
 from bertwright.serving.settings import AnswerPrecision
-from bertwright.tables.reader import column_names, column_values, refuse_halves
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.inference import Answerable, choose
@@ -34,7 +33,6 @@ from bertwright.tasks.static_vectors import StaticVectors, is_static, open_vecto
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import prepare_processor
 
-_ENDED: Final = object()
 _BLOCK_INPUTS: Final = 1024
 """Number of inputs that are held and answered at a time; those of like length are computed together."""
 _BLOCK_CHARACTERS: Final = 1_000_000
@@ -173,7 +171,7 @@ class Predictor:
         ids: texts of the same number; without them the id of a text is its position, from 0 on. Raises InputError for
         an empty text, and for an id that is there twice.
         """
-        documents, names = _texts(texts, "text"), None if ids is None else _texts(ids, "id")
+        documents, names = texts_of(texts, "text"), None if ids is None else texts_of(ids, "id")
         with self._lock, redirect_messages(_warn):
             return MemoryIndex.of_texts(self.pipeline_for("vectors").vector_source, documents, ids=names)
 
@@ -193,7 +191,7 @@ class Predictor:
             opened: SearchIndex = self.index(texts)
         else:
             opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
-        query_texts = _texts([queries] if isinstance(queries, str) else queries, "query")
+        query_texts = texts_of([queries] if isinstance(queries, str) else queries, "query")
         with self._lock, redirect_messages(_warn):
             hits = opened.search(self.pipeline_for("vectors").vector_source, query_texts, top_k)
         return hits[0] if isinstance(queries, str) else hits
@@ -212,7 +210,7 @@ class Predictor:
         check_query(query)
         if top_k is not None and top_k < 1:
             raise InputError(f"top_k {top_k}: expected at least 1, or None for all texts")
-        documents = _texts(texts, "document")
+        documents = texts_of(texts, "document")
         results = self._map([(query, text) for text in documents], self.pipeline)
         return ranked_texts(results, documents, label=label, top_k=top_k)
 
@@ -265,12 +263,10 @@ class Predictor:
     def _map(self, inputs: Any, pipeline: Pipeline[Any, Any], **options: Any) -> Any:
         if (item := parse_input(pipeline, inputs)) is not None:
             return self._answer([item], pipeline, options, first=None)[0]
-        values = _values_for(pipeline, inputs)
+        values = values_for(pipeline, inputs)
         if values is None:
-            raise InputError(
-                f"{_described(inputs)}: {self.source} takes {pipeline.form}; or a list, column or iterator"
-            )
-        lists = blocks(pipeline, _items(pipeline, values), inputs=_BLOCK_INPUTS, characters=_BLOCK_CHARACTERS)
+            raise InputError(f"{described(inputs)}: {self.source} takes {pipeline.form}; or a list, column or iterator")
+        lists = blocks(pipeline, items_of(pipeline, values), inputs=_BLOCK_INPUTS, characters=_BLOCK_CHARACTERS)
         results = self._answers(lists, pipeline, options)
         return list(results) if isinstance(values, Sequence) else results
 
@@ -326,85 +322,6 @@ class StaticPredictor(Predictor):
         if use != "vectors":
             raise InputError(f"{self.source}: is a static table, which gives vectors; expected an encoder for: {use}")
         return self.pipeline
-
-
-def paired(first: Any, second: Any) -> Any:
-    """Return a pair of two inputs, or a column of pairs of two columns. Raises InputError for unequal lengths."""
-    left, right = _column(first), _column(second)
-    if left is None:
-        return (first, second)
-    if right is None:
-        raise InputError(f"{_described(first)} and {_described(second)}: give two texts, or two columns of one length")
-    if isinstance(left, Sequence) and isinstance(right, Sequence):
-        if len(left) != len(right):
-            raise InputError(f"columns of {len(left)} and {len(right)} values; they must have one length")
-        return list(zip(left, right, strict=True))
-    return _zipped(left, right)
-
-
-def _zipped(first: Iterable[Any], second: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    for pair in zip_longest(first, second, fillvalue=_ENDED):
-        if any(value is _ENDED for value in pair):
-            raise InputError("one of the two columns ended before the other; they must have one length")
-        yield pair
-
-
-def _column(inputs: Any) -> Sequence[Any] | Iterator[Any] | None:
-    """Return the values of a list, of a column of pandas, Arrow or numpy, or of an iterator; None for anything else."""
-    if isinstance(inputs, list | tuple):
-        return inputs
-    is_table = column_names(inputs) is not None
-    if is_table or isinstance(inputs, set | frozenset):
-        what = "a table; give a column, as in model(table['text'])" if is_table else "without an order; give a list"
-        raise InputError(f"{type(inputs).__name__}: is {what}")
-    for name in ("to_pylist", "tolist"):  # methods of Arrow, and of pandas and numpy
-        if callable(convert := getattr(inputs, name, None)):
-            values = convert()
-            return values if isinstance(values, list) else None
-    if isinstance(inputs, str | bytes | Mapping) or not isinstance(inputs, Iterable):
-        return None
-    return iter(inputs)
-
-
-def _texts(inputs: Any, name: str) -> list[str]:
-    """Return the texts of a list or column. Raises InputError for anything else; `name` is that of a text in it."""
-    column = _column(inputs)
-    if column is None:
-        raise InputError(f"{_described(inputs)}: expected a list or column of texts")
-    texts = []
-    for index, text in enumerate(column):
-        if not isinstance(text, str):
-            raise InputError(f"{name} {index}: expected a text, got {_described(text)}")
-        refuse_halves([text], f"{name} {index} ")
-        texts.append(text)
-    return texts
-
-
-def _values_for(pipeline: Pipeline[Any, Any], inputs: Any) -> Sequence[Any] | Iterator[Any] | None:
-    """Return the values as `_column` does; of a table, those of the pipeline's columns."""
-    names = column_names(inputs)
-    if names is None or not pipeline.columns:
-        return _column(inputs)
-    for name in pipeline.columns:
-        if names.count(name) != 1:
-            expected, actual = (", ".join(map(str, columns)) for columns in (pipeline.columns, names))
-            raise InputError(
-                f"{type(inputs).__name__}: expected the columns {expected}, once each, got {shown(actual)}"
-            )
-    columns = [column_values(inputs, names.index(name)) for name in pipeline.columns]
-    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-
-
-def _items(pipeline: Pipeline[Any, Any], values: Iterable[Any]) -> Iterator[Any]:
-    for index, value in enumerate(values):
-        item = parse_input(pipeline, value, index)
-        if item is None:
-            raise InputError(f"input {index}: expected {pipeline.form}, got {_described(value)}")
-        yield item
-
-
-def _described(value: Any) -> str:
-    return f"{type(value).__name__} {shown(value)}"
 
 
 def _warn(text: str) -> None:

@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from bertwright.config import Settings
 from bertwright.console import say
 from bertwright.errors import InputError, shown
@@ -169,6 +171,7 @@ def _open_run(
     run, other_numerics = RunFolder(folder, record), ""
     recorded, current = record.get("settings"), configuration["settings"]
     if isinstance(recorded, Mapping):
+        recorded = _with_new_settings(recorded, settings_class)
         changeable = settings_class.changeable | settings_class.numeric
         changes = {name: value for name, value in current.items() if name in changeable and recorded.get(name) != value}
         numeric_changes = {name: value for name, value in changes.items() if name in settings_class.numeric}
@@ -185,6 +188,14 @@ def _open_run(
     if run.changes and other_numerics:
         say(f"{folder}: resumes with other numerics: {other_numerics}")
     return run
+
+
+def _with_new_settings(recorded: Mapping[str, Any], settings_class: type[Settings]) -> Mapping[str, Any]:
+    """Return recorded settings with the defaults of settings that the version that wrote them did not have."""
+    try:
+        return settings_class.model_validate(recorded).model_dump(mode="json")
+    except ValidationError:  # a setting that is gone, or a damaged record: the comparison names it
+        return recorded
 
 
 def _refuse_damaged(path: Path, record: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ def entry_of(out: Path, *options: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory, own_corpus: Path) -> Path:
+def entry_data(tmp_path_factory: pytest.TempPathFactory, own_corpus: Path) -> Path:
     """Text, a corpus as if its text had a million words, minimal pairs, and one task of GLUE."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "text.txt").write_text(documents(30), "utf-8")
@@ -52,17 +52,24 @@ def data(tmp_path_factory: pytest.TempPathFactory, own_corpus: Path) -> Path:
     return folder
 
 
-def measured(data: Path) -> list[str]:
-    pairs = ["--blimp", str(data / "blimp"), "--supplement", str(data / "supplement"), "--checkpoint-pairs", "2"]
-    return [*pairs, "--glue", str(data / "data"), "--glue-rows", "12"]
+def measured(entry_data: Path) -> list[str]:
+    pairs = [
+        "--blimp",
+        str(entry_data / "blimp"),
+        "--supplement",
+        str(entry_data / "supplement"),
+        "--checkpoint-pairs",
+        "2",
+    ]
+    return [*pairs, "--glue", str(entry_data / "data"), "--glue-rows", "12"]
 
 
 @pytest.fixture(scope="module")
-def entry(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def entry(entry_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An entry with all measurements and the models after 1M and 2M words."""
     out = tmp_path_factory.mktemp("entry") / "entry"
-    corpus = ["--corpus", str(data / "corpus"), "--words", "1M", "--epochs", "3"]
-    assert entry_of(out, *corpus, *measured(data)) == 0
+    corpus = ["--corpus", str(entry_data / "corpus"), "--words", "1M", "--epochs", "3"]
+    assert entry_of(out, *corpus, *measured(entry_data)) == 0
     return out
 
 
@@ -80,16 +87,16 @@ def test_its_models_open_as_the_pipeline_of_the_challenge_opens_them(entry: Path
     assert len(weights) == 3
 
 
-def test_its_numbers_are_those_of_the_single_commands(entry: Path, data: Path, tmp_path: Path) -> None:
+def test_its_numbers_are_those_of_the_single_commands(entry: Path, entry_data: Path, tmp_path: Path) -> None:
     results = read_object(entry / "results.json")
 
     def accuracy(model: Path, kind: str, ids: Path | None = None) -> float:
         settings = ScoreSettings(masking="piece")
-        scored = measure_minimal_pairs(str(model), data / kind, pair_ids=ids, settings=settings, precision="fp32")
+        scored = measure_minimal_pairs(str(model), entry_data / kind, pair_ids=ids, settings=settings, precision="fp32")
         return scored.accuracy
 
     first_two = tmp_path / "pairs.json"
-    uids = [path.stem for path in (data / "blimp").iterdir()]
+    uids = [path.stem for path in (entry_data / "blimp").iterdir()]
     first_two.write_text(json.dumps({uid: ["0", "1"] for uid in uids}))
     assert results["blimp"]["accuracy"] == accuracy(entry / "model", "blimp")
     assert results["supplement"]["accuracy"] == accuracy(entry / "model", "supplement")
@@ -109,14 +116,14 @@ def test_its_numbers_are_those_of_the_single_commands(entry: Path, data: Path, t
     assert results["glue"]["rte"]["mean"] == record["result"]["mean"]
 
 
-def test_its_card_has_every_budget(entry: Path, data: Path) -> None:
+def test_its_card_has_every_budget(entry: Path, entry_data: Path) -> None:
     card, budget = (entry / "model" / "README.md").read_text("utf-8"), read_object(entry / "results.json")["budget"]
     parameters = sum(weight.numel() for weight in (open_model(str(entry / "model")).weights or {}).values())
     steps = budget["steps"]
     assert budget["parameters"] == parameters
     assert budget["tokens"] == steps * 8 * 16
     assert 2_000_000 < budget["words"] <= 3_000_000
-    tokens = Corpus.open(data / "corpus").manifest.tokens
+    tokens = Corpus.open(entry_data / "corpus").manifest.tokens
     for line in (
         "- words of text: 1,000,000 in ",
         f"- words seen, repeats counted: {budget['words']:,}; the text was read {budget['epochs']:g} times",
@@ -132,37 +139,39 @@ def test_its_card_has_every_budget(entry: Path, data: Path) -> None:
     assert (entry / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_same_command_repeats_nothing(entry: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_command_repeats_nothing(entry: Path, entry_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def trains(*_: Any) -> None:
         raise AssertionError("a step was repeated")
 
     monkeypatch.setattr(loop.Loop, "step", trains)
     before = contents(entry)
-    corpus = ["--corpus", str(data / "corpus"), "--words", "1M", "--epochs", "3"]
-    assert entry_of(entry, *corpus, *measured(data)) == 0
+    corpus = ["--corpus", str(entry_data / "corpus"), "--words", "1M", "--epochs", "3"]
+    assert entry_of(entry, *corpus, *measured(entry_data)) == 0
     after = contents(entry)
     assert after.keys() == before.keys()
     assert [name for name in after if after[name] != before[name] and name != "curve.png"] == []
 
 
-def test_a_plan_writes_nothing(entry: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    corpus = ["--corpus", str(data / "corpus"), "--words", "1M", "--epochs", "3", "--plan", "--json"]
+def test_a_plan_writes_nothing(
+    entry: Path, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = ["--corpus", str(entry_data / "corpus"), "--words", "1M", "--epochs", "3", "--plan", "--json"]
     names = "corpus pre-training blimp blimp,_checkpoints supplement supplement,_checkpoints rte model_card".split()
     for out, is_finished in ((entry, True), (tmp_path / "new", False)):
         before = contents(tmp_path)
-        assert entry_of(out, *corpus, *measured(data)) == 0
+        assert entry_of(out, *corpus, *measured(entry_data)) == 0
         steps = json.loads(capsys.readouterr().out.splitlines()[-1])["steps"]
         assert [step["step"] for step in steps] == [name.replace("_", " ") for name in names]
         assert {step["finished"] for step in steps[1:]} == {is_finished}
         assert contents(tmp_path) == before
 
 
-def test_a_plan_is_longer_for_more_words(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_is_longer_for_more_words(entry_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice the words are twice the pre-training, where the speed of the machine and the size are fixed."""
     measure = plan.resolve_numerics
     fixed = measure("fp32", threads=1).model_copy(update={"peak_flops": 1e10})
     monkeypatch.setattr(plan, "resolve_numerics", lambda *_, **__: fixed)
-    requests = [request_of(data, tmp_path / "new", text_words=words) for words in (10**6, 2 * 10**6)]
+    requests = [request_of(entry_data, tmp_path / "new", text_words=words) for words in (10**6, 2 * 10**6)]
     minutes = [plan.plan_entry(request)["steps"][1]["minutes"] for request in requests]
     assert minutes[1] == pytest.approx(2 * minutes[0])
 
@@ -172,10 +181,10 @@ TEXT = ["--words", "1200", "--epochs", "2", "--vocab-size", "200", "--held-out",
 
 @pytest.mark.slow
 def test_a_stopped_entry_continues(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in the vocabulary, in pre-training and in BLiMP, it ends in the results of an undisturbed one."""
-    options = ["--corpus", str(data / "text.txt"), *TEXT, "--blimp", str(data / "blimp")]
+    options = ["--corpus", str(entry_data / "text.txt"), *TEXT, "--blimp", str(entry_data / "blimp")]
     calm, torn = tmp_path / "calm", tmp_path / "torn"
     assert entry_of(calm, *options) == 0
 
@@ -213,10 +222,10 @@ def test_a_stopped_entry_continues(
     assert "its entry was begun with pretraining" in capsys.readouterr().err
 
 
-def test_the_vocabulary_is_learned_from_the_drawn_text_alone(data: Path, tmp_path: Path) -> None:
-    request = request_of(data, tmp_path, text_words=1200, vocab_size=300)
+def test_the_vocabulary_is_learned_from_the_drawn_text_alone(entry_data: Path, tmp_path: Path) -> None:
+    request = request_of(entry_data, tmp_path, text_words=1200, vocab_size=300)
     corpus = Corpus.open(make_corpus(request, draw_text(request)))
-    texts = (data / "text.txt").read_text("utf-8").strip().split("\n\n")
+    texts = (entry_data / "text.txt").read_text("utf-8").strip().split("\n\n")
     is_drawn = draw_documents(np.array([len(text.split()) for text in texts]), 1200, seed=0)
     drawn = [text for text, of_sample in zip(texts, is_drawn, strict=True) if of_sample]
     assert len(drawn) < len(texts)
@@ -229,13 +238,13 @@ def lines_of(texts: list[str]) -> list[str]:
     return [line for text in texts for line in text.splitlines()]
 
 
-def request_of(data: Path, out: Path, **settings: Any) -> EntryRequest:
+def request_of(entry_data: Path, out: Path, **settings: Any) -> EntryRequest:
     return EntryRequest(
         out=out,
         entry=EntrySettings.model_validate(settings),
         text=TextSettings(),
         pretraining={"size": "1x64"},
-        corpus=(str(data / "text.txt"),),
+        corpus=(str(entry_data / "text.txt"),),
     )
 
 
@@ -258,27 +267,32 @@ REFUSED: tuple[tuple[str, str], ...] = (
 
 @pytest.mark.parametrize(("options", "message"), REFUSED)
 def test_bad_input_leaves_nothing(
-    options: str, message: str, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = {"text": data / "text.txt", "corpus": data / "corpus", "data": data / "data", "blimp": data / "blimp"}
+    names = {
+        "text": entry_data / "text.txt",
+        "corpus": entry_data / "corpus",
+        "data": entry_data / "data",
+        "blimp": entry_data / "blimp",
+    }
     assert entry_of(tmp_path / "entry", *options.format_map(names).split()) == 2
     assert message in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
 
 
-def test_an_occupied_folder_stays(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_occupied_folder_stays(entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    assert entry_of(tmp_path, "--corpus", str(data / "text.txt"), *TEXT) == 2
+    assert entry_of(tmp_path, "--corpus", str(entry_data / "text.txt"), *TEXT) == 2
     assert "exists already and is not an empty folder" in capsys.readouterr().err
     assert contents(tmp_path) == {"mine.txt": b"mine"}
 
 
 def test_measurements_may_be_added_but_not_left_out(
-    entry: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    entry: Path, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = Path(copytree(entry, tmp_path / "entry"))
-    corpus = ["--corpus", str(data / "corpus"), "--words", "1M", "--epochs", "3"]
-    options = measured(data)
+    corpus = ["--corpus", str(entry_data / "corpus"), "--words", "1M", "--epochs", "3"]
+    options = measured(entry_data)
     without_glue = [*options[:-4], *options[-2:]]
     record = read_object(out / "entry.json")
     write_json(out / "entry.json", {**record, "glue": None})

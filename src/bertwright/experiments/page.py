@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from bertwright.experiments.answers import answer_lines, evidence_lines, reading_lines
-from bertwright.experiments.details import cost_lines, data_lines, markdown_table, setting_lines
+from bertwright.experiments.details import command_lines, cost_lines, data_lines, markdown_table, setting_lines
 from bertwright.experiments.evidence import ClaimEvidence, floor_of, gather_evidence, validation_rows
 from bertwright.experiments.forest import draw_forest
 from bertwright.experiments.lock import lock_lines
@@ -91,7 +91,7 @@ def _page(
     yield from ("<details>", "<summary>Cost, settings and the command</summary>", "")
     yield from ("**The cost**", "", *cost_lines(plan), "")
     yield from ("**The settings**", "", *setting_lines(plan), "")
-    yield from ("**The command**", "", f"    {command}", "", "</details>")
+    yield from ("**The command**", "", f"    {command}", "", *command_lines(plan), "", "</details>")
 
 
 def _notes(plan: ExperimentPlan) -> Iterator[str]:

@@ -120,19 +120,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     for message in without_data.values():
         if not waiting:
             say(f"left out: {message}")
-    kinds = [kind for arm in arms for kind in corpus_kinds(arm)]
-    corpora = make_corpora(
-        request.corpus,
-        request.out / "corpora",
-        vocab_size=scale.vocabulary,
-        kinds=kinds,
-        build=use == "run",
-        use_notes=use == "page",
-    )
-    if use == "plan" and corpora.to_build:
-        check_text(corpora.texts, request.out / "corpora")
-        kept = {kind: reason for kind, reason in corpora.missing.items() if kind not in corpora.to_build}
-        corpora = replace(corpora, missing=kept)
+    corpora = _find_corpora(arms, request, use=use)
     without_corpus = _without_corpus(arms, corpora)
     left_out = [*without_corpus, *without_data.values()]
     arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in corpus_kinds(arm)))
@@ -170,6 +158,24 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
         },
         corpora=corpora,
     )
+
+
+def _find_corpora(arms: Sequence[Arm], request: ExperimentRequest, *, use: PlanUse) -> Corpora:
+    """Return the corpora of arms; to compute them, corpora are built. For a plan, those that a run builds count too."""
+    folder = request.out / "corpora"
+    corpora = make_corpora(
+        request.corpus,
+        folder,
+        vocab_size=request.scale.vocabulary,
+        kinds=[kind for arm in arms for kind in corpus_kinds(arm)],
+        build=use == "run",
+        use_notes=use == "page",
+    )
+    if use == "plan" and corpora.to_build:
+        check_text(corpora.texts, folder)
+        kept = {kind: reason for kind, reason in corpora.missing.items() if kind not in corpora.to_build}
+        corpora = replace(corpora, missing=kept)
+    return corpora
 
 
 def _jobs_of(

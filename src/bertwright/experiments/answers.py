@@ -87,6 +87,11 @@ def _word(claim: Claim, outcome: ClaimOutcome, comparisons: Sequence[Comparison]
     return OUTCOME_WORDS[outcome]
 
 
+def outcome_word(claim: Claim, comparison: Comparison) -> str:
+    """Return the outcome of one task in words, as in the table and the picture of a claim."""
+    return _word(claim, comparison.outcome, [comparison]).removesuffix(f" within {claim.delta:g}")
+
+
 def _capital(text: str) -> str:
     """Return a text with a capital letter at its beginning."""
     return f"{text[:1].upper()}{text[1:]}"
@@ -187,7 +192,7 @@ def _row(claim: Claim, comparison: Comparison) -> tuple[str, ...]:
         _interval(comparison.interval(with_rows=True)),
         "–" if comparison.adjusted_p is None else p_text(comparison.adjusted_p).removeprefix("p ").removeprefix("= "),
         "–" if visible is None else f"{visible:.1f}",
-        _word(claim, comparison.outcome, [comparison]).removesuffix(f" within {claim.delta:g}"),
+        outcome_word(claim, comparison),
     )
 
 

@@ -24,7 +24,7 @@ PART_TOKENS: Final = 4096
 """Number of tokens that are computed at a time in training, at most, padding included."""
 SMALL_PART: Final = 512
 """Number of tokens up to which a part takes shorter texts too: smaller parts cost more than their padding."""
-SIMILAR: Final = 0.8
+_SIMILAR: Final = 0.8
 """Length of a text that joins a larger part, as a fraction of the part's longest text, at least."""
 KEPT_STATES: Final = 1 << 25
 """Number of components of hidden states, over all layers, up to which a batch of many parts keeps its activations.
@@ -81,7 +81,7 @@ def similar_lengths(lengths: NDArray[np.int64], most: int) -> Iterator[NDArray[n
         longest, end = int(lengths[order[begin]]), begin + 1
         while end < len(order):
             tokens = (end + 1 - begin) * longest
-            if tokens > most or (tokens > SMALL_PART and lengths[order[end]] < SIMILAR * longest):
+            if tokens > most or (tokens > SMALL_PART and lengths[order[end]] < _SIMILAR * longest):
                 break
             end += 1
         yield order[begin:end]

@@ -101,6 +101,11 @@ def test_the_page_says_all_of_it(study: Path) -> None:
     assert "bertwright paper table5 --scale smoke --out out --arms bert,no-nsp --tasks rte" in page
     assert (study / "out/results/table5-claims.png").read_bytes().startswith(b"\x89PNG")
     assert "\nComputed on processors, in fp32.\n" in page
+    assert "\nMasked LM predicts 15 % of the tokens, where an arm names no other share." in page
+    assert "`--mask-share` is 0.3 there." in page
+    assert (
+        "`DATA` is the folder with the files of the tasks. `TEXT` is the text of a corpus, or a corpus folder" in page
+    )
     assert "Not finished" not in page
 
 
@@ -208,7 +213,7 @@ def test_what_is_missing_is_reported_and_left_out(
 
 def test_without_any_data_no_corpus_is_made(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["paper", "table4", *options(tmp_path, tmp_path / "out")]) == 2
-    assert "nothing of it can be computed here; SWAG: its files are not in" in capsys.readouterr().err
+    assert "nothing of it can be computed here:\n  SWAG: its files are not in" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -237,8 +242,8 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
 ) -> None:
     assert main(["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte"]) == 2
     stderr = capsys.readouterr().err
-    assert "nothing of it can be computed here; BERT, not pre-trained, BERT, no NSP, " in stderr
-    assert ": --corpus: name a WordPiece corpus, or the text to build it from" in stderr
+    assert "nothing of it can be computed here:\n  BERT, not pre-trained, BERT, no NSP, " in stderr
+    assert ": --corpus: name a WordPiece corpus, or the text to build it from\n" in stderr
     typed = ["paper", "table5", *options(study, tmp_path / "out")[:6], "--tasks", "rte", "--corpus", "wkii", "--page"]
     (tmp_path / "out" / "corpora").mkdir()
     assert main(typed) == 2
@@ -248,7 +253,7 @@ def test_a_corpus_that_is_not_there_leaves_its_arms_out(
 def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = with_corpora(study, tmp_path / "out")
     result, stderr = paper(capsys, study, out, "table5", *TWO, "--page")
-    assert "to compute: 2 of 2 pre-trainings and 5 of 5 measurements on tasks; the time is unknown until" in stderr
+    assert "missing: 2 of 2 pre-trainings and 5 of 5 measurements on tasks; the time is unknown until" in stderr
     assert result["left"] == {"pretrainings": 2, "measurements": 5}
     assert not (out / "pretrained").exists()
     assert "| BERT (`bert`) | … |" in page_of(out)
@@ -256,6 +261,28 @@ def test_the_page_alone_computes_nothing(study: Path, tmp_path: Path, capsys: py
     assert "**No verdict.** `bert` and `no-nsp` are not computed yet." in page_of(out)
     assert not (out / "results/table5-claims.png").exists()
     assert not (out / "locks").exists()
+
+
+def test_a_page_is_written_from_the_records_alone(
+    study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = copied(study, tmp_path / "out")
+    paper(capsys, study, out, "table5", *TWO, "--page")
+    before = page_of(out)
+    for folder in (*(out / "corpora").iterdir(), *(out / "tasks").iterdir()):
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    (out / "results/table5.md").unlink()
+    typed = ["paper", "table5", *TWO, "--scale", "smoke", "--out", str(out), "--page"]
+    assert main([*typed, "--data", str(tmp_path / "nowhere")]) == 0
+    assert page_of(out) == before
+    other = write_data(tmp_path / "other")
+    rows = other / "glue/RTE/train.tsv"
+    rows.write_text(rows.read_text().replace("lovely", "fine"))
+    capsys.readouterr()
+    assert main([*typed, "--data", str(other)]) == 0
+    assert "RTE: the files in " in capsys.readouterr().err
+    assert page_of(out) == before
 
 
 @pytest.mark.parametrize("exists", [False, True])
@@ -355,7 +382,8 @@ def test_the_time_left_is_estimated_from_measured_times(study: Path, capsys: pyt
     _, stderr = paper(
         capsys, study, study / "out", "table5", *TWO, "--seeds", "3", "--pretraining-seeds", "2", "--page"
     )
-    assert re.search(r"to compute: 2 of 4 pre-trainings and 8 of 13 measurements on tasks; about \d+ (s|min)\n", stderr)
+    left = r"missing: 2 of 4 pre-trainings and 8 of 13 measurements on tasks; about \d+ (s|min) to compute them\n"
+    assert re.search(left, stderr)
 
 
 def test_a_page_that_differs_from_its_lock_says_so(

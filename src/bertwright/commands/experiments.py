@@ -39,8 +39,9 @@ def paper_command(
         scale: Size of models, data and training: smoke, tiny, mini, small, base or paper.
         out: Folder for all results; the page is OUT/results/NAME.md.
         data: Folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
+            --page does not need it.
         corpus: Text as corpus build takes it, or a corpus folder; several times for several. Once the corpora are
-            built, a repeated command no longer needs their text.
+            built, a repeated command no longer needs their text. --page does not need it.
         seeds: Number of fine-tuning runs of each model (default: the scale's).
         pretraining_seeds: Number of pre-training runs of each arm (default: the scale's).
         arms: Names of the arms to run, with commas between (default: all).

@@ -12,6 +12,9 @@ from bertwright.experiments.spec import Claim
 from bertwright.experiments.start import condition, rests_on_head
 from bertwright.experiments.statistics import OUTCOME_WORDS, ClaimOutcome, Comparison, p_text
 
+ON_HEAD = " on tasks that go with the hand-made head alone"
+"""Words of a verdict whose tasks all go with the matching head."""
+_MOST_DECIMALS = 4
 _COLUMNS = """\
 - *pre-trainings*: number of pre-trainings of the first and the second arm
 - *difference*: points by which the first arm is better; a lower perplexity, time or memory is better
@@ -24,7 +27,7 @@ _COLUMNS = """\
 def answer_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
     """Yield a line for each claim: the claim, its verdict with the tasks, and the condition of the verdict."""
     for each in evidence:
-        yield f"{each.number}. {each.claim.statement} **{verdict_word(each)}** {_by_task(plan, each)}".rstrip()
+        yield f"{each.number}. {each.claim.statement} **{verdict_word(plan, each)}** {_by_task(plan, each)}".rstrip()
 
 
 def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]:
@@ -54,23 +57,44 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
     )
 
 
-def verdict_word(evidence: ClaimEvidence) -> str:
-    """Return the verdict on a claim in a few words, with a full stop."""
+def verdict_word(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
+    """Return the verdict on a claim in a few words, with a full stop. It names the head if it rests on it alone."""
     if evidence.outcome is None:
         return "Withdrawn." if evidence.claim.withdrawn else "No verdict."
     decided = [each for each in evidence.comparisons if each.outcome in ("supported", "reversed")]
-    word = _word(evidence.claim, evidence.outcome)
-    if evidence.outcome == "undecided" and decided:
-        word += ": the tasks disagree"
-    elif decided and all(each.holds_for_other_rows is False for each in decided):
+    of_verdict = [each for each in evidence.comparisons if each.outcome == evidence.outcome]
+    word = _word(evidence.claim, evidence.outcome, of_verdict)
+    if evidence.outcome == "undecided":
+        return f"{_capital(word)}{': the tasks disagree' if decided else ''}."
+    if decided and all(each.holds_for_other_rows is False for each in decided):
         word += " on these rows"
-    return f"{word[:1].upper()}{word[1:]}."
+    if all(rests_on_head(plan, each.column, *evidence.claim.arms) for each in of_verdict):
+        word += ON_HEAD if evidence.outcome != "cannot be tested" else ""
+    return f"{_capital(word)}."
 
 
-def _word(claim: Claim, outcome: ClaimOutcome) -> str:
-    """Return an outcome in words; where the arms do not differ, with the points that count as no difference."""
-    words = OUTCOME_WORDS[outcome]
-    return f"{words} within {claim.delta:g}" if outcome == "no difference" else words
+def _word(claim: Claim, outcome: ClaimOutcome, comparisons: Sequence[Comparison]) -> str:
+    """Return an outcome in words, for the tasks that have it.
+
+    Where the arms do not differ, the points that count as no difference are with it. The opposite of *as good as* is
+    *not as good*, or *better* where the first arm is ahead.
+    """
+    if outcome == "no difference":
+        return f"{OUTCOME_WORDS[outcome]} within {claim.delta:g}"
+    if outcome == "reversed" and claim.within is not None:
+        is_ahead = {each.difference > 0 for each in comparisons}
+        return "not alike" if len(is_ahead) > 1 else "better" if is_ahead == {True} else "not as good"
+    return OUTCOME_WORDS[outcome]
+
+
+def outcome_word(claim: Claim, comparison: Comparison) -> str:
+    """Return the outcome of one task in words, as in the table and the picture of a claim."""
+    return _word(claim, comparison.outcome, [comparison]).removesuffix(f" within {claim.delta:g}")
+
+
+def _capital(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def evidence_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:
@@ -84,7 +108,7 @@ def evidence_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> I
         also = f" Also different: {claim.confound}." if claim.confound else ""
         yield from (f"{_arms(claim)}; {condition(plan, *claim.arms)}; δ {claim.delta:g}.{also}", "")
         head = ("", "pre-trainings", "difference", "95 %", "other rows too", "p", "visible", "outcome")
-        yield from markdown_table(head, [_row(comparison) for comparison in each.comparisons])
+        yield from markdown_table(head, [_row(claim, comparison) for comparison in each.comparisons])
         yield ""
 
 
@@ -100,17 +124,17 @@ def _arms(claim: Claim) -> str:
 def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
     """Return the tasks of each outcome, or the reason for no verdict, with the condition and what else differs."""
     claim = evidence.claim
-    reason = f"{evidence.reason[:1].upper()}{evidence.reason[1:]}."
+    reason = f"{_capital(evidence.reason)}."
     if evidence.outcome is None:
         return reason
     parts: list[str] = []
     for outcome in OUTCOME_WORDS:
         comparisons = [each for each in evidence.comparisons if each.outcome == outcome]
         if comparisons:
-            word = _word(claim, outcome)
+            word = _word(claim, outcome, comparisons)
             is_verdict = outcome == evidence.outcome or len(comparisons) == len(evidence.comparisons)
-            label = "" if is_verdict and not parts else f"{word[:1].upper()}{word[1:]}: "
-            parts.append(f"{label}{', '.join(map(_task, comparisons))}")
+            label = "" if is_verdict and not parts else f"{_capital(word)}: "
+            parts.append(f"{label}{_tasks(comparisons)}")
     sentences = [f"{'. '.join(parts)} ({condition(plan, *claim.arms)})."]
     if claim.confound:
         sentences.append(f"Also different: {claim.confound}.")
@@ -121,18 +145,44 @@ def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
     return " ".join([*sentences, reason] if evidence.reason else sentences)
 
 
+def _tasks(comparisons: Sequence[Comparison]) -> str:
+    """Return tasks with one outcome and their differences; too few pre-trainings of all are named once."""
+    few = {_few(each) for each in comparisons if each.outcome == "undecided" and not each.enough}
+    if len(few) == 1 and not any(each.enough for each in comparisons):
+        differences = ", ".join(f"{each.column} {each.difference:+.1f}" for each in comparisons)
+        return f"{differences}, with {few.pop()}"
+    return ", ".join(map(_task, comparisons))
+
+
 def _task(comparison: Comparison) -> str:
-    """Return a task with its difference; with the smallest visible difference, if undecided."""
+    """Return a task with its difference; if undecided, with the smallest visible difference or the reason for none.
+
+    The two have as many decimals as they need to differ.
+    """
     text = f"{comparison.column} {comparison.difference:+.1f}"
     if comparison.outcome == "undecided":
         visible = comparison.smallest_visible
-        return f"{text} (visible from {visible:.1f})" if visible is not None else f"{text} (variance unknown)"
+        if not comparison.enough:
+            return f"{text} ({_few(comparison)})"
+        if visible is None:
+            return f"{text} (variance unknown)"
+        decimals = 1
+        while decimals < _MOST_DECIMALS and f"{abs(comparison.difference):.{decimals}f}" == f"{visible:.{decimals}f}":
+            decimals += 1
+        return f"{comparison.column} {comparison.difference:+.{decimals}f} (visible from {visible:.{decimals}f})"
     if comparison.outcome in ("supported", "reversed") and comparison.holds_for_other_rows is False:
         return f"{text} (on these rows)"
     return text
 
 
-def _row(comparison: Comparison) -> tuple[str, ...]:
+def _few(comparison: Comparison) -> str:
+    """Return the numbers of pre-trainings of the arms in words."""
+    if set(comparison.units) == {1}:
+        return "one pre-training each"
+    return f"{' and '.join(map(str, comparison.units))} pre-trainings"
+
+
+def _row(claim: Claim, comparison: Comparison) -> tuple[str, ...]:
     visible = comparison.smallest_visible
     return (
         comparison.column,
@@ -142,7 +192,7 @@ def _row(comparison: Comparison) -> tuple[str, ...]:
         _interval(comparison.interval(with_rows=True)),
         "–" if comparison.adjusted_p is None else p_text(comparison.adjusted_p).removeprefix("p ").removeprefix("= "),
         "–" if visible is None else f"{visible:.1f}",
-        OUTCOME_WORDS[comparison.outcome],
+        outcome_word(claim, comparison),
     )
 
 

@@ -1,13 +1,14 @@
 """folder of data → files of the paper's tasks → the rows that a scale takes of them.
 
 A task without its files is left out, with a message that says what to fetch. Another data set may replace one; the page
-names it then. The chosen rows are fixed, and are written once in the task's own layout.
+names it then. The chosen rows are fixed, and are written once in the task's own layout. A note beside them has their
+numbers, so that a page can be written where no data are.
 """
 
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +26,7 @@ from bertwright.tasks.question_answering.data import load_json, read_questions, 
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec, get_spec
 from bertwright.tasks.tagging.conll import BLANK, DOCUMENT_START
+from bertwright.tasks.tagging.entities import parts
 from bertwright.tasks.tagging.spec import TaggingTask
 
 
@@ -155,6 +157,8 @@ def find_source(task: PaperTask, data: Path) -> tuple[FileSource, dict[str, Path
     return None
 
 
+Rows = tuple[list[int], int]
+"""Numbers of the rows of a file that are taken, ascending, and the number of all its rows."""
 _NOTE = "subset.json"
 SEED = 0
 """Seed by which rows are chosen. A smaller limit takes a part of the rows of a larger one."""
@@ -180,19 +184,40 @@ def make_subset(task: PaperTask, files: Mapping[str, Path], limits: Limits, out:
     sums = {name: file_digest(path) for name, path in files.items()}
     digest = hashlib.sha256(json.dumps([task.task, sums, limits, SEED]).encode()).hexdigest()[:12]
     folder = out / f"{task.name}-{digest}"
-    if not (folder / _NOTE).is_file():
-        if not write:
-            totals = {name: _count_rows(get_spec(task.task), path) for name, path in files.items()}
-            rows = {name: (len(choose_rows(total, limits[name != "train"])), total) for name, total in totals.items()}
-            return Subset(folder, digest, rows)
+    if (folder / _NOTE).is_file():
+        return Subset(folder, digest, _row_counts(read_object(folder / _NOTE)))
+    spec = get_spec(task.task)
+    chosen = _choose(spec, files, limits)
+    counts = {name: (len(rows), total) for name, (rows, total) in chosen.items()}
+    if write:
         with atomic_folder(folder) as temporary:
-            counts = {
-                name: _write(get_spec(task.task), path, limits[name != "train"], temporary / f"{name}{path.suffix}")
-                for name, path in files.items()
-            }
+            for name, path in files.items():
+                _write(spec, path, chosen[name], temporary / f"{name}{path.suffix}")
             write_json(temporary / _NOTE, {"rows": counts, "sha256": sums})
-    noted = read_object(folder / _NOTE)
-    return Subset(folder, digest, {name: (taken, total) for name, (taken, total) in noted["rows"].items()})
+    return Subset(folder, digest, counts)
+
+
+def note_subset(source: FileSource, subset: Subset, limits: Limits) -> None:
+    """Write a note on a subset beside its folder, unless it is there: from the note a page can be made without data."""
+    path = subset.folder.with_name(f"{subset.folder.name}.json")
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"files": dict(source.files), "limits": limits, "rows": dict(subset.rows)})
+
+
+def noted_subsets(task: PaperTask, limits: Limits, out: Path) -> list[tuple[FileSource, Subset]]:
+    """Return the subsets of a task that were noted in `out` for these limits, those of its first source first."""
+    noted = []
+    for path in sorted(out.glob(f"{task.name}-*.json")):
+        note = read_object(path)
+        if note.get("limits") == list(limits):
+            digest = path.stem.removeprefix(f"{task.name}-")
+            noted.append((note.get("files"), Subset(path.with_suffix(""), digest, _row_counts(note))))
+    return [(source, subset) for source in task.sources for files, subset in noted if files == source.files]
+
+
+def _row_counts(note: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    return {name: (taken, total) for name, (taken, total) in note["rows"].items()}
 
 
 def choose_rows(total: int, limit: int | None) -> list[int]:
@@ -200,6 +225,21 @@ def choose_rows(total: int, limit: int | None) -> list[int]:
     if limit is None or limit >= total:
         return list(range(total))
     return sorted(np.random.default_rng(SEED).permutation(total)[:limit].tolist())
+
+
+def _choose(spec: TaskSpec, files: Mapping[str, Path], limits: Limits) -> dict[str, Rows]:
+    """Return the rows to take of each file.
+
+    Entities of a type that no training row has cannot be measured. So the training rows of names have one row more for
+    each type that only the chosen validation rows have.
+    """
+    totals = {name: _count_rows(spec, path) for name, path in files.items()}
+    chosen = {name: (choose_rows(total, limits[name != "train"]), total) for name, total in totals.items()}
+    if isinstance(spec, TaggingTask):
+        needed = [_entity_types(files[name], rows) for name, (rows, _) in chosen.items() if name != "train"]
+        rows, total = chosen["train"]
+        chosen["train"] = _with_types(files["train"], rows, set().union(*needed)), total
+    return chosen
 
 
 def _count_rows(spec: TaskSpec, source: Path) -> int:
@@ -211,21 +251,48 @@ def _count_rows(spec: TaskSpec, source: Path) -> int:
     return len(_read_table(spec, source))
 
 
-def _write(spec: TaskSpec, source: Path, limit: int | None, target: Path) -> tuple[int, int]:
-    """Write the chosen rows of a file; return their number and that of all rows."""
+def _entity_types(source: Path, rows: Sequence[int]) -> set[str]:
+    """Return the types of the entities in some sentences of a file of columns."""
+    blocks = _read_blocks(source)
+    sentences = _sentences(blocks, source)
+    return set().union(*(_types(blocks[sentences[row]]) for row in rows))
+
+
+def _types(lines: Sequence[str]) -> set[str]:
+    """Return the types of the entities in the lines of a sentence; the tag is in the last column."""
+    tags = (line.strip(BLANK).replace("\t", " ").rpartition(" ")[2] for line in lines)
+    return {parts(tag)[1] for tag in tags} - {""}
+
+
+def _with_types(source: Path, rows: Sequence[int], types: Collection[str]) -> list[int]:
+    """Return rows and, for each type that none of them has, the first sentence of the file with it."""
+    blocks = _read_blocks(source)
+    sentences = _sentences(blocks, source)
+    chosen = set(rows)
+    missing = set(types) - _entity_types(source, rows)
+    for row, block in enumerate(sentences):
+        if missing and (new := missing & _types(blocks[block])):
+            chosen.add(row)
+            missing -= new
+    return sorted(chosen)
+
+
+def _write(spec: TaskSpec, source: Path, chosen: Rows, target: Path) -> None:
+    """Write the chosen rows of a file."""
     if isinstance(spec, SpanTask):
-        return _write_questions(source, limit, target)
+        _write_questions(source, chosen, target)
+        return
     if isinstance(spec, TaggingTask):
-        return _write_sentences(source, limit, target)
+        _write_sentences(source, chosen, target)
+        return
     table = _read_table(spec, source)
-    rows = choose_rows(len(table), limit)
-    if len(rows) == len(table):
+    rows, total = chosen
+    if len(rows) == total:
         shutil.copyfile(source, target)
     else:
         cells = list(table.rows)
         with target.open("wb") as stream:
             write_table(replace(table, rows=tuple(tuple(cells[row]) for row in rows)), stream)
-    return len(rows), len(table)
 
 
 def _read_table(spec: TaskSpec, source: Path) -> Table:
@@ -234,10 +301,10 @@ def _read_table(spec: TaskSpec, source: Path) -> Table:
     return read_table(source, headerless=headerless, broken_rows=broken)
 
 
-def _write_questions(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
+def _write_questions(source: Path, chosen: Rows, target: Path) -> None:
     """Write the chosen questions with their passages; leave out passages and articles without a chosen question."""
     names = [question.id for question in read_questions(source, answers="ignored").items]
-    kept = {names[row] for row in choose_rows(len(names), limit)}
+    kept = {names[row] for row in chosen[0]}
     raw: dict[str, Any] = load_json(read_text(source), str(source))
 
     def passages(article: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -246,16 +313,14 @@ def _write_questions(source: Path, limit: int | None, target: Path) -> tuple[int
 
     articles = [{**article, "paragraphs": passages(article)} for article in raw["data"]]
     target.write_text(json.dumps({**raw, "data": [each for each in articles if each["paragraphs"]]}), "utf-8")
-    return len(kept), len(names)
 
 
-def _write_sentences(source: Path, limit: int | None, target: Path) -> tuple[int, int]:
+def _write_sentences(source: Path, chosen: Rows, target: Path) -> None:
     """Write the chosen sentences of a file of columns, an empty line after each, and all lines between documents."""
     blocks = _read_blocks(source)
     sentences = _sentences(blocks, source)
-    kept = {sentences[row] for row in choose_rows(len(sentences), limit)} | (set(range(len(blocks))) - set(sentences))
+    kept = {sentences[row] for row in chosen[0]} | (set(range(len(blocks))) - set(sentences))
     target.write_text("".join("".join(blocks[index]).rstrip("\n") + "\n\n" for index in sorted(kept)), "utf-8")
-    return len(kept) - len(blocks) + len(sentences), len(sentences)
 
 
 def _sentences(blocks: Sequence[Sequence[str]], source: Path) -> list[int]:

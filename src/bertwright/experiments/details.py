@@ -4,23 +4,27 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertwright.corpus.manifest import read_manifest
 from bertwright.experiments.data import SEED
-from bertwright.experiments.jobs import Finetuning, PretrainedModel, unique, unsupported_settings
+from bertwright.experiments.jobs import (
+    Finetuning,
+    PretrainedModel,
+    pretraining_settings,
+    unique,
+    unsupported_settings,
+)
 from bertwright.experiments.plan import ExperimentPlan, Job
 from bertwright.experiments.scores import numerics_of, seconds_spent
 from bertwright.experiments.spec import Arm, Changes, Scale
+from bertwright.pretraining.settings import PLAIN
 from bertwright.reports.runs import duration
 
 
 def data_lines(plan: ExperimentPlan) -> Iterator[str]:
     """Yield lines about corpora, files, substitutes, rows, and parts that were left out."""
-    for folder in sorted({model.corpus for model in plan.all_models if model.is_trained}):
-        manifest = read_manifest(folder)
-        size = (
-            f"{manifest.tokens:,} tokens in {manifest.documents:,} documents, a vocabulary of {manifest.vocab_size:,}"
-        )
-        yield f"- Corpus `{folder.name}`: {size}; its fingerprint begins with {manifest.fingerprint[:12]}."
+    corpora = {plan.corpora.facts[model.corpus] for model in plan.all_models if model.is_trained}
+    for facts in sorted(corpora, key=lambda each: (each.name, each.fingerprint)):
+        size = f"{facts.tokens:,} tokens in {facts.documents:,} documents, a vocabulary of {facts.vocab_size:,}"
+        yield f"- Corpus `{facts.name}`: {size}; its fingerprint begins with {facts.fingerprint[:12]}."
     for data in plan.data.values():
         rows = ", ".join(f"{name} {taken:,} of {total:,}" for name, (taken, total) in data.subset.rows.items())
         note = f"; {data.source.note}" if data.source.note else ""
@@ -62,7 +66,13 @@ def setting_lines(plan: ExperimentPlan) -> Iterator[str]:
     """Yield the scale's settings, the changes of each arm, and the settings of each task."""
     scale = plan.scale
     tuned = f"fine-tuning {_json(scale.finetuning)}; with features also {_json(scale.features)}"
-    yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}. Everything else has the default."
+    yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}."
+    share, other = (each.examples.masking.share for each in (pretraining_settings(scale, {}, seed=0), PLAIN))
+    yield (
+        f"Masked LM predicts {100 * share:g} % of the tokens, where an arm names no other share. Everything else has "
+        "the default of `PretrainSettings`, which is the paper's, or of `FinetuneSettings`. The command `pretrain` has "
+        f"others: `--mask-share` is {other:g} there."
+    )
     yield ""
     for arm in plan.arms:
         yield f"- `{arm.name}`: {_changes(arm, scale)}"
@@ -75,6 +85,17 @@ def setting_lines(plan: ExperimentPlan) -> Iterator[str]:
     )
     yield ""
     yield from (f"- {name}: `{text}`" for name, text in kinds)
+
+
+def command_lines(plan: ExperimentPlan) -> Iterator[str]:
+    """Yield what the two placeholders of the command stand for."""
+    corpora = sorted({plan.corpora.facts[model.corpus].name for model in plan.all_models})
+    names = " and ".join(f"`{name}`" for name in corpora if not name.startswith("shuffled-"))
+    yield (
+        "`DATA` is the folder with the files of the tasks. `TEXT` is the text of a corpus, or a corpus folder (here: "
+        f"{names}). Each corpus has a `--corpus` of its own. With `--page` the command writes this page from the "
+        "records alone; leave `--data` and `--corpus` out."
+    )
 
 
 def _task_settings(job: Finetuning, scale: Scale) -> Mapping[str, Any]:

@@ -78,7 +78,7 @@ def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, c
 
 
 def _missing_scores(plan: ExperimentPlan, cells: Cells, claim: Claim) -> str:
-    """Return the reason why no column compares the arms of a claim, both of which are on the page."""
+    """Return the reason why a claim has no comparison, although its arms are on the page."""
     columns = [column.name for column in plan.columns if column.name in plan.experiment.columns_of(claim)]
     if not columns:
         return "none of its tasks is on this page"
@@ -88,13 +88,13 @@ def _missing_scores(plan: ExperimentPlan, cells: Cells, claim: Claim) -> str:
 
 
 def _no_outcome(number: int, claim: Claim, missing: str) -> ClaimEvidence:
-    """Return a claim without an outcome; the reason says too why no other arm can replace a missing one."""
+    """Return a claim without an outcome. Its reason includes `withdrawn`."""
     reason = f"{missing}, so the claim has no verdict. {claim.withdrawn}" if claim.withdrawn else missing
     return ClaimEvidence(number, claim, (), None, reason)
 
 
 def _names(arms: Sequence[str]) -> str:
-    """Return names of arms as the subject of a sentence, with its verb."""
+    """Return "`a` and `b` are", or "`a` is"."""
     return f"{' and '.join(f'`{name}`' for name in arms)} {'is' if len(arms) == 1 else 'are'}"
 
 

@@ -2,15 +2,17 @@
 
 import math
 import textwrap
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bertwright.console import say
 from bertwright.errors import MissingExtra
+from bertwright.experiments.answers import outcome_word
 from bertwright.experiments.evidence import ClaimEvidence
 from bertwright.experiments.plan import ExperimentPlan
-from bertwright.experiments.statistics import OUTCOME_WORDS, ClaimOutcome, Comparison
+from bertwright.experiments.statistics import ClaimOutcome, Comparison
 from bertwright.files import atomic_file
 
 if TYPE_CHECKING:
@@ -124,11 +126,14 @@ def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int, *, units: Seq
 def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) -> None:
     from matplotlib.lines import Line2D
 
-    outcomes = {comparison.outcome for each in evidence for comparison in each.comparisons}
+    words: dict[ClaimOutcome, dict[str, None]] = defaultdict(dict)
+    for each in evidence:
+        for comparison in each.comparisons:
+            words[comparison.outcome][outcome_word(each.claim, comparison)] = None
     handles = [
-        Line2D([], [], color=colour, marker="o", markersize=5, linewidth=2.5, label=OUTCOME_WORDS[outcome])
+        Line2D([], [], color=colour, marker="o", markersize=5, linewidth=2.5, label=", ".join(words[outcome]))
         for outcome, colour in _COLOURS.items()
-        if outcome in outcomes
+        if outcome in words
     ]
     handles.append(Line2D([], [], color=_BAND, linewidth=8, label="no difference: within δ"))
     if has_paper:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.config import Settings
-from bertwright.corpus.manifest import read_manifest
 from bertwright.experiments.corpora import Corpora, CorpusKind
 from bertwright.experiments.data import PAPER_TASKS, Subset
 from bertwright.experiments.spec import Arm, Changes, Column, Scale
@@ -33,7 +32,7 @@ _DIGEST_DEFAULTS: Final[Mapping[str, Any]] = {"epochs": 3, "batch_size": 32}
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A pre-training; or, where `is_trained` is false, the model with the weights from which it would start."""
+    """A pre-training; or, where `is_trained` is false, a model with its initial weights."""
 
     settings: PretrainSettings
     corpus: Path
@@ -154,7 +153,7 @@ class Workspace:
             corpus, fingerprint = self.out / "corpora" / "-".join(kind), "-".join(kind)
         else:
             corpus = self.corpora.folders[kind]
-            fingerprint = read_manifest(corpus).fingerprint
+            fingerprint = self.corpora.facts[corpus].fingerprint
         digest = _digest(_decisive(settings), fingerprint, *([] if arm.is_trained else ["untrained"]))
         name = f"{changes.get('system', 'bert')}-{settings.size}-seed{seed}-{digest}"
         return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name)
@@ -227,7 +226,10 @@ def finetuning_settings(scale: Scale, column: Column, changes: Changes, task: Ta
 
 
 def _decisive(settings: Settings) -> dict[str, Any]:
-    """Return the settings that decide the result, without defaults, so that a new setting changes no digest."""
+    """Return the settings that change the result.
+
+    Defaults are left out, so a new setting with a default keeps old digests.
+    """
     return settings.model_dump(mode="json", exclude_defaults=True, exclude=set(settings.changeable | settings.numeric))
 
 

@@ -1,13 +1,14 @@
 """metrics of an experiment → its page: question, answer, forest plot, table, how sure, and what it does not show.
 
-The pages in docs/results were written with the sentences of this file. A change to one means to write all of them anew.
+The pages in docs/results were written with the sentences of this file. After a change to one, docs/pages.py writes all
+of them anew.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from bertwright.experiments.answers import answer_lines, evidence_lines, reading_lines
-from bertwright.experiments.details import cost_lines, data_lines, markdown_table, setting_lines
+from bertwright.experiments.details import command_lines, cost_lines, data_lines, markdown_table, setting_lines
 from bertwright.experiments.evidence import ClaimEvidence, floor_of, gather_evidence, validation_rows
 from bertwright.experiments.forest import draw_forest
 from bertwright.experiments.lock import lock_lines
@@ -91,7 +92,7 @@ def _page(
     yield from ("<details>", "<summary>Cost, settings and the command</summary>", "")
     yield from ("**The cost**", "", *cost_lines(plan), "")
     yield from ("**The settings**", "", *setting_lines(plan), "")
-    yield from ("**The command**", "", f"    {command}", "", "</details>")
+    yield from ("**The command**", "", f"    {command}", "", *command_lines(plan), "", "</details>")
 
 
 def _notes(plan: ExperimentPlan) -> Iterator[str]:
@@ -220,13 +221,13 @@ def _sureness(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], versi
 
 
 def _has_row_scores(plan: ExperimentPlan, column: Column) -> bool:
-    """Return whether the predictions tell the difference over other rows for the arms of any claim."""
+    """Return whether the arms of any claim have predictions, from which the difference over other rows is computed."""
     claims = [claim for claim in plan.experiment.claims if column.name in plan.experiment.columns_of(claim)]
     return any(paired_row_error(plan, column, claim.arms) is not None for claim in claims)
 
 
 def _has_row_variance(plan: ExperimentPlan, column: Column) -> bool:
-    """Return whether a score of a column tells its variance over other dev rows."""
+    """Return whether the variance of a score over other dev rows can be estimated."""
     rows = validation_rows(plan, column)
     return item_variance(column.metric, _PERFECT / 2, rows, factor=column.factor) is not None
 

@@ -9,7 +9,16 @@ from typing import Literal
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import Corpora, check_text, make_corpora
-from bertwright.experiments.data import PAPER_TASKS, FileSource, PaperTask, Subset, find_source, make_subset
+from bertwright.experiments.data import (
+    PAPER_TASKS,
+    FileSource,
+    Limits,
+    PaperTask,
+    Subset,
+    find_source,
+    make_subset,
+    noted_subsets,
+)
 from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel, Workspace, corpus_kinds, unique
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
 from bertwright.experiments.statistics import SeedPair
@@ -44,11 +53,12 @@ class ExperimentRequest:
 
 @dataclass(frozen=True)
 class TaskData:
-    """Data of a task: the source of its files, and the rows that are taken from them."""
+    """Data of a task: the source of its files, the rows that are taken from them, and the limits of their number."""
 
     task: PaperTask
     source: FileSource
     subset: Subset
+    limits: Limits
 
 
 @dataclass(frozen=True)
@@ -95,30 +105,24 @@ class ExperimentPlan:
 def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUse) -> ExperimentPlan:
     """Return the plan of an experiment.
 
-    Unless the plan is only printed, the rows of its tasks are written. To compute it, its corpora are built, too.
+    To compute it, the rows of its tasks are written and its corpora are built. Where data or a corpus are not there, a
+    page takes the notes of an earlier run.
 
     Raises InputError for arms and tasks that the experiment does not have, and where nothing can be computed.
     """
     scale = request.scale
     arms = _choose_arms(experiment, scale, request.arms)
     chosen = _choose_columns(experiment, request.tasks)
-    data, without_data = _find_data(chosen, request, write=use != "plan")
+    data, without_data = _find_data(chosen, request, use=use)
     columns = tuple(column for column in chosen if column.task is None or column.task in data)
     waiting = tuple(column for column in chosen if column not in columns) if use == "plan" else ()
     _check_not_empty(experiment, (*columns, *waiting), list(without_data.values()))
     for message in without_data.values():
         if not waiting:
             say(f"left out: {message}")
-    kinds = [kind for arm in arms for kind in corpus_kinds(arm)]
-    corpora = make_corpora(
-        request.corpus, request.out / "corpora", vocab_size=scale.vocabulary, kinds=kinds, build=use == "run"
-    )
-    if use == "plan" and corpora.to_build:
-        check_text(corpora.texts, request.out / "corpora")
-        kept = {kind: reason for kind, reason in corpora.missing.items() if kind not in corpora.to_build}
-        corpora = replace(corpora, missing=kept)
+    corpora = _find_corpora(arms, request, use=use)
     without_corpus = _without_corpus(arms, corpora)
-    left_out = [*without_data.values(), *without_corpus]
+    left_out = [*without_corpus, *without_data.values()]
     arms = tuple(arm for arm in arms if not any(kind in corpora.missing for kind in corpus_kinds(arm)))
     _check_not_empty(experiment, arms, left_out)
     if any(column.task for column in (*columns, *waiting)):
@@ -156,6 +160,24 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     )
 
 
+def _find_corpora(arms: Sequence[Arm], request: ExperimentRequest, *, use: PlanUse) -> Corpora:
+    """Return the corpora of arms; to compute them, corpora are built. For a plan, those that a run builds count too."""
+    folder = request.out / "corpora"
+    corpora = make_corpora(
+        request.corpus,
+        folder,
+        vocab_size=request.scale.vocabulary,
+        kinds=[kind for arm in arms for kind in corpus_kinds(arm)],
+        build=use == "run",
+        use_notes=use == "page",
+    )
+    if use == "plan" and corpora.to_build:
+        check_text(corpora.texts, folder)
+        kept = {kind: reason for kind, reason in corpora.missing.items() if kind not in corpora.to_build}
+        corpora = replace(corpora, missing=kept)
+    return corpora
+
+
 def _jobs_of(
     workspace: Workspace,
     arms: Sequence[Arm],
@@ -181,7 +203,8 @@ def _unique_jobs(jobs: Mapping[tuple[str, str], Mapping[SeedPair, Job]]) -> list
 def _check_not_empty(experiment: Experiment, axis: Sequence[Arm | Column], left_out: Iterable[str]) -> None:
     """Raise InputError where no arm or no column of the experiment is left."""
     if not axis:
-        raise InputError(f"{experiment.name}: nothing of it can be computed here; {'; '.join(left_out)}")
+        lines = "".join(f"\n  {message}" for message in left_out)
+        raise InputError(f"{experiment.name}: nothing of it can be computed here:{lines}")
 
 
 def _without_corpus(arms: Sequence[Arm], corpora: Corpora) -> list[str]:
@@ -226,19 +249,29 @@ def _choose_columns(experiment: Experiment, tasks: tuple[str, ...]) -> tuple[Col
 
 
 def _find_data(
-    columns: Sequence[Column], request: ExperimentRequest, *, write: bool
+    columns: Sequence[Column], request: ExperimentRequest, *, use: PlanUse
 ) -> tuple[dict[str, TaskData], dict[str, str]]:
-    """Return the data of the tasks whose files are there, and a message for each other task, both by its name."""
+    """Return the data of the tasks whose files are there, and a message for each other task, both by its name.
+
+    A page takes the rows that an earlier run has noted, where the files are not there or are others.
+    """
     data: dict[str, TaskData] = {}
     left_out = {}
     for name in dict.fromkeys(column.task for column in columns if column.task):
         task = PAPER_TASKS[name]
-        present = find_source(task, request.data)
-        if present is None:
-            left_out[name] = f"{task.title}: its files are not in {request.data}; fetch {task.fetch}"
-            continue
-        source, files = present
         limits = request.scale.rows_of.get(name, request.scale.rows)
-        subset = make_subset(task, files, limits, request.out / "tasks", write=write)
-        data[name] = TaskData(task, source, subset)
+        folder = request.out / "tasks"
+        noted = noted_subsets(task, limits, folder) if use == "page" else []
+        present = find_source(task, request.data)
+        if present:
+            source, files = present
+            subset = make_subset(task, files, limits, folder, write=use == "run")
+            if not noted or subset.digest in {each.digest for _, each in noted}:
+                data[name] = TaskData(task, source, subset, limits)
+                continue
+            say(f"{task.title}: the files in {request.data} are not those of the records; the page has the rows noted")
+        if noted:
+            data[name] = TaskData(task, *noted[0], limits)
+        else:
+            left_out[name] = f"{task.title}: its files are not in {request.data}; fetch {task.fetch}"
     return data, left_out

@@ -15,6 +15,7 @@ from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra, RunFailed, Stopped
 from bertwright.experiments.constant import by_file, constant_answer
 from bertwright.experiments.forecast import forecast_experiment
+from bertwright.experiments.inputs import refuse_other_corpus, write_notes
 from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PretrainedModel, run_record
 from bertwright.experiments.lock import write_lock
 from bertwright.experiments.page import write_page
@@ -181,7 +182,11 @@ def run_experiment(
     plan = make_plan(experiment, request, use=use)
     if use == "plan":
         return forecast_experiment(plan, device=device)
-    say(remaining_work(plan).text)
+    is_page = use == "page"
+    if is_page:
+        refuse_other_corpus(plan)
+    write_notes(plan)
+    say(remaining_work(plan).text(is_page=is_page))
     run = ExperimentRun(plan, command, device, allow_other_numerics)
     try:
         if use == "run":
@@ -197,7 +202,7 @@ def run_experiment(
         "elsewhere": sorted(map(str, run.elsewhere)),
         "left_out": list(plan.left_out),
         "exit_code": 1 if run.failed else 0,
-        "text": "\n".join([*_incidents(run), left.text, str(page)]),
+        "text": "\n".join([*_incidents(run), left.text(is_page=is_page), str(page)]),
     }
 
 
@@ -211,8 +216,10 @@ def _refuse_empty(out: Path) -> None:
 
 
 def _incidents(run: ExperimentRun) -> Iterable[str]:
-    """Yield a line for each part that failed or was skipped."""
-    yield from (f"failed: {folder}: {reason}" for folder, reason in run.failed.items())
+    """Yield a line for each part that failed or was skipped. The reasons were printed when the parts failed."""
+    yield from (f"failed: {folder}" for folder in run.failed)
+    if run.failed:
+        yield "The reasons are above and on the page."
     yield from (f"skipped, because another process computes it: {folder}" for folder in sorted(run.elsewhere))
 
 

@@ -161,18 +161,18 @@ class RemainingWork:
     seconds: float
     unknown: int
 
-    @property
-    def text(self) -> str:
-        """Text that lists the remaining work and its time."""
+    def text(self, *, is_page: bool = False) -> str:
+        """Return text that lists the remaining work and its time. is_page: nothing of it will be computed now."""
         if not self.models and not self.jobs:
             return f"everything is computed: {self.all_models} pre-trainings, {self.all_jobs} measurements on tasks"
         counts = (
             f"{self.models} of {self.all_models} pre-trainings and {self.jobs} of {self.all_jobs} measurements on tasks"
         )
+        word = "missing" if is_page else "to compute"
         if self.unknown and not self.seconds:
-            return f"to compute: {counts}; the time is unknown until the first of them is finished"
+            return f"{word}: {counts}; the time is unknown until the first of them is finished"
         unknown = f", and an unknown time for {self.unknown} of them" if self.unknown else ""
-        return f"to compute: {counts}; about {duration(self.seconds)}{unknown}"
+        return f"{word}: {counts}; about {duration(self.seconds)}{' to compute them' if is_page else ''}{unknown}"
 
 
 def remaining_work(plan: ExperimentPlan) -> RemainingWork:

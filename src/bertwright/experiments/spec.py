@@ -7,7 +7,7 @@ from the scale, which has the settings of all arms.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 Changes = Mapping[str, Any]
 """Settings by name that replace those of the scale; groups of settings are nested."""
@@ -16,6 +16,7 @@ Floor = Literal["majority", "untrained"]
 """Arm whose score a model reaches without any learning."""
 TextOrder = Literal["documents", "sentences"]
 """Order of a corpus: whole documents, or their sentences, shuffled."""
+TEXT_ORDERS: Final[tuple[TextOrder, ...]] = ("documents", "sentences")
 
 LEAST_DELTA = 0.5
 """Smallest difference in points that a claim may call no difference."""
@@ -63,7 +64,7 @@ class Arm:
     """A row of a table.
 
     pretraining    settings that differ from the scale's; `joined_with`: those of a second model, joined with the first
-    is_trained     False for the model with the weights that pre-training would start from
+    is_trained     False for a model with its initial weights
     fraction       fraction of the pre-training steps after which the model is taken
     text           order of the corpus
     finetuning     settings that differ from the scale's
@@ -97,7 +98,7 @@ class Column:
 
     task           task to fine-tune on; None for a metric of the pre-training itself
     metric         name of the metric
-    finetuning     settings of this column, over those of the arm
+    finetuning     settings of this column; they replace those of the arm
     factor         number by which the metric is multiplied to have the paper's unit
     is_lower_better  True for a metric such as the perplexity
     floor          arm whose score needs no learning: the majority answer, or, where no constant answer scores anything,

@@ -1,4 +1,6 @@
-"""variances of a few pre-trainings each → the variance of a comparison: the larger of the arms' own and the pooled one.
+"""variances of a few pre-trainings each → the variance of a comparison.
+
+The variance is the larger of two: the variance of the two arms, and the variance pooled over all arms.
 
 Two pre-trainings say little about the variance between pre-trainings, so the variance is pooled over all arms of the
 task. Arms differ in their variance: a model that keeps a head varies less than one that may lose it. A pooled variance

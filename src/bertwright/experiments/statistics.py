@@ -91,8 +91,9 @@ class Comparison:
     degrees         its degrees of freedom
     p               p of the null hypothesis that the difference is zero
     adjusted_p      p after Holm's correction over the columns of the claim
-    row_error       standard error from the choice of validation rows; None where the records do not tell it
+    row_error       standard error from the choice of validation rows; None where it cannot be estimated
     at_floor        True where all arms are within two standard errors of the floor
+    enough          True where each arm has as many pre-trainings as a verdict needs
     outcome         one of the five outcomes
     """
 
@@ -106,6 +107,7 @@ class Comparison:
     adjusted_p: float | None = None
     row_error: float | None = None
     at_floor: bool = False
+    enough: bool = True
     outcome: ClaimOutcome = "undecided"
 
     @property
@@ -157,7 +159,7 @@ def compare_column(
     one, other = first.mean, second.mean
     if beyond:
         one, other = one - other, beyond[0].mean - beyond[1].mean
-    comparison = Comparison(name, one, other, units, at_floor=at_floor)
+    comparison = Comparison(name, one, other, units, at_floor=at_floor, enough=all(arm.enough for arm in arms))
     variance = _variance_of_difference(arms, facts)
     if variance is None:
         return comparison
@@ -187,7 +189,7 @@ def judge_claim(claim: Claim, comparisons: Sequence[Comparison], *, enough: bool
 def claim_outcome(comparisons: Sequence[Comparison]) -> ClaimOutcome:
     """Return the outcome of a claim from those of its columns.
 
-    A decided column decides the claim, unless another one is decided the other way: then the claim is undecided.
+    The claim has the outcome of a supported or reversed column. If columns disagree, it is undecided.
     """
     outcomes = {each.outcome for each in comparisons}
     if outcomes >= {"supported", "reversed"}:
@@ -223,7 +225,10 @@ def p_text(p: float) -> str:
 
 
 def two_sided_p(difference: float, error: float, degrees: float) -> float:
-    """Return p of Student's t for a difference and its standard error; without any error it is 0, or 1 for none."""
+    """Return p of Student's t for a difference and its standard error.
+
+    If the error is 0, p is 0, or 1 if the difference is 0 too.
+    """
     if error == 0:
         return 1.0 if difference == 0 else 0.0
     return float(2 * _student().sf(abs(difference) / error, degrees))
@@ -252,7 +257,7 @@ def _outcome(claim: Claim, comparison: Comparison, *, enough: bool) -> ClaimOutc
 
 
 def _variance_of_difference(arms: Sequence[ArmScores], facts: ColumnFacts) -> Variance | None:
-    """Return the variance of the difference of the means; None where nothing tells it."""
+    """Return the variance of the difference of the means; None where it cannot be estimated."""
     if facts.share_bodies:
         first, second = arms
         seeds = sorted(set(first.units) & set(second.units))

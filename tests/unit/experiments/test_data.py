@@ -1,6 +1,7 @@
 """Data of the experiments: the files, the rows that are taken of them, and the corpora."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,17 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.merge import shuffle_sentences
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.experiments.corpora import make_corpora
-from bertwright.experiments.data import PAPER_TASKS, Limits, Subset, choose_rows, find_source, make_subset
+from bertwright.experiments.corpora import make_corpora, note_corpora
+from bertwright.experiments.data import (
+    PAPER_TASKS,
+    Limits,
+    Subset,
+    choose_rows,
+    find_source,
+    make_subset,
+    note_subset,
+    noted_subsets,
+)
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.multiple_choice.spec import SWAG, read_choices
@@ -100,6 +110,34 @@ def test_lines_between_documents_stay(tmp_path: Path) -> None:
     assert (len(sentences), len(set(sentences.documents or ()))) == (5, len(sentences.documents or ()))
 
 
+def test_the_training_rows_of_names_have_each_entity_type_of_the_dev_rows(tmp_path: Path) -> None:
+    """As WNUT-17 at scale smoke, where few rows do not have all six types."""
+    kinds = ["PER"] * 47 + ["creative-work", "product", "group"]
+    files = {part: tmp_path / f"{part}.conll" for part in ("train", "dev")}
+    for name, order in (("train", kinds), ("dev", kinds[::-1])):
+        files[name].write_text("".join(f"Anna{row}\tB-{kind}\nsat\tO\n\n" for row, kind in enumerate(order)))
+    counted = make_subset(PAPER_TASKS["ner"], files, (5, 20), tmp_path / "out", write=False)
+    made = make_subset(PAPER_TASKS["ner"], files, (5, 20), tmp_path / "out")
+    chosen, of_dev = choose_rows(50, 5), choose_rows(50, 20)
+    needed = {kinds[::-1][row] for row in of_dev} - {kinds[row] for row in chosen}
+    assert needed  # the five rows alone would not do
+    assert counted == made
+    assert made.rows == {"train": (5 + len(needed), 50), "dev": (20, 50)}
+    words = [sentence[0] for sentence in read_tagged(get_spec("ner"), made.folder / "train.conll").words]
+    assert words == [f"Anna{row}" for row in sorted([*chosen, *(kinds.index(kind) for kind in needed)])]
+
+
+def test_a_subset_is_known_from_its_note(paper_data: Path, tmp_path: Path) -> None:
+    task = PAPER_TASKS["ner"]
+    source, _ = find_source(task, paper_data) or (None, {})
+    assert source
+    made = subset(paper_data, "ner", (8, 4), tmp_path)
+    note_subset(source, made, (8, 4))
+    assert noted_subsets(task, (8, 4), tmp_path) == [(source, made)]
+    assert noted_subsets(task, (9, 4), tmp_path) == []
+    assert noted_subsets(PAPER_TASKS["wikigold"], (8, 4), tmp_path) == []
+
+
 def test_a_subset_is_made_once_and_anew_of_other_files(paper_data: Path, tmp_path: Path) -> None:
     first = subset(paper_data, "sst2", (10, 6), tmp_path)
     written = (first.folder / "train.tsv").stat().st_mtime_ns
@@ -154,6 +192,31 @@ def test_corpora_that_are_given_are_taken_as_they_are(own_corpus: Path, tmp_path
     assert corpora.missing["bytepair", "documents"].startswith("--corpus: name a byte-pair corpus, or the text to")
     with pytest.raises(InputError, match=r"a second WordPiece corpus beside .*; name one of each kind"):
         make_corpora([str(own_corpus), str(own_corpus)], tmp_path, vocab_size=400, kinds=wanted, build=True)
+
+
+def test_a_corpus_that_is_gone_is_known_from_its_note(own_corpus: Path, tmp_path: Path) -> None:
+    kinds = [("wordpiece", "documents"), ("wordpiece", "sentences")]
+    out = tmp_path / "out"
+    made = make_corpora([str(own_corpus)], out, vocab_size=400, kinds=kinds, build=True)
+    note_corpora(made, out)
+    shutil.rmtree(made.folders["wordpiece", "sentences"])
+    for inputs in ([], [own_corpus.name]):
+        noted = make_corpora(inputs, out, vocab_size=400, kinds=kinds, build=False, use_notes=True)
+        assert (noted.missing, set(noted.facts.values())) == ({}, set(made.facts.values()))
+    other = make_corpora(["another"], out, vocab_size=400, kinds=kinds[:1], build=False, use_notes=True)
+    (message,) = other.missing.values()
+    assert message.endswith(f"--corpus another is not a corpus folder; the records are of {own_corpus.name}")
+    note = json.loads((path := next(out.glob("wordpiece-documents-*.json"))).read_text())
+    path.with_name("wordpiece-documents-0.json").write_text(json.dumps({**note, "name": "second"}))
+    with pytest.raises(InputError, match=r"the records are of several corpora, second .*; name the folder of one"):
+        make_corpora([], out, vocab_size=400, kinds=kinds, build=False, use_notes=True)
+    chosen = make_corpora([own_corpus.name], out, vocab_size=400, kinds=kinds, build=False, use_notes=True)
+    assert set(chosen.facts.values()) == set(made.facts.values())
+    path.write_text(json.dumps({"name": "x"}))
+    with pytest.raises(
+        InputError, match=r"\.json: expected name, fingerprint, tokens, documents, vocab_size, got name"
+    ):
+        make_corpora([], out, vocab_size=400, kinds=kinds, build=False, use_notes=True)
 
 
 def test_a_byte_pair_corpus_is_made_and_known_again(own_text: Path, tmp_path: Path) -> None:

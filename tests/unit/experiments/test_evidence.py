@@ -151,13 +151,55 @@ def test_answers_name_tasks_condition_and_the_difference_that_would_be_seen() ->
     supported = evidence(STSB, (80.0, 81.0), (20.0, 21.0), floor=0.0)
     (line,) = answer_lines(plan(STSB), [supported])
     head = "Scores on STS-B go with the hand-made head."
-    assert line == f"1. A is better. **Supported.** STS-B +60.0 (start `matching`). {head}"
+    alone = "Supported on tasks that go with the hand-made head alone"
+    assert line == f"1. A is better. **{alone}.** STS-B +60.0 (start `matching`). {head}"
     (other,) = answer_lines(plan(STSB, start="local"), [supported])
     assert other == "1. A is better. **Supported.** STS-B +60.0 (start `local`)."
     undecided = evidence(RTE, (61.0, 62.0), (60.0, 61.5))
     (line,) = answer_lines(plan(RTE), [undecided])
     visible = undecided.comparisons[0].smallest_visible
     assert line == f"1. A is better. **Undecided.** RTE +0.8 (visible from {visible:.1f}) (start `matching`)."
+
+
+def test_a_verdict_with_another_task_does_not_rest_on_the_head_alone() -> None:
+    both = plan(RTE, STSB)
+    of_both = cells(STSB, (80.0, 81.0), (20.0, 21.0), floor=0.0) | cells(RTE, (68.0, 70.0), (60.0, 62.0))
+    (line,) = answer_lines(both, gather_evidence(both, of_both, SPREAD))
+    assert "**Supported.** RTE +8.0, STS-B +60.0 (start `matching`)." in line
+
+
+def test_with_one_pre_training_each_no_difference_is_called_visible() -> None:
+    both = plan(RTE, STSB)
+    one = gather_evidence(both, cells(STSB, (80.0,), (70.0,), floor=0.0) | cells(RTE, (68.0,), (60.0,)), SPREAD)
+    (line,) = answer_lines(both, one)
+    assert "**Undecided.** RTE +8.0, STS-B +10.0, with one pre-training each (start `matching`). A verdict" in line
+    (line,) = answer_lines(plan(RTE), [evidence(RTE, (68.0, 70.0), (60.0,))])
+    assert "**Undecided.** RTE +9.0, with 2 and 1 pre-trainings (start `matching`). A verdict needs 2" in line
+
+
+@pytest.mark.parametrize(
+    ("lead", "text"),
+    [(1.0, "RTE +1.0 (visible from 2.2)"), (2.21, "RTE +2.21 (visible from 2.19)"), (-2.2, "RTE -2.20 (visible from")],
+)
+def test_a_lead_and_what_is_visible_have_the_decimals_in_which_they_differ(lead: float, text: str) -> None:
+    one = evidence(RTE, (61.0, 62.0), (60.0, 61.5))
+    (comparison,) = one.comparisons
+    assert comparison.error
+    assert comparison.smallest_visible
+    error = comparison.error * 2.19 / comparison.smallest_visible
+    exact = replace(comparison, first=60.0 + lead, second=60.0, error=error)
+    (line,) = answer_lines(plan(RTE), [replace(one, comparisons=(exact,))])
+    assert f"**Undecided.** {text}" in line
+
+
+def test_the_opposite_of_as_good_is_not_as_good() -> None:
+    claim = replace(CLAIM, statement="A is as good, within a point.", within=1.0)
+    for a, word in (((50.2, 50.3), "not as good"), ((78.0, 78.1), "better")):
+        one = evidence(RTE, a, (64.0, 64.1), claim=claim)
+        assert one.outcome == "reversed"
+        (line,) = answer_lines(plan(RTE, claim=claim), [one])
+        assert line.startswith(f"1. A is as good, within a point. **{word.capitalize()}.** RTE ")
+        assert any(row.endswith(f"| {word} |") for row in evidence_lines(plan(RTE, claim=claim), [one]))
 
 
 def test_a_verdict_that_other_rows_may_turn_round_says_so() -> None:

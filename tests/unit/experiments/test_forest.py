@@ -22,7 +22,9 @@ def comparison(difference: float, **facts: Any) -> Comparison:
     return Comparison("RTE", 50.0 + difference, 50.0, (2, 2), **facts)
 
 
-def drawn(path: Path, monkeypatch: pytest.MonkeyPatch, *comparisons: Comparison) -> tuple[list[str], list[str]]:
+def drawn(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *comparisons: Comparison, claim: Claim = CLAIM
+) -> tuple[list[str], list[str]]:
     """Draw a claim; return the texts of the legends and the labels of the ticks."""
     figures: list[Figure] = []
     really = Figure.savefig
@@ -32,7 +34,7 @@ def drawn(path: Path, monkeypatch: pytest.MonkeyPatch, *comparisons: Comparison)
         really(figure, *arguments, **options)
 
     monkeypatch.setattr(Figure, "savefig", saved)
-    assert draw_forest(PLAN, [ClaimEvidence(1, CLAIM, comparisons, "undecided")], path)
+    assert draw_forest(PLAN, [ClaimEvidence(1, claim, comparisons, "undecided")], path)
     (figure,) = figures
     (panel,) = figure.axes
     legends = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
@@ -64,6 +66,14 @@ def test_the_legend_explains_thick_and_thin_lines_and_on_these_rows(
     corrected = comparison(2.5, error=1.0, degrees=8.0, adjusted_p=0.06)
     legends, _ = drawn(tmp_path / "c.png", monkeypatch, corrected)
     assert any(text.startswith("grey, and the thick line does not cross 0:") for text in legends)
+
+
+def test_the_legend_has_the_words_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reversed_one = comparison(-4.0, outcome="reversed")
+    legends, _ = drawn(tmp_path / "a.png", monkeypatch, reversed_one, claim=replace(CLAIM, within=1.0))
+    assert legends[0] == "not as good"
+    legends, _ = drawn(tmp_path / "a.png", monkeypatch, reversed_one)
+    assert legends[0] == "reversed"
 
 
 def test_what_else_differs_stands_below_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,9 @@ def test_what_another_process_began_a_moment_earlier_did_not_fail(work: Experime
     assert (work.elsewhere, work.failed) == ({part.folder}, {})
 
 
-def test_a_part_that_fails_is_named_with_its_reason(work: ExperimentRun, part: Any) -> None:
+def test_a_part_that_fails_is_named_with_its_reason(
+    work: ExperimentRun, part: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail() -> None:
         raise InputError("no rows")
 
@@ -61,6 +63,8 @@ def test_a_part_that_fails_is_named_with_its_reason(work: ExperimentRun, part: A
     assert (work.elsewhere, work.failed) == (set(), {part.folder: "no rows"})
     work.attempt(part, lambda: None)
     assert work.failed == {part.folder: "no rows"}
+    printed = f"{capsys.readouterr().err}\n{chr(10).join(module._incidents(work))}"
+    assert (printed.count("no rows"), f"failed: {part.folder}" in printed) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +77,9 @@ def test_a_part_that_fails_is_named_with_its_reason(work: ExperimentRun, part: A
 )
 def test_the_time_left_is_shown_as_far_as_it_is_known(seconds: float, unknown: int, words: str) -> None:
     left = RemainingWork(models=2, all_models=3, jobs=0, all_jobs=4, seconds=seconds, unknown=unknown)
-    assert left.text == f"to compute: 2 of 3 pre-trainings and 0 of 4 measurements on tasks{words}"
+    counts = "2 of 3 pre-trainings and 0 of 4 measurements on tasks"
+    assert left.text() == f"to compute: {counts}{words}"
+    assert left.text(is_page=True).startswith(f"missing: {counts}{words.partition(',')[0]}")
 
 
 def test_what_is_not_trained_is_not_waited_for() -> None:

@@ -9,7 +9,7 @@ from bertwright.experiments.tables import arms, columns
 def _arms(scale: Scale) -> tuple[Arm, ...]:
     """Return an arm for each size, the one with fewest weights first, with x = 1, 2, …
 
-    After the second size comes an arm with as many weights in fewer and wider heads, and next to it on the axis.
+    After the second size comes an arm of equal size with fewer, wider heads. It stands beside it on the axis.
     """
     sizes = tuple(
         Arm(

@@ -1,0 +1,42 @@
+"""A page is refused where its corpus is not that of the records."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.experiments.corpora import CorpusFacts
+from bertwright.experiments.inputs import refuse_other_corpus
+
+
+def plan(out: Path, name: str, fingerprint: str) -> Any:
+    """Return a plan with one pre-training, in a folder of that name, on a corpus with that fingerprint."""
+    corpus = Path("wiki")
+    model = SimpleNamespace(folder=out / "pretrained" / name, corpus=corpus, is_trained=True)
+    corpora = SimpleNamespace(
+        folders={("wordpiece", "documents"): corpus}, facts={corpus: CorpusFacts("wiki", fingerprint, 9, 1, 5)}
+    )
+    return SimpleNamespace(out=out, all_models=[model], corpora=corpora)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """A folder with the record of one pre-training on the corpus aaaa."""
+    folder = tmp_path / "pretrained" / "bert-2x128-seed0-1111"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"data": {"corpus": "aaaa"}}))
+    return tmp_path
+
+
+def test_a_page_of_another_corpus_is_refused(out: Path) -> None:
+    refuse_other_corpus(plan(out, "bert-2x128-seed0-1111", "aaaa"))
+    with pytest.raises(InputError, match=r"the corpus wiki begins with bbbb, that of the runs in .* with aaaa;"):
+        refuse_other_corpus(plan(out, "bert-2x128-seed0-2222", "bbbb"))
+
+
+def test_a_page_whose_models_are_not_computed_yet_is_not_refused(out: Path) -> None:
+    refuse_other_corpus(plan(out, "bert-2x128-seed1-3333", "aaaa"))  # another seed on the same corpus
+    refuse_other_corpus(plan(out, "bert-8x128-seed0-4444", "bbbb"))  # no run has this size

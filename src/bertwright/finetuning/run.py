@@ -13,6 +13,7 @@ from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_file, write_json
 from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.kept_rows import training_note
 from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.mining import with_mined
 from bertwright.finetuning.prepare import Prepared, prepare, schedule
@@ -334,7 +335,7 @@ class _Best:
             tokenizer=saved.tokenizer,
             architecture=trained.architecture,
             labels=trained.labels,
-            extra=trained.extra,
+            extra={**trained.extra, **training_note(self.prepared.bound)},
             vectors=trained.vectors,
         )
 

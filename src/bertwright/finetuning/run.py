@@ -160,7 +160,7 @@ def train_seeds(
             if signalled and len(seeds) < settings.seeds:
                 raise Stopped(
                     f"stopped with {len(seeds)} of {settings.seeds} seeds done; continue with the same command and "
-                    "--resume"
+                    f"--resume, or use the best epoch so far: --model {out / f'seed-{seed}'}"
                 )
         if not ranks.is_main:
             return {}, signalled
@@ -245,8 +245,8 @@ def _train_seed(
         shutil.rmtree(seed_run.checkpoints)
     if result["collapsed"]:
         say(
-            f"seed {seed} collapsed: all predictions of its best epoch are equal; try more data, more epochs or "
-            "another learning rate"
+            f"seed {seed} collapsed: all predictions of its best epoch are equal, or nearly so for numbers (under 1 % "
+            "of the deviation of the targets); try more data, more epochs or another learning rate"
         )
     say(
         f"seed {seed}: best epoch {result['epoch']}, "

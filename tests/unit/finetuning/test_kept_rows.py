@@ -9,13 +9,16 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.finetuning.evaluate import evaluate_task
+from bertwright.finetuning.result import finished_result
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.folder import open_model
 from bertwright.tables.reader import read_table
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.embedding.spec import VectorTask
 from bertwright.tasks.kinds import TASK_KINDS
 from bertwright.tasks.spec import get_spec, with_reading
+from bertwright.training.run_folder import RunFolder
 from tests.support.commands import run_json
 from tests.support.encoders import write_encoder
 from tests.support.task_examples import EXAMPLES, example_data
@@ -86,6 +89,29 @@ def test_errors_and_temperature_come_from_the_rows_that_were_kept(table_run: Pat
     assert sorted(int(str(line)) for line in read_table(errors).column("line")) == answers["line"]
     assert metrics["examples"] == len(answers["line"]) == 4
     assert metrics["accuracy"] == sum(answers["score"]) / 4
+
+
+def test_a_run_and_its_card_have_the_number_of_validation_rows(table_run: Path) -> None:
+    record = json.loads((table_run / "run/run.json").read_text())["result"]
+    assert record["validation_rows"] == 4
+    line = f"validation rows: 4; an accuracy of {record['mean']:.4f} on them has a standard error of"
+    assert line in finished_result(RunFolder(table_run / "run", {"result": record}))["text"]
+    assert f"- {line}" in (table_run / "run/model/README.md").read_text()
+
+
+def test_a_stopped_run_names_the_folder_of_its_best_epoch(table_run: Path, tmp_path: Path) -> None:
+    stopped = Path(shutil.copytree(table_run / "run", tmp_path / "stopped"))
+    shutil.rmtree(stopped / "model")
+    with pytest.raises(
+        InputError, match=r"its run has not finished yet; the best epoch so far is in .*stopped/seed-0;"
+    ):
+        open_model(str(stopped))
+    assert open_model(str(stopped / "seed-0")).labels == ("new", "old")
+
+
+def test_a_large_calibration_error_is_named(table_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = evaluated(table_run, table_run / "reviews.csv")
+    assert ("give --calibrate" in " ".join(capsys.readouterr().err.split())) == (metrics["calibration_error"] > 0.1)
 
 
 def test_other_options_than_in_training_are_refused(table_run: Path) -> None:

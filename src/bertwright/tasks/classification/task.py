@@ -321,7 +321,7 @@ class LongTexts:
         """Print the numbers, and how the examples are encoded."""
         exceed = f"of {self._examples} examples exceed {self._max_length} tokens"
         if self._cut:
-            say(f"{self._source}: {self._cut} {exceed} and are cut")
+            say(f"{self._source}: {self._cut} {exceed} and are cut; finetune has --max-length and --long for them")
         if self._several:
             say(f"{self._source}: {self._several} {exceed}: with their windows, {self._rows} rows")
 

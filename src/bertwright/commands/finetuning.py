@@ -1,6 +1,7 @@
 """The commands finetune, evaluate, predict, submission and score squad: encoder → task → prediction."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -145,7 +146,8 @@ def evaluate_command(
     Args:
         task: Task: {tasks}; or pretraining, or blimp.
         model: MODEL: a model folder or a run folder; for embed also a folder of export static.
-        data: For a task: folder with dev files, or one file. For embed: a table of pairs as for training
+        data: For a task: folder with dev files, or one file; of the file that the model was trained on, the rows that
+            were kept for validation. For embed: a table of pairs as for training
             (with a score of their similarity or without), a folder of tables, a folder in BEIR's layout for a search,
             or a corpus. For blimp: a folder with a file .jsonl for each paradigm, or one file of all.
         corpus: For pretraining: validation corpus.
@@ -176,11 +178,12 @@ def evaluate_command(
             raise InputError("evaluate embed: leave --corpus, --rows, --length, --errors and --calibrate out")
         if data is None:
             raise InputError("evaluate embed: expected --data PATH, tables of pairs, a folder of BEIR or a corpus")
+        from bertwright.finetuning.kept_rows import kept_pairs
         from bertwright.search.evaluate import evaluate_embed
 
         reading: Any = {"text": text_column, "label": label_column, "input_format": input_format, "on_error": on_error}
         options: Any = {"settings": task_setting, "width": width, "precision": precision, "device": device}
-        return evaluate_embed(model, data, **options, **reading)
+        return evaluate_embed(model, data, part_of=partial(kept_pairs, model, data), **options, **reading)
     if width is not None:
         raise InputError(f"evaluate {task}: --width is for evaluate embed; leave it out")
     if task == "pretraining":

@@ -1,10 +1,14 @@
 """fine-tuned model → metrics and predictions: the commands evaluate and predict."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import refuse_target, refuse_unwritable
+from bertwright.finetuning.advice import calibration_lines
+from bertwright.finetuning.kept_rows import kept_rows
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
 from bertwright.tasks.binding import TaskKind, open_tokenizer
@@ -49,8 +53,14 @@ def evaluate_task(
     if isinstance(trained, ClassificationTask) and task.name == trained.name:
         task = task.model_copy(update={"text": trained.text, "label": trained.label})
     task = with_named_columns(task, text=text, label=label)
+    reading = with_named_columns(trained, text=text, label=label)
+    reading = reading.model_copy(update={"input_format": task.input_format, "on_error": task.on_error})
+    request = replace(request, rows=kept_rows(kind, reading, saved.extra, data, calibrate=calibrate))
     tokenizer = open_tokenizer(saved)
-    return advise_on_full_gpu(lambda: kind.evaluate(task, saved, tokenizer, request), lambda: CPU_ADVICE)
+    metrics = advise_on_full_gpu(lambda: kind.evaluate(task, saved, tokenizer, request), lambda: CPU_ADVICE)
+    for line in [] if calibrate else calibration_lines(metrics, model=model):
+        say(line)
+    return metrics
 
 
 def _request(kind: TaskKind, data: Path, errors: str | None, *, calibrate: bool) -> EvaluateRequest:

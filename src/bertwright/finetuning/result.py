@@ -3,8 +3,11 @@
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from bertwright.files import read_object
+from bertwright.finetuning.advice import calibration_lines, validation_lines
 from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.run_baselines import baseline_lines
 from bertwright.finetuning.settings import FinetuneSettings
@@ -12,6 +15,7 @@ from bertwright.model.card import finetuning_card, origin
 from bertwright.model.folder import CARD, model_folder
 from bertwright.model.hf_config import read_description
 from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.errors import VALIDATION
 from bertwright.training.run_folder import RunFolder
 
 
@@ -34,6 +38,9 @@ def finish_run(
         "scores": values,
         "collapsed": [seed["seed"] for seed in seeds if seed["collapsed"]],
         "seeds": list(seeds),
+        "start": run.record["data"]["model"],
+        "validation_rows": len(next(iter(bound.validation.values()))[0]),
+        "calibration_error": _calibration_error(run.folder / f"seed-{best['seed']}" / VALIDATION),
         "baselines": run.record["baselines"],
         "model": str(run.model),
         "out": str(run.folder),
@@ -56,7 +63,7 @@ def finish_run(
             result=result,
             began=origin(prepared.saved.source, prepared.digests["weights"]),
             more_data=comparison.data,
-            more_numbers=comparison.numbers,
+            more_numbers=(*validation_lines(result), *comparison.numbers),
         )
         (folder / CARD).write_text(card, "utf-8")
     result |= comparison.result
@@ -72,6 +79,12 @@ def finished_result(run: RunFolder) -> dict[str, Any]:
     return {**result, "text": _text(result)}
 
 
+def _calibration_error(review: Path) -> float | None:
+    """Return the calibration error of the best epoch of a seed; None for a task without labels."""
+    first = next(iter(read_object(review).values()))
+    return first.get("calibration_error") if isinstance(first, dict) else None
+
+
 def _text(result: Mapping[str, Any]) -> str:
     value = f"{result['mean']:.4f}"
     if len(result["scores"]) > 1:
@@ -80,7 +93,9 @@ def _text(result: Mapping[str, Any]) -> str:
         value += " (one seed; --seeds 3 shows how much it varies)"
     lines = [
         f"{result['task']} dev {result['metric']}: {value}",
+        *validation_lines(result),
         *baseline_lines(result),
+        *calibration_lines({"calibration_error": result.get("calibration_error") or 0.0}, model=result["model"]),
         f"best seed's model: {result['model']}",
     ]
     return "\n".join(lines)

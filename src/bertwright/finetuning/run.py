@@ -13,6 +13,7 @@ from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
 from bertwright.files import atomic_file, write_json
 from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.kept_rows import training_note
 from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.mining import with_mined
 from bertwright.finetuning.prepare import Prepared, prepare, schedule, with_chosen_first
@@ -160,7 +161,7 @@ def train_seeds(
             if signalled and len(seeds) < settings.seeds:
                 raise Stopped(
                     f"stopped with {len(seeds)} of {settings.seeds} seeds done; continue with the same command and "
-                    "--resume"
+                    f"--resume, or use the best epoch so far: --model {out / f'seed-{seed}'}"
                 )
         if not ranks.is_main:
             return {}, signalled
@@ -253,8 +254,8 @@ def _train_seed(
         shutil.rmtree(seed_run.checkpoints)
     if result["collapsed"]:
         say(
-            f"seed {seed} collapsed: all predictions of its best epoch are equal; try more data, more epochs or "
-            "another learning rate"
+            f"seed {seed} collapsed: all predictions of its best epoch are equal, or nearly so for numbers (under 1 % "
+            "of the deviation of the targets); try more data, more epochs or another learning rate"
         )
     say(
         f"seed {seed}: best epoch {result['epoch']}, "
@@ -344,7 +345,7 @@ class _Best:
             tokenizer=saved.tokenizer,
             architecture=trained.architecture,
             labels=trained.labels,
-            extra=trained.extra,
+            extra={**trained.extra, **training_note(self.prepared.bound)},
             vectors=trained.vectors,
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from bertwright.console import say
+from bertwright.finetuning.advice import baseline_advice
 from bertwright.finetuning.baselines import Baselines, text_baselines, word_baseline
 from bertwright.finetuning.choice_baselines import choice_baselines
 from bertwright.finetuning.prepare import Prepared
@@ -69,19 +70,10 @@ def baseline_lines(result: Mapping[str, Any]) -> list[str]:
     lines[0] += "".join(f"; {note}" for note in baselines["notes"])
     best = max(values, key=lambda name: values[name])
     if result["mean"] <= values[best]:
-        lines.append(f"The model is not better than the baseline '{best}'. {_advice(best)}")
+        lines.append(
+            f"The model is not better than the baseline '{best}'. {baseline_advice(result, is_cosine=best == COSINE)}"
+        )
     return lines
-
-
-def _advice(best: str) -> str:
-    more = (
-        "more rows, a model that was pre-trained longer (for English small-wiki, which comes with the program), "
-        "another learning rate, or more epochs (--epochs)"
-    )
-    if best == COSINE:
-        vectors = "bertwright.load(MODEL).vectors in Python"
-        return f"Use the vectors of the model before fine-tuning ({vectors}), or try {more}."
-    return f"Try {more}."
 
 
 def task_baselines(task: Any, train: Any, validation: Any) -> Baselines:

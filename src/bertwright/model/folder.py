@@ -193,7 +193,7 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         return _random(source, tokenizer, vocab_size)
     folder = model_within(folder_of(source))
     if not (folder / "config.json").is_file():
-        hint = "; its run has not finished yet" if (folder / "run.json").is_file() else ""
+        hint = _unfinished_hint(folder) if (folder / "run.json").is_file() else ""
         hint = hint or foreign_hint(folder)
         others = "".join(f"; {name} comes with the program" for name in shipped() if name != source)
         if source in shipped():
@@ -218,6 +218,13 @@ def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | 
         extra=description.extra,
         digest=digest,
     )
+
+
+def _unfinished_hint(run: Path) -> str:
+    """Return what a run folder without a model has: the best epochs of its seeds, where a fine-tuning was stopped."""
+    seeds = sorted(path.parents[1].name for path in run.glob("seed-*/model/config.json"))
+    models = f"; the best epoch so far is in {', '.join(str(run / seed) for seed in seeds)}" if seeds else ""
+    return f"; its run has not finished yet{models}"
 
 
 def model_within(folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """model + labelled data → metrics of its sentence vectors: the command `evaluate embed`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -18,6 +18,7 @@ from bertwright.tables.files import InputFormat
 from bertwright.tasks.beir import RetrievalData, is_retrieval, open_retrieval
 from bertwright.tasks.embedding.beir import judged_pairs
 from bertwright.tasks.embedding.measure import measure_tables
+from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.read import folder_layout, read_measured
 from bertwright.tasks.embedding.spec import EMBED, VectorTask, with_pair_columns
 from bertwright.tasks.sentence_vectors import TextRole
@@ -57,11 +58,13 @@ def evaluate_embed(
     on_error: Literal["stop", "skip"] = "stop",
     precision: str | None = None,
     device: Device = "cpu",
+    part_of: Callable[[VectorTask], TextPairs | None] = lambda task: None,
 ) -> dict[str, Any]:
     """Return metrics of a model's sentence vectors on pairs of texts, or on a search in BEIR's layout.
 
     data: what `read_measured` reads. settings: NAME=VALUE for the reading, as for training. width: number of first
-    components of the vectors that are compared; None: those of the folder. Raises InputError for other data.
+    components of the vectors that are compared; None: those of the folder. part_of: returns the pairs to measure where
+    they are only a part of `data`, else None. Raises InputError for other data.
     """
     prepare_processor()
     if not data.exists():
@@ -78,7 +81,9 @@ def evaluate_embed(
     encoder.check_width(width, "--width")
     described = {"model": model, "size": width or encoder.size}
     if not is_search:
-        return {**described, **measure_tables(encoder, read_measured(task, data), width=width)}
+        part = part_of(task)
+        tables = read_measured(task, data) if part is None else {data.name: part}
+        return {**described, **measure_tables(encoder, tables, width=width)}
     with bad_rows_of(data, on_error) as bad_rows:
         retrieval = open_retrieval(data, on_error=bad_rows.add)
     left_out = {"left_out": dict(bad_rows.counts)} if bad_rows.counts else {}

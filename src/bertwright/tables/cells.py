@@ -3,7 +3,7 @@
 import csv
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, TypeVar
 
 from bertwright.console import say
@@ -27,7 +27,8 @@ def tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 def csv_cells(lines: Iterator[str], source: str, on_error: OnError) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line of each row, and its cells."""
     csv.field_size_limit(sys.maxsize)  # the default, for the whole process, is 131,072 characters a cell
-    reader = csv.reader(lines, strict=True)
+    head = list(islice(lines, 1))
+    reader = csv.reader(chain(head, lines), strict=True)
     while True:
         begin = reader.line_num + 1
         try:
@@ -40,6 +41,8 @@ def csv_cells(lines: Iterator[str], source: str, on_error: OnError) -> Iterator[
                 raise InputError(f"{problem}; {CARRIAGE_RETURNS}") from None
             if "unexpected end" in str(error):  # an open quotation mark took all further rows
                 raise InputError(f"{problem}; the quotation mark that opens here is not closed") from None
+            if begin == 1 and (hint := separator_hint("csv", head)):
+                raise InputError(f"{problem}{hint}") from None
             on_error(BadRow("not valid csv", problem))
             continue
         yield begin, cells or [""]
@@ -76,7 +79,7 @@ def separator_hint(format: Format, cells: Sequence[str]) -> str:
         return " (JSON lines? add --input-format jsonl, or name the file .jsonl)"
     line = "".join(cells)
     separator = max(_SEPARATORS, key=line.count)
-    if line.count(separator) < len(cells):
+    if line.count(separator) < len(cells) or (format, separator) == ("csv", ","):
         return ""
     other: Format = "csv" if separator == "," else "tsv"
     advice = f"add --input-format {other}, or name the file .{other}"

@@ -5,7 +5,7 @@ scikit-learn use it: read → encode → collate → model → loss, and logits 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -147,6 +147,10 @@ class TaskKind(ABC):
     @abstractmethod
     def predict(self, saved: SavedModel, tokenizer: BaseTokenizer, request: PredictRequest) -> dict[str, Any]:
         """Predict for everything in a file; return a summary."""
+
+    def row_names(self, rows: Any) -> Sequence[Any]:
+        """Return the line, or the id, of each row in its file."""
+        return tuple(rows.lines)
 
     def check(self, data: LabelledData, config: BackboneConfig) -> None:
         """Raise InputError where an encoder of that shape cannot learn the task, before anything is encoded."""

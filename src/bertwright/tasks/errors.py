@@ -30,6 +30,7 @@ class EvaluateRequest:
     """A request for an evaluation.
 
     data        a folder with validation files, or one file
+    rows        the rows to measure, where they are only a part of `data`; None: all rows of the files
     errors      the file for the errors; None: none is written
     calibrate   True: fit a temperature and store it in the model folder
     """
@@ -37,6 +38,7 @@ class EvaluateRequest:
     data: Path
     errors: PredictRequest | None = None
     calibrate: bool = False
+    rows: Any = None
 
     def refuse_breaks(self, texts: Iterable[str], source: str) -> None:
         """Raise InputError where the errors go into a tsv file and a text holds a tab or a line break."""

@@ -1,6 +1,6 @@
 """task name → task. Base class of the task specifications; each kind of task adds its own fields. Imports no torch."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, Self, TypeVar
 
@@ -88,7 +88,10 @@ def alike_labels(counts: Mapping[str, int]) -> list[str]:
     counts   number of rows by label, as the file writes it
     """
     groups: defaultdict[str, list[str]] = defaultdict(list)
+    stripped = Counter[str]()  # blanks at the ends of a label are not read
     for label, count in counts.items():
+        stripped[label.strip()] += count
+    for label, count in stripped.items():
         groups[" ".join(label.casefold().split())].append(f"'{label}' ({count:,} {'row' if count == 1 else 'rows'})")
     return [", ".join(group) for group in groups.values() if len(group) > 1]
 
@@ -97,8 +100,8 @@ def say_alike_labels(source: str, counts: Mapping[str, int]) -> None:
     """Print the labels of a training file that differ only in case or blanks."""
     if alike := alike_labels(counts):
         say(
-            f"{source}: labels differ only in case or blanks: {'; '.join(alike[:LABELS_SHOWN])}; blanks at the ends of "
-            "a label are not read, all else makes another label; correct the file where one label is meant"
+            f"{source}: labels differ only in case or blanks: {'; '.join(alike[:LABELS_SHOWN])}; they are different "
+            "labels; correct the file where one label is meant"
         )
 
 

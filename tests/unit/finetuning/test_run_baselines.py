@@ -38,6 +38,7 @@ def test_a_model_that_is_not_better_is_told_so() -> None:
     assert first == "baselines: commonest answer 0.5000, bag of words 0.8000; a note"
     assert second.startswith("The model is not better than the baseline 'bag of words'. Try more rows")
     assert len(baseline_lines(result(values, 0.81))) == 1
+    assert "(bertwright finetune embed)" in baseline_lines(result({COSINE: 0.9}, 0.5))[1]
     assert "bertwright.load(MODEL).vectors" in baseline_lines(result({COSINE: 0.9}, 0.5))[1]
     assert baseline_lines({"metric": "f1", "mean": 50.0}) == []
 

@@ -19,6 +19,12 @@ OBJECTS = [{"text": "a", "label": "b"}, {"text": "c", "label": "d"}]
     [
         ("a.csv", "text;label\ngood;pos\n", r"the columns are: text;label \(with semicolons between them\? csv has c"),
         ("a.csv", "text;label\ngood, so;pos\n", r"a\.csv:2: expected a row of 1 columns.*with semicolons between them"),
+        (
+            "a.csv",
+            '"text";"label"\n"good";"pos"\n',
+            r"a\.csv:1: not valid csv: .*\(with semicolons between them\? csv has",
+        ),
+        ("a.csv", '"te,xt"x,"label"\n', r"a\.csv:1: not valid csv: [^()]*$"),
         ("a.csv", "text\tlabel\ngood\tpos\n", r"with tabs between them\? add --input-format tsv, or name .* \.tsv\)"),
         ("a.tsv", "text,label\ngood,pos\n", r"with commas between them\? add --input-format csv, or name .* \.csv\)"),
         ("a.tsv", "text|label\ngood|pos\n", r"with bars between them\? csv has commas and tsv has tabs: write"),

@@ -222,10 +222,10 @@ class ClassificationKind(TaskKind):
             raise InputError(f"--calibrate: expected a task with labels, got {task.name}, which predicts a number")
         learned = {name: getattr(trained, name) for name in ("centre", "spread", "long", "temperature")}
         task = with_texts_of(task.model_copy(update=learned), trained, saved.source)
-        files = dev_files(task, request.data)
-        if not files:
+        files = {} if request.rows else dev_files(task, request.data)
+        examples = {"dev": request.rows} if request.rows else {key: read_examples(task, files[key]) for key in files}
+        if not examples:
             raise InputError(f"{request.data}: expected a dev file of {task.name}, found none; give the path of a file")
-        examples = {name: read_examples(task, path) for name, path in files.items()}
         for rows in examples.values():
             request.refuse_breaks(chain(rows.texts_a, rows.texts_b or ()), rows.source)
         logits_of = open_logits(saved)
@@ -321,7 +321,7 @@ class LongTexts:
         """Print the numbers, and how the examples are encoded."""
         exceed = f"of {self._examples} examples exceed {self._max_length} tokens"
         if self._cut:
-            say(f"{self._source}: {self._cut} {exceed} and are cut")
+            say(f"{self._source}: {self._cut} {exceed} and are cut; finetune has --max-length and --long for them")
         if self._several:
             say(f"{self._source}: {self._several} {exceed}: with their windows, {self._rows} rows")
 

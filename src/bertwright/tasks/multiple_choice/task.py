@@ -141,18 +141,18 @@ class ChoiceKind(TaskKind):
         """Return the accuracy on the validation file of a folder, or on one file."""
         data = request.data
         path = named_table(data, task.dev) if data.is_dir() else data
-        if path is None:
+        if path is None and not request.rows:
             raise InputError(
                 f"{data}: expected a dev file ({', '.join(task.dev)}), found none; give the path of a file"
             )
-        rows = read_choices(task, path)
+        rows = request.rows or read_choices(task, path or data)
         request.refuse_breaks(chain(rows.contexts, *rows.choices), rows.source)
         model, max_length = open_chooser(saved)
         inputs = self.encode(task, tokenizer, rows, max_length)
         logits = self.logits(model, inputs)
         if request.errors:
             errors = choice_errors(rows, *decode_choices(logits, rows.first))
-            write_errors(request.errors, {path.name: errors})
+            write_errors(request.errors, {"dev": errors})
         accuracy = self.metrics(task, logits, rows, inputs)["accuracy"]
         notes = {"left_out": sum(rows.left_out.values())} if rows.left_out else {}
         return {"accuracy": accuracy, "examples": len(rows), **notes}

@@ -119,6 +119,9 @@ class SpanKind(TaskKind):
     ) -> None:
         """Return None: the windows have the positions of the answers."""
 
+    def row_names(self, rows: Questions) -> tuple[str, ...]:
+        return tuple(question.id for question in rows.items)
+
     def lengths(self, rows: Questions, inputs: Windows) -> NDArray[np.int64]:
         return inputs.lengths
 
@@ -170,16 +173,15 @@ class SpanKind(TaskKind):
         model, trained, max_length, threshold = open_span_model(saved)
         if task.null and not trained.null:
             raise InputError(f"{saved.source}: expected a model for {task.name}, got one for {trained.name}")
-        path = dev_questions_file(task, request.data, needed=True)
-        assert path is not None
-        questions = read_labelled(task, path)
+        path = dev_questions_file(task, request.data, needed=not request.rows)
+        questions = request.rows or read_labelled(task, path or request.data)
         request.refuse_breaks(chain.from_iterable((q.id, q.text, q.context) for q in questions.items), questions.source)
         windows = self.encode(trained, tokenizer, questions, max_length)
         logits = span_logits(model, windows)
         scores, _, _ = score_spans(windows, logits, questions, task, threshold=threshold)
         if request.errors:
             answers = decode_spans(windows, logits, questions, task, threshold=threshold)
-            write_errors(request.errors, {path.name: question_errors(questions, answers, scores)})
+            write_errors(request.errors, {"dev": question_errors(questions, answers, scores)})
         notes: dict[str, Any] = {"null_threshold": threshold} if task.null else {}
         notes |= {"left_out": sum(questions.left_out.values())} if questions.left_out else {}
         return squad_metrics(scores, null=task.null) | notes

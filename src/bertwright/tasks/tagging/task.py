@@ -146,16 +146,16 @@ class TaggingKind(TaskKind):
         """Return the metrics on the validation file of a folder, or on one file, over all types and by type."""
         data = request.data
         path = tag_dev_file(data) if data.is_dir() else data
-        if path is None:
+        if path is None and not request.rows:
             raise InputError(
                 f"{data}: expected a dev file (dev.txt, valid.conll, testa …), found none; give the path of a file"
             )
         task = for_model(task, task_of_model(saved))
-        sentences = read_tagged(task, path)
+        sentences = request.rows or read_tagged(task, path or data)
         request.refuse_breaks((word for words in sentences.words for word in words), sentences.source)
         tagged = open_tagging(saved, tokenizer)[1](sentences, task.context)
         if request.errors:
-            write_errors(request.errors, {path.name: tag_errors(task, sentences, tagged)})
+            write_errors(request.errors, {"dev": tag_errors(task, sentences, tagged)})
         counts = {"sentences": len(sentences), "words": sentences.num_words}
         if sentences.left_out:
             counts["left_out"] = sum(sentences.left_out.values())

@@ -166,7 +166,9 @@ def test_what_is_learned_is_evaluated_and_predicted_alike(
     assert main(["finetune", "sst2", *(str(part) for pair in {**run_options, **options}.items() for part in pair)]) == 0
     said = capsys.readouterr().err
     assert ("of 24 examples exceed 16 tokens: with their windows" in said) == (long == "windows")
-    assert ("24 of 24 examples exceed 16 tokens and are cut" in said) == (long != "windows")
+    assert ("24 of 24 examples exceed 16 tokens and are cut; finetune has --max-length and --long" in said) == (
+        long != "windows"
+    )
     noted = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["bertwright"]["task"]
     assert noted.get("long", "truncate") == long
     figures = evaluate_task(get_task("sst2"), model=str(tmp_path / "run"), data=tmp_path)

@@ -1,0 +1,93 @@
+"""model + labelled data → the validation rows that training kept of its only file: `evaluate` measures them alone.
+
+A run without a validation file keeps a tenth of its training file. The model folder notes the sha256 of that file, so
+that it is recognised under every name, and a digest of the lines that were kept.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.files import file_digest, read_object
+from bertwright.model.folder import model_within
+from bertwright.shipped import folder_of
+from bertwright.tasks.binding import BoundTask, TaskKind
+from bertwright.tasks.embedding.pairs import TextPairs
+from bertwright.tasks.embedding.spec import VectorTask
+from bertwright.tasks.embedding.task import EMBEDDING
+from bertwright.tasks.spec import TaskSpec
+
+NOTE: Final = "trained_on"
+"""Entry of config.json: {"sha256", "kept"}; kept is {"rows", "sha256"}, or None where there was a validation file."""
+
+
+def training_note(bound: BoundTask) -> dict[str, Any]:
+    """Return the entry of config.json that names the training file and the rows that were kept of it."""
+    digests = bound.digests
+    if "train" not in digests:
+        return {}
+    kept = None if digests.get("dev") else _identity(bound.kind, next(iter(bound.validation.values()))[0])
+    return {NOTE: {"sha256": digests["train"], "kept": kept}}
+
+
+def kept_rows(kind: TaskKind, task: TaskSpec, notes: Mapping[str, Any], data: Path, *, calibrate: bool = False) -> Any:
+    """Return the validation rows where `data` is the training file of a model, and print it; else None.
+
+    notes: entries of bertwright in the config.json of the model. task: the task with the columns of the training. Where
+    training had a validation file, the training file is measured as any other, with a warning. Raises InputError for
+    `calibrate` then, and where other options than in training give other rows.
+    """
+    note = notes.get(NOTE)
+    if not isinstance(note, Mapping):
+        return None
+    kept, path = note.get("kept"), _training_file(data, note)
+    if path is None or (kept is None and path != data):  # a folder that has a validation file
+        return None
+    if kept is None:
+        _warn_of_training_rows(path, calibrate=calibrate)
+        return None
+    labelled = kind.read(task, data)
+    if labelled.digests["dev"]:
+        return None
+    (rows,) = labelled.validation.values()
+    if _identity(kind, rows) != kept:
+        raise InputError(
+            f"{path}: the model was trained on this file, but the rows that were kept for validation cannot be told "
+            "with these options; give the options of the training, such as --on-error, or another file"
+        )
+    say(
+        f"{path}: the model was trained on this file; only the rows that training kept for validation are measured: "
+        f"{kept['rows']:,}"
+    )
+    return rows
+
+
+def kept_pairs(model: str, data: Path, task: VectorTask) -> TextPairs | None:
+    """Return the pairs that training kept for validation where `data` is the training file of MODEL; else None."""
+    described = model_within(folder_of(model)) / "config.json"
+    notes = read_object(described).get("bertwright") if described.is_file() else None
+    pairs: TextPairs | None = kept_rows(EMBEDDING, task, notes if isinstance(notes, Mapping) else {}, data)
+    return pairs
+
+
+def _training_file(data: Path, note: Mapping[str, Any]) -> Path | None:
+    """Return the file with the noted digest: `data` itself, or a file in that folder."""
+    paths = sorted(data.iterdir()) if data.is_dir() else [data]
+    return next((path for path in paths if path.is_file() and file_digest(path) == note.get("sha256")), None)
+
+
+def _warn_of_training_rows(path: Path, *, calibrate: bool) -> None:
+    fact = f"{path}: the model was trained on all rows of this file"
+    if calibrate:
+        raise InputError(f"--calibrate: {fact}; give rows that it was not trained on, such as the validation file")
+    say(f"{fact}: the numbers below are better than those of other rows; give a file that it was not trained on")
+
+
+def _identity(kind: TaskKind, rows: Any) -> dict[str, Any]:
+    """Return the number of rows, and a digest of their lines or ids."""
+    names = kind.row_names(rows)
+    return {"rows": len(names), "sha256": hashlib.sha256(json.dumps(names).encode()).hexdigest()}

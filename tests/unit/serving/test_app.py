@@ -97,6 +97,13 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
         ("/v1/next-sentence", {"model": "sst", "first": "a", "second": "b"}, 422, "model sst is a model for classifi"),
         ("/v1/inside", {"text": "a", "layer": 3}, 422, "layer 3: allowed are 1 to 2"),
         ("/v1/inside", {"text": "rain " * 100}, 422, "more than 64 tokens"),
+        (
+            "/v1/inside",
+            {"text": ["rain", "sun"]},
+            422,
+            "text: expected one text, got a list; the second text of a pair",
+        ),
+        ("/v1/predict", {"inputs": [{"premise": "a", "hypothesis": "b"}]}, 422, "a pair as a list of two texts"),
         ("/v1/embeddings", {"input": []}, 422, "input"),
         ("/v1/embeddings", {"input": [15339, 1917]}, 422, "input: expected a text or a list of texts, got token ids"),
         ("/v1/embeddings", {"input": [[15339], [1917]]}, 422, "got token ids; send the texts"),

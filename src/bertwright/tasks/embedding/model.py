@@ -3,7 +3,7 @@
 Shapes: N texts, T tokens, D width of the vectors.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,11 +17,15 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig
 from bertwright.model.vector_head import VectorHead
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.tasks.inference import answered_batches, batches_by_length, evaluating, padded_inputs
+from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs
 from bertwright.training.hardware import module_device, move_to_device
 
 PART_TOKENS: Final = 4096
-"""Number of tokens that are computed at a time in training, padding included."""
+"""Number of tokens that are computed at a time in training, at most, padding included."""
+SMALL_PART: Final = 512
+"""Number of tokens up to which a part takes shorter texts too: smaller parts cost more than their padding."""
+SIMILAR: Final = 0.8
+"""Length of a text that joins a larger part, as a fraction of the part's longest text, at least."""
 KEPT_STATES: Final = 1 << 25
 """Number of components of hidden states, over all layers, up to which a batch of many parts keeps its activations.
 
@@ -67,15 +71,31 @@ class VectorModel(nn.Module):
         return vectors
 
 
+def similar_lengths(lengths: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the text numbers of each part, longest texts first, with `most` tokens at most unless one text has more.
+
+    A part of more than SMALL_PART tokens, padding included, has texts of similar lengths, so that little is padding.
+    """
+    order, begin = np.argsort(-lengths, kind="stable"), 0
+    while begin < len(order):
+        longest, end = int(lengths[order[begin]]), begin + 1
+        while end < len(order):
+            tokens = (end + 1 - begin) * longest
+            if tokens > most or (tokens > SMALL_PART and lengths[order[end]] < SIMILAR * longest):
+                break
+            end += 1
+        yield order[begin:end]
+        begin = end
+
+
 def parts_of(
     texts: EncodedSide, chosen: NDArray[np.int64], *, pad_id: int, most: int | None = None
 ) -> tuple[tuple[TextPart, ...], NDArray[np.int64]]:
-    """Return the chosen texts in parts of about `most` tokens, and the position of each text [N] among all parts.
+    """Return the chosen texts in parts of similar lengths, and the position of each text [N] among all parts.
 
-    most: PART_TOKENS where it is None.
+    most: largest number of tokens of a part, padding included; PART_TOKENS where it is None.
     """
-    lengths = np.array([len(texts.ids[text]) for text in chosen])
-    rows = list(batches_by_length(lengths, most or PART_TOKENS))
+    rows = list(similar_lengths(np.array([len(texts.ids[text]) for text in chosen]), most or PART_TOKENS))
     positions = np.empty(len(chosen), dtype=np.int64)
     positions[np.concatenate(rows)] = np.arange(len(chosen))
     return tuple(texts.part(chosen[part], pad_id=pad_id) for part in rows), positions

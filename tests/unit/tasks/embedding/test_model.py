@@ -9,7 +9,14 @@ from torch import Tensor
 
 from bertwright.model.encoder import init_weights
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.tasks.embedding.model import EncodedSide, VectorModel, parts_of, text_vectors, vectors_of_parts
+from bertwright.tasks.embedding.model import (
+    EncodedSide,
+    VectorModel,
+    parts_of,
+    similar_lengths,
+    text_vectors,
+    vectors_of_parts,
+)
 from tests.support.encoders import classifier_config
 
 
@@ -67,6 +74,21 @@ def test_gradient_caching_keeps_no_activations(dropout_model: VectorModel, rando
         return numbers
 
     assert kept(cached=True) < kept(cached=False) / 10
+
+
+@pytest.mark.parametrize(
+    ("lengths", "most", "sizes"),
+    [
+        ([10] * 30 + [64], 4096, [8, 23]),  # 64 tokens x 8 texts = 512, then short texts of one length
+        ([10] * 30 + [64], 200, [3, 20, 8]),
+        ([100] * 20 + [90] * 20 + [70] * 20, 4096, [40, 20]),  # 70 is less than 0.8 x 100
+        ([700, 90], 512, [1, 1]),
+    ],
+)
+def test_large_parts_have_texts_of_similar_lengths(lengths: list[int], most: int, sizes: list[int]) -> None:
+    parts = list(similar_lengths(np.array(lengths), most))
+    assert [len(part) for part in parts] == sizes
+    assert sorted(np.concatenate(parts)) == list(range(len(lengths)))
 
 
 def test_parts_hold_each_text_once_and_few_tokens(random_texts: EncodedSide, dropout_model: VectorModel) -> None:

@@ -1,16 +1,19 @@
 """The commands of the groups tokenizer and corpus: text → tokenizer → shards."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import AsWordPiece, DocumentBreaks, KeepDuplicates, Repeatable, TextField, TextInputs
+from bertwright.commands.options import SettingsOptions
 from bertwright.console import say
 from bertwright.errors import InputError
+from bertwright.objectives.settings import ExampleSettings
+from bertwright.pretraining.settings import PLAIN, merged
 
 SIMILAR = 0.8
 """Default similarity of near-duplicates."""
@@ -194,8 +197,32 @@ def corpus_merge_command(
     return _built(out, merge_corpora(parts, out, keep_duplicates=keep_duplicates))
 
 
-def corpus_inspect_command(corpus: Positional[Path], /) -> CommandResult:
-    """Show the sizes, the lengths, the fraction of [UNK] and a sample of a corpus. Warn of likely problems."""
+def corpus_inspect_command(
+    corpus: Positional[Path],
+    /,
+    *,
+    rows: int | None = None,
+    length: int = 64,
+    seed: int = 0,
+    settings: Annotated[Mapping[str, Any], SettingsOptions(ExampleSettings, plain=PLAIN.examples)],
+) -> CommandResult:
+    """Show the sizes, the lengths, the fraction of [UNK] and a sample of a corpus. Warn of likely problems.
+
+    Args:
+        rows: Print this many rows of masked LM instead: pieces, segments, predicted positions with what replaced them,
+            and the label of the second sentence. The other options are those of pretrain, and need this one.
+        length: Tokens of a row.
+        seed: Seed of the rows.
+    """
+    if rows is not None:
+        from bertwright.objectives.shown_rows import as_json, first_rows
+
+        chosen = ExampleSettings.model_validate(merged(PLAIN.examples.model_dump(), settings))
+        shown = first_rows(corpus, chosen, rows=rows, length=length, seed=seed)
+        lines = [line for number, row in enumerate(shown) for line in (*row.lines(number), "")]
+        return {"corpus": str(corpus), "rows": as_json(shown), "text": "\n".join(lines).rstrip()}
+    if settings or seed or length != 64:
+        raise InputError("--length, --seed and the options of the examples need --rows N, the number of rows to print")
     from bertwright.corpus.checks import inspect_corpus
 
     report = inspect_corpus(corpus)

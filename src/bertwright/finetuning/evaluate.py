@@ -12,7 +12,7 @@ from bertwright.finetuning.kept_rows import kept_rows
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
 from bertwright.tasks.binding import TaskKind, open_tokenizer
-from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.classification.spec import ClassificationTask, as_trained
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import open_answering
 from bertwright.tasks.kinds import kind_of, task_of, with_named_columns
@@ -50,8 +50,8 @@ def evaluate_task(
         refuse_unwritable(Path(saved.source) / "config.json", "--model", is_folder=False)
     if not isinstance(trained, kind.spec):
         raise InputError(f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task")
-    if isinstance(trained, ClassificationTask) and task.name == trained.name:
-        task = task.model_copy(update={"text": trained.text, "label": trained.label})
+    if isinstance(trained, ClassificationTask) and isinstance(task, ClassificationTask):
+        task = as_trained(task, trained)
     task = with_named_columns(task, text=text, label=label)
     reading = with_named_columns(trained, text=text, label=label)
     reading = reading.model_copy(update={"input_format": task.input_format, "on_error": task.on_error})

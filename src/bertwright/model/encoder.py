@@ -202,7 +202,7 @@ class Encoder(SingleBackbone):
     ) -> EncoderOutput:
         """Encode a batch, see `Backbone.forward`; with `at` the last layer is computed at those positions alone.
 
-        Masked LM predicts at 15 % of the positions.
+        Masked LM needs only the masked positions, so `at` saves work.
         """
         keep = visible_keys(mask, self.config.attends)
         hidden = self.embeddings(ids, segments)
@@ -224,7 +224,7 @@ class Encoder(SingleBackbone):
 
 
 class Pooler(nn.Module):
-    """Linear layer and tanh on the vector of [CLS]: C in Figure 1 of the paper."""
+    """Dense layer and tanh on the state of [CLS], as in the original code; the paper's C is the state itself."""
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()

@@ -156,6 +156,12 @@ def run_disk(pretraining: Pretraining, phases: list[PhasePlan], *, saves: int, e
     return replace(disk, metrics=lines * _LINE_BYTES, plans=plans)
 
 
+def run_warnings(pretraining: Pretraining, steps: int) -> list[str]:
+    """Return the warnings about a run of `steps` steps, without a measurement."""
+    untimed = Timings(steps=(0.0,) * len(pretraining.phase_rows), evaluation=0.0, checkpoint=0.0)
+    return list(plan_warnings(pretraining.settings, pretraining, steps, plan_phases(pretraining, untimed, steps)))
+
+
 def plan_warnings(
     settings: PretrainSettings, pretraining: Pretraining, steps: int, phases: list[PhasePlan]
 ) -> Iterator[str]:

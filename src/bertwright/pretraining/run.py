@@ -7,6 +7,8 @@ from typing import Any
 from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
 from bertwright.model.system import NAMES
+from bertwright.pretraining.dry_run import run_warnings
+from bertwright.pretraining.frequencies import no_better_than_frequencies
 from bertwright.pretraining.measure import (
     advise_micro_tokens,
     affordable_steps,
@@ -90,10 +92,13 @@ def pretrain_prepared(
                 "init_from": init_from,
             }
         )
+        is_resumed = "resolved" in run.record
         resolved, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )
         run.note(exposure=pretraining.exposure.record(steps, steps))
+        for warning in [] if is_resumed else run_warnings(pretraining, steps):
+            say(f"warning: {warning}")
         outcome = _train(pretraining, run, resolved, steps, sharding)
         return _finish(pretraining, run, outcome)
 
@@ -197,4 +202,6 @@ def _finish(pretraining: Pretraining, run: RunFolder, outcome: Outcome) -> dict[
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}
     pretraining.save(run.model, weights, steps=outcome.steps, of=outcome.steps, metrics=outcome.last)
     run.note(finished=True, result=result)
+    if warning := no_better_than_frequencies(pretraining, outcome.last):
+        say(f"warning: {warning}")
     return {**result, "signalled": outcome.signalled}

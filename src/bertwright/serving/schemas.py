@@ -54,9 +54,24 @@ class ChoiceInput(_Object):
     choices: Annotated[list[UnicodeText], FailFast()]
 
 
-PredictInput = (
-    UnicodeText | Annotated[list[UnicodeText], Field(min_length=2, max_length=2)] | QuestionInput | ChoiceInput
-)
+_INPUT_FIELDS = (set(QuestionInput.model_fields), set(ChoiceInput.model_fields))
+
+
+def _refuse_other_objects(value: object) -> object:
+    """Return the value. Raises for an object that is neither a question nor a choice."""
+    if isinstance(value, dict) and set(value) not in _INPUT_FIELDS:
+        raise PydanticCustomError(
+            "input_object",
+            'expected a text, a pair as a list of two texts, {"question": …, "context": …} or {"context": …, '
+            '"choices": […]}, got an object with other fields',
+        )
+    return value
+
+
+PredictInput = Annotated[
+    UnicodeText | Annotated[list[UnicodeText], Field(min_length=2, max_length=2)] | QuestionInput | ChoiceInput,
+    BeforeValidator(_refuse_other_objects),
+]
 """Input of a fine-tuned model: a text, a pair as a list of two texts, a question with its passage, or a choice."""
 
 
@@ -184,10 +199,17 @@ class SearchIndexRequest(_Object):
     relevant: str | None = None
 
 
+def _refuse_list(value: object) -> object:
+    """Return the value. Raises for a list, in which a pair is sent elsewhere."""
+    if isinstance(value, list):
+        raise PydanticCustomError("pair", "expected one text, got a list; the second text of a pair goes into 'second'")
+    return value
+
+
 class InsideRequest(_Request):
     """Request for the pieces of one or two texts and the attention of one layer; layers are counted from 1."""
 
-    text: UnicodeText
+    text: Annotated[UnicodeText, BeforeValidator(_refuse_list)]
     second: UnicodeText | None = None
     layer: Annotated[int, Field(ge=1)] = 1
 

@@ -38,7 +38,7 @@ def fill_masks(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_
     refuse_halves([text], "the text ")
     pieces = tokenizer.ids([text], special=True)[0]
     if tokenizer.mask_id not in pieces:
-        raise InputError(f"expected a text with [MASK], got {text!r}")
+        raise InputError(f"expected a text with [MASK], got {text!r}; write [MASK] in place of a word, in capitals")
     return fill_ids(model, tokenizer, pieces, top_k=top_k)
 
 

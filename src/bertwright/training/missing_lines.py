@@ -22,7 +22,7 @@ class ExpectedLines:
 
 
 def say_missing_lines(folder: Path, lines: Sequence[Mapping[str, Any]], expected: ExpectedLines, *, state: str) -> None:
-    """Say which of the expected lines are missing, if any; `state` tells how the run continues."""
+    """Print the expected lines that are missing. `state`: text on how the run continues."""
     evaluated = {line["step"] for line in lines if "held_out" in line}
     logged = {line["step"] for line in lines if "held_out" not in line}
     stretches = list(_missing_stretches(expected.training, logged))

@@ -22,6 +22,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.classification.task import open_logits
+from tests.support.folders import update_json
 
 FAST = FinetuneSettings(epochs=6, batch_size=8, learning_rate=1e-3, max_length=16, precision="fp32", threads=1)
 TEXTS = [f"the {'small' if row % 2 else 'large'} house number {row}" for row in range(40)]
@@ -110,6 +111,23 @@ def test_a_temperature_is_used_wherever_the_model_answers(
     logits = open_logits(saved)(encode(open_tokenizer(saved), texts, max_length=16))
     exponents = np.exp(logits.astype(np.float64))
     assert exponents / exponents.sum(1, keepdims=True) == pytest.approx(before, abs=2e-6)
+
+
+def test_a_task_for_any_table_has_the_columns_and_codes_of_the_model(
+    noisy_run: Path, copied_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expected = evaluate_task(get_task("classify"), model=str(copied_model), data=noisy_run / "data/dev.tsv")
+    config = json.loads((copied_model / "config.json").read_text())
+    noted = config["bertwright"]
+    task = {**noted["task"], "name": "age", "text": ["house"], "label": "built", "codes": ["N", "O"]}
+    update_json(copied_model / "config.json", bertwright={**noted, "task": task})
+    rows = [line.split("\t") for line in (noisy_run / "data/dev.tsv").read_text().splitlines()[1:]]
+    codes = {"new": "N", "old": "O"}
+    lines = ["built,house", *(f"{codes[label]},{text}" for text, label in rows)]
+    (tmp_path / "test.csv").write_text("\n".join(lines) + "\n")
+    command = ["evaluate", "classify", "--model", str(copied_model), "--data", str(tmp_path / "test.csv"), "--json"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == expected["accuracy"]
 
 
 def test_a_second_calibration_takes_the_place_of_the_first(noisy_run: Path, copied_model: Path) -> None:

@@ -110,6 +110,17 @@ def with_columns(
     return task.model_copy(update=columns_update)
 
 
+def as_trained(task: ClassificationTask, trained: ClassificationTask) -> ClassificationTask:
+    """Return the task with the columns of the trained one, if it is the same task or one for any table.
+
+    A task for any table (`classify`, `multilabel`, `regress`) also gets the labels and the codes of the trained one.
+    """
+    names = {"text", "label"} if task.name == trained.name else set()
+    if task.name in (CLASSIFY.name, MULTILABEL.name, REGRESS.name) and task.kind == trained.kind:
+        names |= {"text", "label", "labels", "codes", "columns"}
+    return task.model_copy(update={name: getattr(trained, name) for name in names})
+
+
 def with_texts_of(task: ClassificationTask, trained: ClassificationTask, source: str) -> ClassificationTask:
     """Return the task. Raises InputError where its number of text columns differs from the trained one."""
     if len(task.text) != len(trained.text):

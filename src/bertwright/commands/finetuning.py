@@ -169,21 +169,19 @@ def evaluate_command(
     of_blimp: dict[str, Any] = {"pairs": pairs, "masking": masking, "first_token": first_token, "out": out}
     if task == "blimp":
         if has_rows or has_tables or width is not None or errors or calibrate:
-            raise InputError("evaluate blimp: takes --data, --pairs, --masking, --first-token, --out; leave others out")
+            raise InputError(
+                "evaluate blimp: takes --data, --pairs, --masking, --first-token, --out, --precision and --device; "
+                "leave others out"
+            )
         return evaluate_blimp_command(model, data, **of_blimp, precision=precision, device=device)
     if any(of_blimp.values()):
         raise InputError(f"evaluate {task}: --pairs, --masking, --first-token and --out are for evaluate blimp")
     if task == "embed":
         if has_rows or errors or calibrate:
             raise InputError("evaluate embed: leave --corpus, --rows, --length, --errors and --calibrate out")
-        if data is None:
-            raise InputError("evaluate embed: expected --data PATH, tables of pairs, a folder of BEIR or a corpus")
-        from bertwright.finetuning.kept_rows import kept_pairs
-        from bertwright.search.evaluate import evaluate_embed
-
         reading: Any = {"text": text_column, "label": label_column, "input_format": input_format, "on_error": on_error}
         options: Any = {"settings": task_setting, "width": width, "precision": precision, "device": device}
-        return evaluate_embed(model, data, part_of=partial(kept_pairs, model, data), **options, **reading)
+        return _evaluate_vectors(model, data, **options, **reading)
     if width is not None:
         raise InputError(f"evaluate {task}: --width is for evaluate embed; leave it out")
     if task == "pretraining":
@@ -201,6 +199,16 @@ def evaluate_command(
     options = {"text": text_column, "label": label_column, "calibrate": calibrate}
     options |= {"errors": None if errors is None else str(errors), "precision": precision, "device": device}
     return evaluate_task(spec, model=model, data=data, **options)
+
+
+def _evaluate_vectors(model: str, data: Path | None, **options: Any) -> CommandResult:
+    """Return the metrics of the sentence vectors of a model; options: those of `evaluate_embed`."""
+    if data is None:
+        raise InputError("evaluate embed: expected --data PATH, tables of pairs, a folder of BEIR or a corpus")
+    from bertwright.finetuning.kept_rows import kept_pairs
+    from bertwright.search.evaluate import evaluate_embed
+
+    return evaluate_embed(model, data, part_of=partial(kept_pairs, model, data), **options)
 
 
 def _evaluate_pretraining(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -68,16 +69,17 @@ def measure_minimal_pairs(
     resolved = scorer.resolve(settings)
     computed = saved.computed if isinstance(saved, Answerable) and saved.computed != "plain" else "fp32"
     kept = None if out is None else KeptScores(out, _identity(saved, scorer, resolved, computed))
-    accuracies = advise_on_full_gpu(
-        lambda: [
-            accuracy_of(paradigm, scores)
-            for paradigm, scores in zip(paradigms, _scores(scorer, paradigms, resolved, kept), strict=True)
-        ],
-        lambda: CPU_ADVICE,
-    )
-    metrics = minimal_pair_metrics(model, paradigms, accuracies, resolved, computed)
-    if kept:
-        kept.write_metrics(metrics.as_json())
+    with kept.locked() if kept else nullcontext():
+        accuracies = advise_on_full_gpu(
+            lambda: [
+                accuracy_of(paradigm, scores)
+                for paradigm, scores in zip(paradigms, _scores(scorer, paradigms, resolved, kept), strict=True)
+            ],
+            lambda: CPU_ADVICE,
+        )
+        metrics = minimal_pair_metrics(model, paradigms, accuracies, resolved, computed)
+        if kept:
+            kept.write_metrics(metrics.as_json())
     return metrics
 
 
@@ -100,7 +102,7 @@ def _scores(
     waiting = {
         index: _encode(scorer, paradigm, settings) for index, paradigm in enumerate(paradigms) if known[index] is None
     }
-    if kept and 0 < len(waiting) < len(paradigms):
+    if kept and len(waiting) < len(paradigms):
         say(f"{len(paradigms) - len(waiting)} of {len(paradigms)} paradigms are scored already")
     started, results = time.monotonic(), [np.zeros((0, 2))] * len(paradigms)
     with Status(ends=False) as status:

@@ -1,6 +1,7 @@
 """scores of minimal pairs ↔ a folder that keeps those of each paradigm, so that a stopped evaluation continues."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,10 +10,12 @@ from numpy.typing import NDArray
 
 from bertwright.errors import InputError, shown
 from bertwright.files import read_object, refuse_occupied, write_json
+from bertwright.locks import locked_file
 from bertwright.scoring.pairs import Paradigm, pairs_digest
 
 _IDENTITY: Final = "evaluation.json"
 _SCORES: Final = "scores"
+_LOCK: Final = "lock"
 
 
 class KeptScores:
@@ -27,15 +30,22 @@ class KeptScores:
         path = folder / _IDENTITY
         if not path.is_file():
             refuse_occupied(folder)
-            (folder / _SCORES).mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             write_json(path, dict(identity))
             return
-        for name, stored in read_object(path).items():
-            if identity.get(name) != stored:
+        stored = read_object(path)
+        for name in {**stored, **identity}:
+            if identity.get(name) != stored.get(name):
                 raise InputError(
-                    f"--out {folder}: its scores were computed with {name} {shown(stored)}, now it is "
+                    f"--out {folder}: its scores were computed with {name} {shown(stored.get(name))}, now it is "
                     f"{shown(identity.get(name))}; name another folder"
                 )
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Let no other process write to the folder meanwhile. Raises InputError where one does."""
+        with locked_file(self._folder / _LOCK, f"--out {self._folder}: another process is writing to this folder"):
+            yield
 
     def read(self, paradigm: Paradigm) -> NDArray[np.float64] | None:
         """Return the scores [N, 2] of a paradigm; None where they are not computed. InputError for other pairs."""
@@ -58,6 +68,7 @@ class KeptScores:
 
     def write(self, paradigm: Paradigm, scores: NDArray[np.float64]) -> None:
         """Keep the scores [N, 2] of a paradigm."""
+        self._path(paradigm).parent.mkdir(exist_ok=True)
         write_json(self._path(paradigm), {"pairs": pairs_digest(paradigm), "scores": scores.tolist()})
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:

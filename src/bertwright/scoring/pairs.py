@@ -4,9 +4,11 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
+from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.files import read_object
 from bertwright.tables.bad_rows import is_blank
@@ -80,6 +82,9 @@ def _files(data: Path) -> list[Path]:
     files = sorted(path for path in data.iterdir() if without_packing(path).suffix == ".jsonl")
     if not files:
         raise InputError(f"--data {data}: expected files *.jsonl (or .jsonl.xz, .jsonl.gz …), one for each paradigm")
+    for first, second in pairwise(files):
+        if without_packing(first) == without_packing(second):
+            raise InputError(f"--data {data}: {first.name} and {second.name} are one file, packed and not; remove one")
     return files
 
 
@@ -131,6 +136,10 @@ def _with_pair_ids(paradigms: Sequence[Paradigm], path: Path) -> list[Paradigm]:
             got = f"{', '.join(map(shown, unknown[:3]))}, which the data do not have" if unknown else "none"
             raise InputError(f"--pairs {path}: expected pairIDs of {paradigm.uid}, got {got}")
         kept.append(replace(paradigm, pairs=tuple(pair for pair in paradigm.pairs if pair.id in chosen)))
+    unused = sorted(set(lists) - {paradigm.uid for paradigm in paradigms})
+    if unused and kept:
+        names = ", ".join(map(shown, unused[:3]))
+        say(f"--pairs {path}: {len(unused)} of its paradigms are not in the data, such as {names}")
     if not kept:
         raise InputError(f"--pairs {path}: names none of the paradigms of the data, such as {paradigms[0].uid}")
     return kept

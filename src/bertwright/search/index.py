@@ -158,7 +158,7 @@ class SearchIndex:
         A search has the same result. Raises InputError where all rows are removed; MissingExtra without faiss, for an
         approximate index.
         """
-        with self._changing() as current:
+        with self._changing(verify=True) as current:  # the old files, with their digests, are removed
             if current.manifest.approximate:
                 check_faiss()
             manifest = joined(self.folder, current.manifest, current.segments)
@@ -251,11 +251,12 @@ class SearchIndex:
         return Hit(row.id, round(score, DECIMALS), row.text, row.fields)
 
     @contextmanager
-    def _changing(self) -> Iterator["SearchIndex"]:
-        """Yield the index as it is now, while no other process may change it."""
+    def _changing(self, *, verify: bool = False) -> Iterator["SearchIndex"]:
+        """Yield the index as it is now, while no other process may change it; `verify`: with all digests checked."""
         with locked_file(self.folder / _LOCK, f"{self.folder}: another process is changing this index"):
             manifest = read_index_manifest(self.folder)
-            yield self if manifest == self.manifest else SearchIndex(self.folder, manifest, verify=True)
+            is_current = manifest == self.manifest and not verify
+            yield self if is_current else SearchIndex(self.folder, manifest, verify=True)
 
 
 def _add_candidates(

@@ -1,5 +1,6 @@
 """texts → an index in memory: the same search as in a folder, without files."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -83,7 +84,7 @@ def _check(texts: Sequence[str], ids: Sequence[str]) -> None:
     if len(ids) != len(texts):
         raise InputError(f"ids: expected {len(texts)}, one for each text, got {len(ids)}")
     if len(set(ids)) < len(ids):
-        twice = next(id for number, id in enumerate(ids) if id in ids[:number])
+        twice = next(id for id, count in Counter(ids).items() if count > 1)
         raise InputError(f"ids: '{shown(twice)}' is there twice; ids must differ")
     for number, text in enumerate(texts):
         refuse_halves([text], f"text {number} ")

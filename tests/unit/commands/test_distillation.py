@@ -41,7 +41,7 @@ def test_the_options_are_those_of_the_use(capsys: pytest.CaptureFixture[str]) ->
     for option, is_shown in {
         "--temperature": (True, True),
         "--layers": (True, True),
-        "--epochs": (True, False),
+        "--epochs": (True, True),
         "--steps": (False, True),
         "--lengths": (False, True),
         "--bilstm": (False, False),

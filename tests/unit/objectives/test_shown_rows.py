@@ -53,16 +53,16 @@ def test_rows_are_texts_of_the_corpus_with_the_meaning_of_their_labels(own_corpu
     documents = documents_of(Corpus.open(own_corpus))
     for row in rows:
         assert len(row.predictions) == min(max(1, round(0.3 * len(row.pieces))), round(0.3 * 32))
-        found = [places(text, documents) for text in sides(row)]
-        assert all(found)
+        sources = [places(text, documents) for text in sides(row)]
+        assert all(sources)
         if second == "none":
-            assert (len(found), row.label, row.second) == (1, None, None)
+            assert (len(sources), row.label, row.second) == (1, None, None)
             continue
-        in_order = any(a[0] == b[0] and a[1] < b[1] for a in found[0] for b in found[1])
+        in_order = any(a[0] == b[0] and a[1] < b[1] for a in sources[0] for b in sources[1])
         assert in_order == (row.label == 0)
         assert (row.second == "B follows A") == (row.label == 0)
         if second == "order" and row.label:
-            assert any(a[0] == b[0] and b[1] < a[1] for a in found[0] for b in found[1])
+            assert any(a[0] == b[0] and b[1] < a[1] for a in sources[0] for b in sources[1])
     predictions = [prediction for row in rows for prediction in row.predictions]
     replaced = [(each.replacement, each.read == "[MASK]", each.read == each.piece) for each in predictions]
     assert set(replaced) == {("masked", True, False), ("kept", False, True), ("random", False, False)}

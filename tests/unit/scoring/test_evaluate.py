@@ -1,6 +1,8 @@
 """Accuracies on minimal pairs: counted by hand from the scores, and a stopped evaluation that continues."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.scoring import evaluate
 from bertwright.scoring.evaluate import evaluate_blimp, measure_minimal_pairs
+from bertwright.scoring.kept_scores import KeptScores
 from bertwright.scoring.scorer import open_scorer
 from bertwright.scoring.sentences import log_likelihoods
 from bertwright.scoring.settings import ScoreSettings
@@ -104,6 +107,7 @@ def test_a_stopped_evaluation_continues(random_lm: str, tmp_path: Path, monkeypa
     with pytest.raises(KeyboardInterrupt):
         measure_minimal_pairs(random_lm, folder, out=out)
     assert len([*(out / "scores").iterdir()]) == 3
+    assert (out / "lock").read_text() == ""  # no process holds it
     assert not (out / "metrics.json").exists()
     scored.clear()
     assert measure_minimal_pairs(random_lm, folder, out=out) == whole
@@ -111,6 +115,17 @@ def test_a_stopped_evaluation_continues(random_lm: str, tmp_path: Path, monkeypa
     scored += [0]
     assert measure_minimal_pairs(random_lm, folder, out=out) == whole  # nothing is scored a second time
     assert json.loads((out / "metrics.json").read_text()) == whole.as_json()
+
+
+def test_a_folder_that_another_process_writes_is_refused(random_lm: str, tmp_path: Path) -> None:
+    folder, out = write_blimp(tmp_path / "blimp"), tmp_path / "out"
+    measure_minimal_pairs(random_lm, folder, out=out)
+    with KeptScores(out, json.loads((out / "evaluation.json").read_text())).locked():
+        command = f"evaluate blimp --model {random_lm} --data {folder} --out {out} --precision fp32"
+        words = [sys.executable, "-m", "bertwright", *command.split()]
+        held = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert held.returncode == 2
+    assert "out: another process is writing to this folder" in held.stderr
 
 
 def test_a_folder_of_other_scores_is_refused(random_lm: str, tmp_path: Path, own_tokenizer: Path) -> None:
@@ -133,6 +148,9 @@ def test_a_folder_of_other_scores_is_refused(random_lm: str, tmp_path: Path, own
     write_lines(folder / "transitive.jsonl", made_up_pairs("transitive", 3))
     with pytest.raises(InputError, match=r"transitive.json: holds the scores of other pairs than those of --data"):
         measure_minimal_pairs(random_lm, folder, out=out)
+    (out / "evaluation.json").write_text("{}")
+    with pytest.raises(InputError, match=r"its scores were computed with weights None, now it is "):
+        measure_minimal_pairs(random_lm, folder, out=out)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").touch()
     with pytest.raises(InputError, match="used: exists already and is not an empty folder"):
@@ -147,7 +165,7 @@ def test_a_sentence_that_is_too_long_is_named_before_anything_is_scored(random_l
         InputError, match=r"wh_island.jsonl:3: sentence_bad: the sentence has 65 tokens; expected at most 64"
     ):
         measure_minimal_pairs(random_lm, folder, out=tmp_path / "out")
-    assert [*(tmp_path / "out" / "scores").iterdir()] == []
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.name != "lock"] == ["evaluation.json"]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,21 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, words: str) -> None:
         read_paradigms(path)
 
 
+def test_a_paradigm_packed_and_unpacked_is_refused(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "sup.jsonl", made_up_pairs("sup", 2))
+    (tmp_path / "sup.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+    with pytest.raises(InputError, match=r"sup.jsonl and sup.jsonl.gz are one file, packed and not; remove one"):
+        read_paradigms(tmp_path)
+
+
+def test_lists_of_paradigms_that_the_data_lack_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_lines(tmp_path / "p.jsonl", made_up_pairs("transitive", 3))
+    (tmp_path / "ids.json").write_text('{"transitive": ["0"], "misspelt": ["0"]}')
+    (paradigm,) = read_paradigms(data, pair_ids=tmp_path / "ids.json")
+    assert len(paradigm.pairs) == 1
+    assert "ids.json: 1 of its paradigms are not in the data, such as misspelt" in capsys.readouterr().err
+
+
 def test_data_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--data .*absent: there is no such file or folder"):
         read_paradigms(tmp_path / "absent")

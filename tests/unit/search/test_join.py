@@ -119,6 +119,8 @@ def test_digests_of_large_files_are_compared_on_request_and_before_a_change(
     assert len(SearchIndex.open(path.parent)) == 7
     with pytest.raises(Damaged, match=r"vectors-00001.npy: its digest is not that"):
         SearchIndex.open(path.parent, verify=True)
+    with pytest.raises(Damaged, match=r"vectors-00001.npy: its digest is not that"):
+        SearchIndex.open(path.parent).join()
     for options in (["--verify"], ["--join"], ["--remove", "3"]):
         _, said = run_json(capsys, "index", "--out", path.parent, *options, code=2)
         assert "vectors-00001.npy: its digest is not that" in said

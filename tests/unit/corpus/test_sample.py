@@ -118,6 +118,7 @@ def test_a_built_sample_says_what_was_drawn(
         ("wiki --words 1k --mix novels.txt=1", "leave the input wiki out, or add it to the mix"),
         ("--mix wiki=1", "--mix: needs --words, the number of words to draw"),
         ("wiki --seed 1", "--seed: needs --words"),
+        ("wiki --seed 0", "--seed: needs --words"),
         ("wiki --words 1k --shard 1/2", "a sample is drawn from all inputs; leave --shard out"),
         ("novels.txt --documents file --words 100", "and the first that was drawn has more than the 100 words"),
         ("", "expected one input or more"),

@@ -16,14 +16,18 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bertwright.console import Status
 from bertwright.corpus.encode import EncodedChunk, encode_chunk, start_worker
-from bertwright.corpus.inputs import Chunk, Position, Reader, part_of
-from bertwright.corpus.manifest import Manifest, Sample, SampleSettings, text_record
-from bertwright.corpus.resume import BuildState, UnfinishedBuild, is_free, recover_finished, resume_build
+from bertwright.corpus.inputs import Chunk, Position, Reader, part_of, refuse_missing
+from bertwright.corpus.manifest import Manifest, SampleSettings, text_record
+from bertwright.corpus.resume import (
+    BuildState,
+    UnfinishedBuild,
+    has_unfinished,
+    recover_finished,
+    refuse_taken,
+    resume_build,
+)
 from bertwright.corpus.sample import sample_inputs
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
@@ -71,10 +75,13 @@ def build_corpus(
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"{workers} workers: expected 1 to {MOST_WORKERS}")
     out = Path(out)
-    sources, drawn, chosen = _sources(inputs, part, sample, settings, skip=skip)
-    if not skip:
-        _refuse_missing(sources)
     loaded = open_tokenizer_folder(Path(tokenizer))
+    if not has_unfinished(out):  # before all words are counted, which takes long
+        refuse_taken(out)
+    sampled = sample_inputs(inputs, sample, settings, skip=skip) if sample else None
+    sources = sampled.inputs if sampled else part_of(find_inputs(inputs), part)
+    if not skip:
+        refuse_missing(sources)
     config: dict[str, Any] = {
         "version": __version__,
         "inputs": [_source_name(source) for source in sources],
@@ -84,11 +91,11 @@ def build_corpus(
         "on_error": "skip" if skip else "stop",
         "keep_duplicates": keep_duplicates,
         "sample": sample.model_dump(mode="json") if sample else None,
+        "drawn documents": sampled.digest if sampled else None,
     }
     if manifest := recover_finished(out, config, sources):
         return manifest
-    if not is_free(out):
-        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
+    refuse_taken(out)
     try:
         with (
             resume_build(out, config, sources) as build,
@@ -96,8 +103,17 @@ def build_corpus(
                 build.folder, tokenizer=loaded, shard_tokens=shard_tokens, entries=build.state.shards
             ) as writer,
         ):
-            reader = Reader(sources, settings, skip=skip, start=build.state.position, chosen=chosen)
+            reader = Reader(
+                sources,
+                settings,
+                skip=skip,
+                start=build.state.position,
+                chosen=sampled.chosen if sampled else None,
+                stamps=sampled.stamps if sampled else None,
+            )
             state = _write_shards(writer, reader, build, settings, workers=workers, skip=skip)
+            if sampled:
+                sampled.refuse_other_number(state.documents + state.dropped + state.skipped.records)
             skipped = reader.skipped.combined(state.skipped)
             if not state.documents:
                 raise InputError(_no_text(sources, settings, skipped.first))
@@ -107,27 +123,12 @@ def build_corpus(
                 dropped=state.dropped,
                 skipped=skipped,
                 keep_duplicates=keep_duplicates,
-                sample=drawn,
+                sample=sampled.sample if sampled else None,
             )
     except OSError as error:
         if error.errno in FULL_DISK:
             raise DiskFull(out, error) from error
         raise
-
-
-def _sources(
-    inputs: Sequence[str | Path],
-    part: tuple[int, int] | None,
-    sample: SampleSettings | None,
-    settings: TextSettings,
-    *,
-    skip: bool,
-) -> tuple[list[Input], Sample | None, list[NDArray[np.bool_]] | None]:
-    """Return the inputs and, for a sample, its entry in the manifest and the documents that were drawn."""
-    if sample is None:
-        return part_of(find_inputs(inputs), part), None, None
-    sampled = sample_inputs(inputs, sample, settings, skip=skip)
-    return sampled.inputs, sampled.sample, sampled.chosen
 
 
 def _write_shards(
@@ -231,9 +232,3 @@ def _no_text(sources: Sequence[Input], settings: TextSettings, messages: Sequenc
         f"no text was found in {len(sources)} input(s), {sources[0]} first, "
         f"with the settings {settings.model_dump()}{first}"
     )
-
-
-def _refuse_missing(sources: Sequence[Input]) -> None:
-    for source in sources:
-        if isinstance(source, Path) and not source.exists():
-            raise InputError(f"{source}: the link leads to no file")

@@ -28,10 +28,11 @@ from bertwright.corpus.resume import (
     refuse_taken,
     resume_build,
 )
-from bertwright.corpus.sample import sample_inputs
+from bertwright.corpus.sample import SampledInputs, sample_inputs
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import FULL_DISK
+from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import Input, find_inputs
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -82,17 +83,9 @@ def build_corpus(
     sources = sampled.inputs if sampled else part_of(find_inputs(inputs), part)
     if not skip:
         refuse_missing(sources)
-    config: dict[str, Any] = {
-        "version": __version__,
-        "inputs": [_source_name(source) for source in sources],
-        "tokenizer": loaded.hash,
-        "text": text_record(settings),
-        "shard_tokens": shard_tokens,
-        "on_error": "skip" if skip else "stop",
-        "keep_duplicates": keep_duplicates,
-        "sample": sample.model_dump(mode="json") if sample else None,
-        "drawn documents": sampled.digest if sampled else None,
-    }
+    config = _config(
+        sources, loaded, settings, sampled, shard_tokens=shard_tokens, skip=skip, keep_duplicates=keep_duplicates
+    )
     if manifest := recover_finished(out, config, sources):
         return manifest
     refuse_taken(out)
@@ -103,14 +96,7 @@ def build_corpus(
                 build.folder, tokenizer=loaded, shard_tokens=shard_tokens, entries=build.state.shards
             ) as writer,
         ):
-            reader = Reader(
-                sources,
-                settings,
-                skip=skip,
-                start=build.state.position,
-                chosen=sampled.chosen if sampled else None,
-                stamps=sampled.stamps if sampled else None,
-            )
+            reader = _reader(sources, settings, sampled, start=build.state.position, skip=skip)
             state = _write_shards(writer, reader, build, settings, workers=workers, skip=skip)
             if sampled:
                 sampled.refuse_other_number(state.documents + state.dropped + state.skipped.records)
@@ -129,6 +115,39 @@ def build_corpus(
         if error.errno in FULL_DISK:
             raise DiskFull(out, error) from error
         raise
+
+
+def _config(
+    sources: Sequence[Input],
+    tokenizer: BaseTokenizer,
+    settings: TextSettings,
+    sampled: SampledInputs | None,
+    *,
+    shard_tokens: int,
+    skip: bool,
+    keep_duplicates: bool,
+) -> dict[str, Any]:
+    """Return all that decides the bytes of a corpus, as JSON."""
+    return {
+        "version": __version__,
+        "inputs": [_source_name(source) for source in sources],
+        "tokenizer": tokenizer.hash,
+        "text": text_record(settings),
+        "shard_tokens": shard_tokens,
+        "on_error": "skip" if skip else "stop",
+        "keep_duplicates": keep_duplicates,
+        "sample": sampled.sample.settings.model_dump(mode="json") if sampled else None,
+        "drawn documents": sampled.digest if sampled else None,
+    }
+
+
+def _reader(
+    sources: Sequence[Input], settings: TextSettings, sampled: SampledInputs | None, *, start: Position, skip: bool
+) -> Reader:
+    """Return a reader of the inputs, or of the drawn documents, from a position on."""
+    if sampled is None:
+        return Reader(sources, settings, skip=skip, start=start)
+    return Reader(sources, settings, skip=skip, start=start, chosen=sampled.chosen, stamps=sampled.stamps)
 
 
 def _write_shards(

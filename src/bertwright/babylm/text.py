@@ -51,5 +51,5 @@ def _has_vocabulary(request: EntryRequest) -> bool:
 
 def _paragraphs(request: EntryRequest, drawn: SampledInputs) -> Iterator[str]:
     """Yield the paragraphs of the drawn documents."""
-    for document in Reader(drawn.inputs, request.text, chosen=drawn.chosen).documents():
+    for document in Reader(drawn.inputs, request.text, chosen=drawn.chosen, stamps=drawn.stamps).documents():
         yield from as_document(document).paragraphs

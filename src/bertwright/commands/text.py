@@ -142,7 +142,7 @@ def corpus_build_command(
     shard: str | None = None,
     words: str | None = None,
     mix: Repeatable = (),
-    seed: int = 0,
+    seed: int | None = None,
 ) -> CommandResult:
     """Turn text into tokenised shards. The number of workers changes no byte.
 
@@ -159,7 +159,7 @@ def corpus_build_command(
         words: Draw documents at random up to this number of words of text, such as 10M, 1.5M or 100k.
         mix: With --words, and in place of INPUTS: a source and its fraction of the words, as SOURCE=FRACTION such as
             wiki=0.3; repeat it for each source. A source is what an input is.
-        seed: With --words: seed of the draw.
+        seed: With --words: seed of the draw (default: 0).
     """
     from bertwright.corpus.build import build_corpus
     from bertwright.text.document import TextSettings
@@ -317,7 +317,7 @@ def _built(out: Path, manifest: "Manifest") -> CommandResult:
 
 
 def _sample_settings(
-    words: str | None, mix: tuple[str, ...], *, seed: int, inputs: tuple[str, ...], shard: str | None
+    words: str | None, mix: tuple[str, ...], *, seed: int | None, inputs: tuple[str, ...], shard: str | None
 ) -> "SampleSettings | None":
     """Return the settings of a sample; None without --words. Raises InputError where the options contradict."""
     from bertwright.corpus.manifest import SampleSettings
@@ -325,14 +325,14 @@ def _sample_settings(
     from bertwright.text.word_counts import parse_words
 
     if words is None:
-        if mix or seed:
+        if mix or seed is not None:
             raise InputError(f"{'--mix' if mix else '--seed'}: needs --words, the number of words to draw, such as 10M")
         return None
     if shard is not None:
         raise InputError(f"--shard {shard} --words {words}: a sample is drawn from all inputs; leave --shard out")
     if mix and inputs:
         raise InputError(f"--mix names the sources of the text; leave the input {inputs[0]} out, or add it to the mix")
-    return SampleSettings(words=parse_words(words), seed=seed, mix=parse_mix(mix))
+    return SampleSettings(words=parse_words(words), seed=seed or 0, mix=parse_mix(mix))
 
 
 def _parse_part(text: str | None) -> tuple[int, int] | None:

@@ -16,18 +16,23 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bertwright.console import Status
 from bertwright.corpus.encode import EncodedChunk, encode_chunk, start_worker
-from bertwright.corpus.inputs import Chunk, Position, Reader, part_of
-from bertwright.corpus.manifest import Manifest, Sample, SampleSettings, text_record
-from bertwright.corpus.resume import BuildState, UnfinishedBuild, is_free, recover_finished, resume_build
-from bertwright.corpus.sample import sample_inputs
+from bertwright.corpus.inputs import Chunk, Position, Reader, part_of, refuse_missing
+from bertwright.corpus.manifest import Manifest, SampleSettings, text_record
+from bertwright.corpus.resume import (
+    BuildState,
+    UnfinishedBuild,
+    has_unfinished,
+    recover_finished,
+    refuse_taken,
+    resume_build,
+)
+from bertwright.corpus.sample import SampledInputs, sample_inputs
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import FULL_DISK
+from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import Input, find_inputs
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -71,24 +76,19 @@ def build_corpus(
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"{workers} workers: expected 1 to {MOST_WORKERS}")
     out = Path(out)
-    sources, drawn, chosen = _sources(inputs, part, sample, settings, skip=skip)
-    if not skip:
-        _refuse_missing(sources)
     loaded = open_tokenizer_folder(Path(tokenizer))
-    config: dict[str, Any] = {
-        "version": __version__,
-        "inputs": [_source_name(source) for source in sources],
-        "tokenizer": loaded.hash,
-        "text": text_record(settings),
-        "shard_tokens": shard_tokens,
-        "on_error": "skip" if skip else "stop",
-        "keep_duplicates": keep_duplicates,
-        "sample": sample.model_dump(mode="json") if sample else None,
-    }
+    if not has_unfinished(out):  # before all words are counted, which takes long
+        refuse_taken(out)
+    sampled = sample_inputs(inputs, sample, settings, skip=skip) if sample else None
+    sources = sampled.inputs if sampled else part_of(find_inputs(inputs), part)
+    if not skip:
+        refuse_missing(sources)
+    config = _config(
+        sources, loaded, settings, sampled, shard_tokens=shard_tokens, skip=skip, keep_duplicates=keep_duplicates
+    )
     if manifest := recover_finished(out, config, sources):
         return manifest
-    if not is_free(out):
-        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
+    refuse_taken(out)
     try:
         with (
             resume_build(out, config, sources) as build,
@@ -96,8 +96,10 @@ def build_corpus(
                 build.folder, tokenizer=loaded, shard_tokens=shard_tokens, entries=build.state.shards
             ) as writer,
         ):
-            reader = Reader(sources, settings, skip=skip, start=build.state.position, chosen=chosen)
+            reader = _reader(sources, settings, sampled, start=build.state.position, skip=skip)
             state = _write_shards(writer, reader, build, settings, workers=workers, skip=skip)
+            if sampled:
+                sampled.refuse_other_number(state.documents + state.dropped + state.skipped.records)
             skipped = reader.skipped.combined(state.skipped)
             if not state.documents:
                 raise InputError(_no_text(sources, settings, skipped.first))
@@ -107,7 +109,7 @@ def build_corpus(
                 dropped=state.dropped,
                 skipped=skipped,
                 keep_duplicates=keep_duplicates,
-                sample=drawn,
+                sample=sampled.sample if sampled else None,
             )
     except OSError as error:
         if error.errno in FULL_DISK:
@@ -115,19 +117,37 @@ def build_corpus(
         raise
 
 
-def _sources(
-    inputs: Sequence[str | Path],
-    part: tuple[int, int] | None,
-    sample: SampleSettings | None,
+def _config(
+    sources: Sequence[Input],
+    tokenizer: BaseTokenizer,
     settings: TextSettings,
+    sampled: SampledInputs | None,
     *,
+    shard_tokens: int,
     skip: bool,
-) -> tuple[list[Input], Sample | None, list[NDArray[np.bool_]] | None]:
-    """Return the inputs and, for a sample, its entry in the manifest and the documents that were drawn."""
-    if sample is None:
-        return part_of(find_inputs(inputs), part), None, None
-    sampled = sample_inputs(inputs, sample, settings, skip=skip)
-    return sampled.inputs, sampled.sample, sampled.chosen
+    keep_duplicates: bool,
+) -> dict[str, Any]:
+    """Return all that decides the bytes of a corpus, as JSON."""
+    return {
+        "version": __version__,
+        "inputs": [_source_name(source) for source in sources],
+        "tokenizer": tokenizer.hash,
+        "text": text_record(settings),
+        "shard_tokens": shard_tokens,
+        "on_error": "skip" if skip else "stop",
+        "keep_duplicates": keep_duplicates,
+        "sample": sampled.sample.settings.model_dump(mode="json") if sampled else None,
+        "drawn documents": sampled.digest if sampled else None,
+    }
+
+
+def _reader(
+    sources: Sequence[Input], settings: TextSettings, sampled: SampledInputs | None, *, start: Position, skip: bool
+) -> Reader:
+    """Return a reader of the inputs, or of the drawn documents, from a position on."""
+    if sampled is None:
+        return Reader(sources, settings, skip=skip, start=start)
+    return Reader(sources, settings, skip=skip, start=start, chosen=sampled.chosen, stamps=sampled.stamps)
 
 
 def _write_shards(
@@ -231,9 +251,3 @@ def _no_text(sources: Sequence[Input], settings: TextSettings, messages: Sequenc
         f"no text was found in {len(sources)} input(s), {sources[0]} first, "
         f"with the settings {settings.model_dump()}{first}"
     )
-
-
-def _refuse_missing(sources: Sequence[Input]) -> None:
-    for source in sources:
-        if isinstance(source, Path) and not source.exists():
-            raise InputError(f"{source}: the link leads to no file")

@@ -57,6 +57,7 @@ class Reader:
     """Reader of the inputs, once, from a position on; `number` is that of the current input.
 
     chosen: for each input, true for each of its documents that is used, bool [documents]; None: all are used.
+    stamps: those of an earlier pass, one for each input; InputError where an input has another one now.
     With `skip`, a record that cannot be read, or the rest of a file, is left out and counted; otherwise InputError is
     raised. The caller adds the bytes of tokenized documents to `text_bytes`.
     """
@@ -69,14 +70,16 @@ class Reader:
         skip: bool = False,
         start: Position | None = None,
         chosen: Sequence[NDArray[np.bool_]] | None = None,
+        stamps: Sequence[Stamp] | None = None,
     ) -> None:
         self._inputs = inputs
         self._settings = settings
         self._skip = skip
         self._chosen = chosen
+        self._expected_stamps = stamps
         self._start = start or Position()
         self.sources = list(self._start.sources)
-        self._stamps = list(self._start.stamps[: self._start.input])
+        self.stamps = list(self._start.stamps[: self._start.input])
         self.skipped = self._start.skipped
         self.number, self._count = self._start.input, 0
         self._before = len(self.sources), self.skipped  # before the current input
@@ -108,14 +111,15 @@ class Reader:
             documents=self._count,
             sources=tuple(self.sources[:sources]),
             skipped=skipped,
-            stamps=tuple(self._stamps),
+            stamps=tuple(self.stamps),
         )
 
     def documents(self) -> Iterator[Document | Page]:
         """Yield the documents that are used, in order."""
         for number in range(self._start.input, len(self._inputs)):
             source = self._inputs[number]
-            self._stamps.append(stamp_of(source))
+            self.stamps.append(stamp_of(source))
+            self._refuse_changed(number)
             num_read = self._start.documents if number == self._start.input else 0
             self.number, self._count = number, 0
             self._before = len(self.sources), self.skipped
@@ -131,6 +135,7 @@ class Reader:
                 if not self._skip:
                     raise
                 self.skipped = self.skipped.with_message(str(error), files=1)
+            self._refuse_changed(number)
             self._progress.end(number)
 
     def _is_chosen(self) -> bool:
@@ -139,8 +144,14 @@ class Reader:
             return True
         chosen = self._chosen[self.number]
         if self._count > len(chosen):
-            raise InputError(f"{self._inputs[self.number]}: was changed while it was read; give the same command again")
+            raise InputError(_changed(self._inputs[self.number]))
         return bool(chosen[self._count - 1])
+
+    def _refuse_changed(self, number: int) -> None:
+        """Raise InputError where an input is not the file that the earlier pass read."""
+        source = self._inputs[number]
+        if self._expected_stamps is not None and self._expected_stamps[number] != stamp_of(source):
+            raise InputError(_changed(source))
 
     def _on_record(self, error: InputError) -> None:
         if not self._skip:
@@ -184,6 +195,17 @@ class _Progress:
             return speed  # the size of a dataset is unknown
         remaining = seconds * (sum(self._sizes) - self._first - done) / max(done, 1)
         return f"{speed} · about {remaining // 60:.0f} min {remaining % 60:.0f} s left"
+
+
+def refuse_missing(sources: Sequence[Input]) -> None:
+    """Raise InputError for a link that leads to no file."""
+    for source in sources:
+        if isinstance(source, Path) and not source.exists():
+            raise InputError(f"{source}: the link leads to no file")
+
+
+def _changed(source: Input) -> str:
+    return f"{source}: was changed while it was read; give the same command again"
 
 
 def stamp_of(source: Input) -> Stamp:

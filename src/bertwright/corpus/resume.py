@@ -87,9 +87,15 @@ def _refuse_newer(inputs: Sequence[Input], corpus: Path, out: Path) -> None:
                 raise InputError(f"{source}: was changed after the build in {out} read it; remove {out} to start again")
 
 
-def is_free(out: Path) -> bool:
-    """Return whether a corpus may be built in `out`: it is absent, empty, or holds only an unfinished build."""
-    return not out.exists() or (out.is_dir() and all(path.name == _BUILDING for path in out.iterdir()))
+def has_unfinished(out: Path) -> bool:
+    """Return whether `out` holds an unfinished build, also one that ended while its files were moved."""
+    return (out / _BUILDING).is_dir()
+
+
+def refuse_taken(out: Path) -> None:
+    """Raise InputError where `out` is neither absent nor empty and does not hold an unfinished build alone."""
+    if out.exists() and not (out.is_dir() and all(path.name == _BUILDING for path in out.iterdir())):
+        raise InputError(f"{out}: exists already and is not an empty folder; name another one or remove it")
 
 
 @contextmanager

@@ -9,6 +9,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.console import Status
-from bertwright.corpus.inputs import Reader
+from bertwright.corpus.inputs import Reader, Stamp, refuse_missing
 from bertwright.corpus.manifest import Drawn, Sample, SampleSettings, SampleSource
 from bertwright.errors import InputError, RunFailed
 from bertwright.text.document import Document, TextSettings
@@ -33,11 +35,30 @@ class SampledInputs:
     """Inputs of a sample.
 
     chosen   for each input, one value for each of its documents: true where it is in the sample, bool [documents]
+    stamps   stamp of each input, taken before its words were counted
     """
 
     sample: Sample
     inputs: list[Input]
     chosen: list[NDArray[np.bool_]]
+    stamps: list[Stamp]
+
+    @property
+    def digest(self) -> str:
+        """Return the sha256 of the numbers of the drawn documents and of the number of documents of each input."""
+        digest = sha256()
+        for of_input in self.chosen:
+            digest.update(len(of_input).to_bytes(8, "little") + np.packbits(of_input).tobytes())
+        return digest.hexdigest()
+
+    def refuse_other_number(self, read: int) -> None:
+        """Raise InputError where another number of documents was read than was drawn."""
+        drawn = sum(int(of_input.sum()) for of_input in self.chosen)
+        if read != drawn:
+            raise InputError(
+                f"{self.inputs[0]} and the other inputs: {drawn:,} documents were drawn, and {read:,} were read; the "
+                "text was changed meanwhile: remove the output folder and give the same command again"
+            )
 
 
 def parse_mix(texts: Sequence[str]) -> tuple[SampleSource, ...]:
@@ -76,17 +97,14 @@ def sample_inputs(
     text that cannot be read, unless `skip` is true.
     """
     sources = request.mix or (SampleSource(name="", fraction=1.0),)
-    all_inputs: list[Input] = []
-    seen: set[str] = set()
+    files_of = _find_all(sources, [[source.name] for source in request.mix] or [inputs])
+    if not skip:
+        refuse_missing(list(chain.from_iterable(files_of)))
     chosen: list[NDArray[np.bool_]] = []
+    stamps: list[Stamp] = []
     drawn: list[Drawn] = []
-    for source in sources:
-        files = find_inputs([source.name] if request.mix else inputs)
-        names = [os.path.realpath(file) if isinstance(file, Path) else str(file) for file in files]
-        if twice := seen.intersection(names):
-            raise InputError(f"--mix {source.name}={source.fraction:g}: {min(twice)} belongs to an earlier source too")
-        seen.update(names)
-        counts = _count(files, settings, skip=skip)
+    for source, files in zip(sources, files_of, strict=True):
+        counts, stamps_of_files = _count(files, settings, skip=skip)
         words = np.concatenate(counts)
         budget = int(request.words * Decimal(str(source.fraction)))
         is_drawn = draw_documents(words, budget, seed=request.seed)
@@ -100,9 +118,10 @@ def sample_inputs(
                 of_documents=len(words),
             )
         )
-        all_inputs += files
+        stamps += stamps_of_files
         chosen += np.split(is_drawn, np.cumsum([len(each) for each in counts])[:-1])
-    return SampledInputs(Sample(settings=request, drawn=tuple(drawn)), all_inputs, chosen)
+    sample = Sample(settings=request, drawn=tuple(drawn))
+    return SampledInputs(sample, list(chain.from_iterable(files_of)), chosen, stamps)
 
 
 def draw_documents(words: NDArray[np.int64], budget: int, *, seed: int) -> NDArray[np.bool_]:
@@ -125,8 +144,24 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values ^ (values >> np.uint64(31))
 
 
-def _count(files: Sequence[Input], settings: TextSettings, *, skip: bool) -> list[NDArray[np.int64]]:
-    """Return the words of each document of each file, int64 [documents]."""
+def _find_all(sources: Sequence[SampleSource], inputs_of: Sequence[Sequence[str | Path]]) -> list[list[Input]]:
+    """Return the files of each source. Raises InputError where a file belongs to two of them."""
+    files_of: list[list[Input]] = []
+    seen: set[str] = set()
+    for source, inputs in zip(sources, inputs_of, strict=True):
+        files = find_inputs(inputs)
+        names = [os.path.realpath(file) if isinstance(file, Path) else str(file) for file in files]
+        if twice := seen.intersection(names):
+            raise InputError(f"--mix {source.name}={source.fraction:g}: {min(twice)} belongs to an earlier source too")
+        seen.update(names)
+        files_of.append(files)
+    return files_of
+
+
+def _count(
+    files: Sequence[Input], settings: TextSettings, *, skip: bool
+) -> tuple[list[NDArray[np.int64]], list[Stamp]]:
+    """Return the words of each document of each file, int64 [documents], and the stamps of the files."""
     counts: list[list[int]] = [[] for _ in files]
     reader = Reader(files, settings, skip=skip)
     total = 0
@@ -136,7 +171,7 @@ def _count(files: Sequence[Input], settings: TextSettings, *, skip: bool) -> lis
             counts[reader.number].append(words)
             total += words
             status.update(f"counts the words of the text: {total:,}")
-    return [np.array(each, np.int64) for each in counts]
+    return [np.array(each, np.int64) for each in counts], reader.stamps
 
 
 def _words_of(source: Document | Page, *, skip: bool) -> int:

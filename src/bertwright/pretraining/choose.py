@@ -238,7 +238,7 @@ def _line(settings: PretrainSettings, budget: Budget, tokens: float, weights: in
         f"{settings.optimizer.method} with learning rate {settings.optimizer.learning_rate:g}, "
         f"dropout {settings.dropout:g}, {masked}start {settings.start}; "
         f"about {tokens / 1e6:.3g} M tokens in {_length(settings)} at {budget.flops / 1e9:.3g} GFLOP/s, "
-        f"{tokens / weights:.0f} for each weight, the text read about {tokens / budget.text_tokens:.3g} times"
+        f"{tokens / weights:.0f} for each weight and {tokens / budget.text_tokens:.3g} for each token of the text"
     )
 
 

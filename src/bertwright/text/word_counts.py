@@ -14,7 +14,7 @@ MILLION: Final = 10**6
 
 
 def words_of_text(paragraphs: Iterable[str]) -> int:
-    """Return the number of words of a text: the runs of characters between white space, as `wc -w` counts them."""
+    """Return the number of words of a text: its parts when it is divided at Unicode white space."""
     return sum(len(paragraph.split()) for paragraph in paragraphs)
 
 

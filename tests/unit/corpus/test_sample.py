@@ -1,6 +1,7 @@
 """Samples by document against the text itself: budgets, mixtures, reproducibility, refusals."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,13 @@ import numpy as np
 import pytest
 
 from bertwright.cli import main
+from bertwright.corpus import build as build_module
 from bertwright.corpus import inputs as reading
+from bertwright.corpus import sample as sampling
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.inputs import Reader
 from bertwright.corpus.manifest import SampleSettings
+from bertwright.corpus.resume import BuildState, UnfinishedBuild
 from bertwright.corpus.sample import draw_documents, parse_mix, sample_inputs
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
@@ -36,7 +40,7 @@ def sampled(words: int, *mix: str, inputs: Any = (), seed: int = 0) -> Any:
 
 
 def drawn_lines(sample: Any) -> list[str]:
-    reader = Reader(sample.inputs, LINES, chosen=sample.chosen)
+    reader = Reader(sample.inputs, LINES, chosen=sample.chosen, stamps=sample.stamps)
     return [document.paragraphs[0] for document in reader.documents() if isinstance(document, Document)]
 
 
@@ -118,6 +122,7 @@ def test_a_built_sample_says_what_was_drawn(
         ("wiki --words 1k --mix novels.txt=1", "leave the input wiki out, or add it to the mix"),
         ("--mix wiki=1", "--mix: needs --words, the number of words to draw"),
         ("wiki --seed 1", "--seed: needs --words"),
+        ("wiki --seed 0", "--seed: needs --words"),
         ("wiki --words 1k --shard 1/2", "a sample is drawn from all inputs; leave --shard out"),
         ("novels.txt --documents file --words 100", "and the first that was drawn has more than the 100 words"),
         ("", "expected one input or more"),
@@ -140,3 +145,91 @@ def test_an_input_that_grows_is_refused(sources: Path) -> None:
         stream.write("one more line\n")
     with pytest.raises(InputError, match=r"novels\.txt: was changed while it was read"):
         drawn_lines(sample)
+
+
+def test_a_file_that_is_rewritten_with_fewer_documents_is_refused(
+    sources: Path, own_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = sampled(400, inputs=["novels.txt"])
+    (sources / "novels.txt").write_text("one short line\n" * 99, "utf-8")
+    with pytest.raises(InputError, match=r"novels\.txt: was changed while it was read"):
+        drawn_lines(sample)
+    monkeypatch.setattr(build_module, "sample_inputs", lambda *_, **__: sample)
+    with pytest.raises(InputError, match=r"novels\.txt: was changed while it was read"):
+        build_sample(own_tokenizer, "novels.txt")
+
+
+def test_a_file_that_is_rewritten_while_it_is_read_is_refused(sources: Path) -> None:
+    sample = sampled(400, inputs=["novels.txt"])
+    documents = Reader(sample.inputs, LINES, chosen=sample.chosen, stamps=sample.stamps).documents()
+    next(documents)
+    os.utime(sources / "novels.txt", ns=(1, 1))
+    with pytest.raises(InputError, match=r"novels\.txt: was changed while it was read"):
+        list(documents)
+
+
+def build_sample(tokenizer: Path, *inputs: str, words: int = 400, out: str = "corpus") -> Any:
+    settings = SampleSettings(words=words)
+    return build_corpus(
+        inputs, tokenizer=tokenizer, out=out, settings=LINES, workers=1, shard_tokens=300, sample=settings
+    )
+
+
+def test_a_stopped_sample_is_not_continued_with_other_documents(
+    sources: Path, own_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CHUNK_CHARACTERS", 200)
+    whole = build_sample(own_tokenizer, "wiki", "novels.txt", words=1500, out="whole")
+    save, saved = UnfinishedBuild.save, []
+
+    def dies(build: UnfinishedBuild, state: BuildState) -> None:
+        save(build, state)
+        saved.append(state)
+        if len(state.shards) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(UnfinishedBuild, "save", dies)
+    with pytest.raises(KeyboardInterrupt):
+        build_sample(own_tokenizer, "wiki", "novels.txt", words=1500)
+    monkeypatch.setattr(UnfinishedBuild, "save", save)
+    assert saved[-1].position.input == 0
+    before = (sources / "novels.txt").read_text("utf-8")
+    changed = (sources / "novels.txt").stat().st_mtime_ns
+    (sources / "novels.txt").write_text(before + "more words here\n" * 600, "utf-8")
+    with pytest.raises(InputError, match=r"unfinished build with other drawn documents; remove .*building"):
+        build_sample(own_tokenizer, "wiki", "novels.txt", words=1500)
+    (sources / "novels.txt").write_text(before, "utf-8")
+    os.utime(sources / "novels.txt", ns=(changed, changed))
+    manifest = build_sample(own_tokenizer, "wiki", "novels.txt", words=1500)
+    assert manifest == whole
+    assert manifest.sample is not None
+    assert manifest.words == manifest.sample.drawn[0].words
+
+
+def test_the_drawn_documents_are_the_ones_that_were_read(
+    sources: Path, own_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = sampled(400, inputs=["novels.txt"])
+    sample.chosen[0] = np.append(sample.chosen[0], True)  # a document that the file has no more
+    monkeypatch.setattr(build_module, "sample_inputs", lambda *_, **__: sample)
+    with pytest.raises(InputError, match=r"documents were drawn, and \d+ were read"):
+        build_sample(own_tokenizer, "novels.txt")
+    assert not Path("corpus/manifest.json").exists()
+
+
+def test_cheap_errors_come_before_the_words_are_counted(
+    sources: Path, own_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counts(*_: Any, **__: Any) -> None:
+        raise AssertionError("the words were counted")
+
+    monkeypatch.setattr(sampling, "_count", counts)
+    with pytest.raises(InputError, match="no-tokenizer"):
+        build_sample(Path("no-tokenizer"), "wiki")
+    with pytest.raises(InputError, match="wiki: exists already and is not an empty folder"):
+        build_sample(own_tokenizer, "novels.txt", out="wiki")
+    with pytest.raises(InputError, match="gone: no file or folder has this name"):
+        sampled(400, "wiki=0.5", "gone=0.5")
+    (sources / "wiki" / "c.txt").symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"c\.txt: the link leads to no file"):
+        build_sample(own_tokenizer, "novels.txt", "wiki")

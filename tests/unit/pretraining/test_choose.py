@@ -149,6 +149,13 @@ def test_the_line_of_a_continued_run_names_the_model_that_it_continues() -> None
     assert line.startswith("settings: 4x128, ")
 
 
+def test_the_line_of_a_run_in_words_has_its_tokens_for_each_token_of_the_text() -> None:
+    budget = Budget(text_tokens=1_000_000, vocab_size=8000, flops=TWO_CORES, words_per_token=0.5)
+    _, line = choose_for_budget({"words": 1_000_000}, budget)
+    # How often the text is read depends on the random second sentences, which a budget does not know.
+    assert line.endswith(" and 2 for each token of the text")
+
+
 def test_the_command_says_what_it_chose_and_resumes_with_it(
     own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,11 @@ def test_the_words_of_a_text_are_those_of_wc(own_text: Path) -> None:
     assert words_of_text(own_text.read_text("utf-8").splitlines()) == int(counted.stdout.split()[0]) > 1000
 
 
+def test_a_text_is_divided_at_unicode_white_space() -> None:
+    assert words_of_text(["one\x1ctwo\u00a0three\u3000four", "\u200b", " \t "]) == 5
+    assert "Unicode white space" in str(words_of_text.__doc__)
+
+
 @pytest.mark.parametrize(
     ("typed", "words"),
     [("10M", 10_000_000), ("1.5M", 1_500_000), ("100k", 100_000), ("0.25m", 250_000), ("1B", 10**9), ("12345", 12_345)],

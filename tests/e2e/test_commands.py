@@ -305,18 +305,11 @@ def test_prediction_keeps_order_and_fields(
     answers = read_jsonl(tmp_path / "out.jsonl")
     assert [(answer["id"], answer["label"]) for answer in answers] == [(7, "good"), (3, "bad")]
     assert sum(answers[0]["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    figures, _ = run_json(
-        capsys,
-        "evaluate",
-        "classify",
-        "--model",
-        tuned,
-        "--data",
-        reviews,
-        *"--text-column review --label-column verdict".split(),
-    )
-    assert figures["accuracy"] > 0.8  # of the best of two seeds; some processors give it 0.88
-    assert figures["examples"] == 128
+    columns = "--text-column review --label-column verdict".split()
+    metrics, said = run_json(capsys, "evaluate", "classify", "--model", tuned, "--data", reviews, *columns)
+    assert metrics["accuracy"] > 0.6  # of the best of two seeds, on few rows
+    assert metrics["examples"] == 13  # the tenth of 128 rows that training kept
+    assert "13" in said
 
 
 def test_random_weights_need_a_vocabulary_and_then_train(

@@ -12,7 +12,7 @@ from bertwright.finetuning.kept_rows import kept_rows
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
 from bertwright.tasks.binding import TaskKind, open_tokenizer
-from bertwright.tasks.classification.spec import ClassificationTask, as_trained
+from bertwright.tasks.classification.spec import ClassificationTask, as_trained, with_texts_of
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import open_answering
 from bertwright.tasks.kinds import kind_of, task_of, with_named_columns
@@ -53,6 +53,8 @@ def evaluate_task(
     if isinstance(trained, ClassificationTask) and isinstance(task, ClassificationTask):
         task = as_trained(task, trained)
     task = with_named_columns(task, text=text, label=label)
+    if isinstance(trained, ClassificationTask) and isinstance(task, ClassificationTask):
+        task = with_texts_of(task, trained, saved.source)  # before the rows are read
     reading = with_named_columns(trained, text=text, label=label)
     reading = reading.model_copy(update={"input_format": task.input_format, "on_error": task.on_error})
     request = replace(request, rows=kept_rows(kind, reading, saved.extra, data, calibrate=calibrate))

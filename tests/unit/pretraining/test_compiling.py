@@ -91,6 +91,7 @@ def test_the_expected_time_follows_from_flops(step_seconds: dict[bool, float], m
         settings = PretrainSettings(compile="auto", steps=100)
         trained: Any = SimpleNamespace(
             settings=settings,
+            steps=100,
             model=None,
             phase_rows=("short", "long"),
             micro_batches=lambda _, step, work=work: [work],

@@ -178,7 +178,7 @@ def _words_of(source: Document | Page, *, skip: bool) -> int:
     """Return the words of a document; 0 for one that cannot be read and is left out with `skip`."""
     try:
         return words_of_text(as_document(source).paragraphs)
-    except Exception as error:
+    except Exception as error:  # a broken page raises errors of many classes; the build treats it in the same way
         if not skip:
             raise RunFailed(f"{source.location}: the text could not be read: {error!r}") from error
         return 0

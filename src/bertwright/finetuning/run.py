@@ -306,9 +306,10 @@ class _Best:
             if self.run.writes:
                 write_json(self.run.folder / VALIDATION, self.prepared.bound.review(logits))
             self.run.note(best={"step": step, "held_out": metrics})
-        if step == self.epochs.steps * self.epochs.count and self.run.writes:
+        is_last = step == self.epochs.steps * self.epochs.count
+        if is_last and self.run.writes and (predictions := self.prepared.bound.predictions(logits)):
             with atomic_file(self.run.folder / PREDICTIONS) as stream:
-                stream.write(json.dumps(self.prepared.bound.predictions(logits)).encode())
+                stream.write(json.dumps(predictions).encode())
         self.run.note(epochs={**self.run.record.get("epochs", {}), str(step // self.epochs.steps): metrics})
         if self.epochs.printed:
             shown = [f"{name} {value:.4f}" for name, value in _without_collapsed(metrics).items()]

@@ -27,20 +27,9 @@ from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 _DEFAULTS: Final = ScoreSettings()
 
 
-def evaluate_blimp(
-    model: str,
-    data: Path,
-    *,
-    pair_ids: Path | None = None,
-    settings: ScoreSettings = _DEFAULTS,
-    out: Path | None = None,
-    precision: str | None = None,
-    device: Device = "cpu",
-) -> dict[str, Any]:
-    """Return the metrics of `measure_minimal_pairs` as a result of a command: JSON values, and tables as text."""
-    metrics = measure_minimal_pairs(
-        model, data, pair_ids=pair_ids, settings=settings, out=out, precision=precision, device=device
-    )
+def evaluate_blimp(model: str, data: Path, **options: Any) -> dict[str, Any]:
+    """Return the metrics of `measure_minimal_pairs`, with its options, as JSON values, and as tables in `text`."""
+    metrics = measure_minimal_pairs(model, data, **options)
     return {**metrics.as_json(), "text": metrics_text(metrics)}
 
 

@@ -23,6 +23,7 @@ from bertwright.commands.arguments import (
 )
 from bertwright.commands.options import SettingsOptions
 from bertwright.commands.scoring import evaluate_blimp_command
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FINETUNE_RECIPES, FinetuneSettings
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
@@ -188,7 +189,6 @@ def evaluate_command(
         measured: Any = {"has_tables": bool(data or has_tables), "has_labels": bool(errors or calibrate)}
         measured |= {"rows": rows, "length": length, "precision": precision, "device": device}
         return _evaluate_pretraining(model, corpus, **measured)
-    from bertwright.finetuning.evaluate import evaluate_task
     from bertwright.tasks.spec import get_spec, with_reading, with_settings
 
     spec = with_reading(with_settings(get_spec(task), task_setting), input_format=input_format, on_error=on_error)
@@ -198,7 +198,18 @@ def evaluate_command(
         raise InputError(f"evaluate {task}: --corpus, --rows and --length are for evaluate pretraining; leave them out")
     options = {"text": text_column, "label": label_column, "calibrate": calibrate}
     options |= {"errors": None if errors is None else str(errors), "precision": precision, "device": device}
-    return evaluate_task(spec, model=model, data=data, **options)
+    return _evaluate_task(spec, model=model, data=data, **options)
+
+
+def _evaluate_task(spec: "TaskSpec", *, model: str, calibrate: bool, **options: Any) -> CommandResult:
+    """Return the metrics of a task, and print where probabilities should be calibrated."""
+    from bertwright.finetuning.advice import calibration_lines
+    from bertwright.finetuning.evaluate import evaluate_task
+
+    metrics = evaluate_task(spec, model=model, calibrate=calibrate, **options)
+    for line in [] if calibrate else calibration_lines(metrics, model=model):
+        say(line)
+    return metrics
 
 
 def _evaluate_vectors(model: str, data: Path | None, **options: Any) -> CommandResult:

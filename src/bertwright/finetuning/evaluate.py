@@ -4,10 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import refuse_target, refuse_unwritable
-from bertwright.finetuning.advice import calibration_lines
 from bertwright.finetuning.kept_rows import kept_rows
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
@@ -59,10 +57,7 @@ def evaluate_task(
     reading = reading.model_copy(update={"input_format": task.input_format, "on_error": task.on_error})
     request = replace(request, rows=kept_rows(kind, reading, saved.extra, data, calibrate=calibrate))
     tokenizer = open_tokenizer(saved)
-    metrics = advise_on_full_gpu(lambda: kind.evaluate(task, saved, tokenizer, request), lambda: CPU_ADVICE)
-    for line in [] if calibrate else calibration_lines(metrics, model=model):
-        say(line)
-    return metrics
+    return advise_on_full_gpu(lambda: kind.evaluate(task, saved, tokenizer, request), lambda: CPU_ADVICE)
 
 
 def _request(kind: TaskKind, data: Path, errors: str | None, *, calibrate: bool) -> EvaluateRequest:

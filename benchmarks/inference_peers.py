@@ -61,7 +61,7 @@ def as_transformers(model: Bert, *, attention: str = "sdpa") -> Any:
     theirs = transformers.BertForSequenceClassification(
         transformers_config(config, num_labels=model.classifier.linear.out_features, attn_implementation=attention)
     )
-    theirs.load_state_dict(BERT_FAMILY.weights_to_foreign(model.state_dict()))
+    theirs.load_state_dict(BERT_FAMILY.weights_to_foreign(model.state_dict(), "BertForSequenceClassification"))
     return theirs.eval()
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder
-from bertwright.model.families.gpt import GPT_FAMILY, GPTConfig
+from bertwright.model.families.gpt import GPT_ARCHITECTURE, GPT_FAMILY, GPTConfig
 from bertwright.model.folder import load_weights, open_model, save_model
 from tests.support.parity import assert_close
 
@@ -78,7 +78,7 @@ def test_every_number_agrees(tmp_path: Path, shape: dict[str, Any]) -> None:
     loss.backward()
     answer.loss.backward()
     gradients = GPT_FAMILY.weights_to_foreign(
-        {f"encoder.{name}": tensor.grad for name, tensor in ours.named_parameters()}
+        {f"encoder.{name}": tensor.grad for name, tensor in ours.named_parameters()}, GPT_ARCHITECTURE
     )
     named = dict(theirs.named_parameters())
     assert set(gradients) == set(named)

@@ -29,7 +29,8 @@ PEAK, WARMUP = 2e-2, 5
 
 def decays(name: str) -> bool:
     """By the name of the parameter in a published checkpoint; ours holds queries, keys and values in one."""
-    published = BERT_FAMILY.weights_to_foreign({name: torch.zeros(3, 2) if name.endswith("weight") else torch.zeros(3)})
+    weights = {name: torch.zeros(3, 2) if name.endswith("weight") else torch.zeros(3)}
+    published = BERT_FAMILY.weights_to_foreign(weights, "BertForPreTraining")
     excluded = {any(re.search(word, other) for word in ("LayerNorm", "layer_norm", "bias")) for other in published}
     assert len(excluded) == 1
     return not excluded.pop()

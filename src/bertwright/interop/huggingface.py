@@ -14,6 +14,7 @@ import pickle  # noqa: TID251  (its error is caught; nothing is read or written 
 import pickletools
 import zipfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,9 +26,8 @@ from bertwright.files import check_digest, read_json, read_object
 from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.model.bert import ARCHITECTURES, Head, architecture_of
 from bertwright.model.config import encoder_shape
-from bertwright.model.families.bert import BERT_FAMILY
-from bertwright.model.hf_config import MULTI_LABEL, read_labels
-from bertwright.model.hf_weights import named_weights, read_safetensors
+from bertwright.model.hf_config import MULTI_LABEL, describe_settings, read_labels, stored_family
+from bertwright.model.hf_weights import name_in_file, named_weights, read_safetensors
 from bertwright.model.vector_head import open_vector_head
 from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
 from bertwright.text.vocabulary import Rules, has_casing, read_folder, read_vocabulary, refuse_unwritable_pieces
@@ -140,7 +140,9 @@ def read_huggingface(
     path = folder / "config.json"
     settings = read_object(path)
     id2label = settings.pop("id2label", None)
-    described = BERT_FAMILY.config_from_json(settings, path)
+    if stored_family(settings, path) is None:
+        raise InputError(f"{path}: is a model folder of bertwright in its own form: use it as it is, without an import")
+    described = describe_settings(settings, path)
     raw, files = read_weights(folder)
     weights = named_weights(raw, described, str(folder))
     architecture = _architecture(weights, described.architecture, folder)
@@ -163,7 +165,7 @@ def read_huggingface(
         labels=labels,
         extra=described.extra,
         multi_label=described.raw.get("problem_type") == MULTI_LABEL,
-        name_in_file=lambda name: BERT_FAMILY.name_in_file(name, raw),
+        name_in_file=partial(name_in_file, config=described.config, architecture=architecture, stored=raw),
         vectors=open_vector_head(folder, described.config.hidden, read=lambda dense: read_weights(dense)[0]),
     )
 

@@ -37,6 +37,13 @@ def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator
     needed = _first(encoder) + _LAYERS[start]
     if encoder.config.layers < needed:
         raise InputError(f"start {start} needs at least {needed} layers, and this model has {encoder.config.layers}")
+    if start != "random" and (encoder.config.embedding_width, encoder.config.distinct_layers) != (
+        encoder.config.hidden,
+        encoder.config.layers,
+    ):
+        raise InputError(
+            f"start {start} needs embeddings as wide as the states, and layers that share no weights; choose random"
+        )
     hidden, width = encoder.config.hidden, encoder.config.hidden // encoder.config.heads  # D, K
     if start != "random" and (width < NARROWEST_HEAD or hidden % 2):
         raise InputError(
@@ -68,7 +75,8 @@ def _attend_to_neighbours(encoder: Encoder, generator: torch.Generator, *, free:
     waves = torch.stack((angles.cos(), angles.sin()), dim=2).flatten(1)  # [positions, D]: cos, sin, cos, sin, …
     waves[:, num_waved:] = 0.0
     with torch.no_grad():
-        encoder.embeddings.position.weight.copy_(waves * config.initializer_range * math.sqrt(2))
+        table = encoder.embeddings.position.weight[config.first_position :]
+        table.copy_(waves * config.initializer_range * math.sqrt(2))
     for head in range(config.heads):
         offsets = {"both": (head // 2 + 1) * (1 if head % 2 else -1), "left": -head - 1, "right": head + 1}
         offset = offsets[config.attends]
@@ -92,7 +100,7 @@ def _attend_to_same_piece(encoder: Encoder, free: int, special: Sequence[int]) -
     _add(layer, head, slice(free, None), waves, torch.eye(rest) * -_ELSEWHERE, torch.eye(rest) * _ELSEWHERE)
     with torch.no_grad():
         encoder.embeddings.word.weight[list(special), words] = 0.0
-        if isinstance(encoder.embeddings, Embeddings):
+        if isinstance(encoder.embeddings, Embeddings) and encoder.embeddings.segment is not None:
             encoder.embeddings.segment.weight[:, words] = 0.0
         for below in encoder.layers[: _first(encoder) + 1]:
             assert isinstance(below, EncoderLayer)

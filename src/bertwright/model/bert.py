@@ -44,7 +44,7 @@ ARCHITECTURES = {
 
 
 class Bert(nn.Module):
-    """An encoder with the heads of an architecture; its parameters have the names that `load_weights` expects."""
+    """An encoder of any family with heads; its parameters have the names that `load_weights` expects."""
 
     def __init__(self, config: EncoderConfig, architecture: str, *, num_labels: int = 2) -> None:
         """Build the model; raise InputError for an architecture that is not in ARCHITECTURES."""
@@ -54,7 +54,7 @@ class Bert(nn.Module):
         assert isinstance(encoder, Encoder)
         self.encoder = encoder
         heads = architecture_of(architecture).heads
-        if "pooler" in heads:
+        if "pooler" in heads and (config.has_pooler or "classifier" in heads):
             self.pooler = Pooler(config)
         if "masked_lm" in heads:
             self.masked_lm = MaskedLMHead(config)
@@ -79,13 +79,14 @@ class Bert(nn.Module):
         outputs = self._outputs(last)
         if self.architecture == "BertForMultipleChoice":
             outputs = (outputs[0].view(-1, choices),)  # [B·C, 1] → [B, C]
-        return dict(zip(ARCHITECTURES[self.architecture].outputs, outputs, strict=True))
+        names = ARCHITECTURES[self.architecture].outputs  # without a pooler, the states are the only output
+        return dict(zip(names, outputs, strict=len(outputs) > 1))
 
     def _outputs(self, last: Tensor) -> tuple[Tensor, ...]:
         embeddings = self.encoder.embeddings.word.weight  # [V, D]
         match self.architecture:
             case "BertModel":
-                return last, self.pooler(last[:, 0])
+                return (last, self.pooler(last[:, 0])) if hasattr(self, "pooler") else (last,)
             case "BertForPreTraining":
                 return self.masked_lm(last, embeddings), self.next_sentence(self.pooler(last[:, 0]))
             case "BertForMaskedLM":

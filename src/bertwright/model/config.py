@@ -61,6 +61,16 @@ class BackboneConfig(Settings):
         def initializer_range(self) -> float:
             """Return the standard deviation of new matrices."""
 
+    @property
+    def distinct_layers(self) -> int:
+        """Return the number of layers that have weights of their own; with fewer than `layers`, layers share them."""
+        return self.layers
+
+    @property
+    def needs_segments(self) -> bool:
+        """Return True where a model with a single segment cannot read two texts; in RoBERTa two tokens part them."""
+        return True
+
 
 class SingleBackboneConfig(BackboneConfig):
     """Configuration of a backbone that is not composed of other backbones."""
@@ -113,6 +123,31 @@ class EncoderConfig(SingleBackboneConfig):
     pad_id: Count = 0
     attends: Attends = "both"
 
+    @property
+    def embedding_width(self) -> int:
+        """Return the width of the embeddings; where it is not `hidden`, a linear layer follows them."""
+        return self.hidden
+
+    @property
+    def first_position(self) -> int:
+        """Return the row of the table of positions that the first token of a text has."""
+        return 0
+
+    @property
+    def has_pooler(self) -> bool:
+        """Return True where a pooler belongs to the encoder; elsewhere only classifiers have such a layer."""
+        return True
+
+    @property
+    def masked_lm_activation(self) -> Literal["gelu", "gelu_tanh"]:
+        """Return the activation in the masked-LM head."""
+        return self.activation
+
+    @property
+    def pooler_activation(self) -> Literal["tanh", "relu", "gelu"]:
+        """Return the activation between the linear layer on the first token's state and a classifier."""
+        return "tanh"
+
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> Self:
         if self.hidden % self.heads:
@@ -126,9 +161,9 @@ AnyConfig = TypeVar("AnyConfig", bound=BackboneConfig)
 def need_segments(config: BackboneConfig, source: str) -> None:
     """Raise InputError where the model has a single segment, and `source`, a task or a model, reads two texts.
 
-    Models without segment embeddings accept two texts.
+    Models without segment embeddings accept two texts, and so do families whose texts a token keeps apart.
     """
-    if config.num_segments == 1:
+    if config.num_segments == 1 and config.needs_segments:
         raise InputError(f"{source}: reads two texts, and the model has one segment (type_vocab_size is 1)")
 
 

@@ -2,7 +2,7 @@
 
 These are the common blocks of which the families are composed.
 
-Shapes: B batch, T tokens, Q positions that are computed, D hidden, H heads, K head width.
+Shapes: B batch, T tokens, Q positions that are computed, D hidden, E width of the embeddings, H heads, K head width.
 """
 
 import math
@@ -111,28 +111,42 @@ class TokensAndPositions(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocab_size, config.hidden)
-        self.position = nn.Embedding(config.max_positions, config.hidden)
+        self.first_position = config.first_position
+        self.word = nn.Embedding(config.vocab_size, config.embedding_width)
+        self.position = nn.Embedding(config.first_position + config.max_positions, config.embedding_width)
         self.dropout = config.hidden_dropout
+
+    def summed(self, ids: Tensor) -> Tensor:
+        """Return the sum of word and position embeddings [B, T, E] for ids [B, T]."""
+        summed: Tensor = self.word(ids) + table_rows(self.position, ids.shape[1], first=self.first_position)
+        return summed
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
         """Return embeddings [B, T, D] for ids [B, T]; segments have no effect."""
-        summed = self.word(ids) + first_positions(self.position, ids.shape[1])
-        return dropout(summed, self.dropout, self.training)
+        return dropout(self.summed(ids), self.dropout, self.training)
 
 
 class Embeddings(TokensAndPositions):
-    """Sum of word, position and segment embeddings, LayerNorm, then dropout: the embeddings of BERT."""
+    """Sum of word, position and segment embeddings, LayerNorm, then dropout: the embeddings of BERT.
+
+    Without segments there is no table of them, and a single segment is that of all tokens. Embeddings that are narrower
+    than the states are followed by a linear layer.
+    """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
-        self.segment = nn.Embedding(config.num_segments, config.hidden)
-        self.norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
+        self.segment = nn.Embedding(config.num_segments, config.embedding_width) if config.num_segments else None
+        self.norm = nn.LayerNorm(config.embedding_width, eps=config.layer_norm_eps)
+        is_narrow = config.embedding_width != config.hidden
+        self.project = nn.Linear(config.embedding_width, config.hidden) if is_narrow else None
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
         """Return embeddings [B, T, D] for ids and segments [B, T]."""
-        summed = self.word(ids) + first_positions(self.position, ids.shape[1]) + self.segment(segments)
-        return dropout(self.norm(summed), self.dropout, self.training)
+        summed = self.summed(ids)
+        if self.segment is not None:
+            summed = summed + (self.segment(segments) if self.segment.num_embeddings > 1 else self.segment.weight[0])
+        embedded = dropout(self.norm(summed), self.dropout, self.training)
+        return embedded if self.project is None else self.project(embedded)
 
 
 class EncoderLayer(nn.Module):
@@ -195,7 +209,7 @@ class Encoder(SingleBackbone):
         super().__init__()
         self.config = config
         self.embeddings = embeddings(config)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.layers))
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.distinct_layers))
 
     def forward(
         self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
@@ -207,32 +221,44 @@ class Encoder(SingleBackbone):
         keep = visible_keys(mask, self.config.attends)
         hidden = self.embeddings(ids, segments)
         states = [hidden]
-        for index, layer in enumerate(self.layers):
-            is_last = index == len(self.layers) - 1
-            hidden = layer(hidden, keep, at if is_last else None)
+        for index in range(self.config.layers):
+            is_last = index == self.config.layers - 1
+            hidden = self.layer_at(index)(hidden, keep, at if is_last else None)
             states.append(hidden)
         return EncoderOutput(hidden, tuple(states) if all_hidden else ())
+
+    def layer_at(self, index: int) -> nn.Module:
+        """Return the module that computes layer `index`; layers that share weights are one module."""
+        return self.layers[index * len(self.layers) // self.config.layers]
 
     def flops(self, length: int, num_last: int) -> float:
         """Return the FLOPs of a row's forward pass, see `Backbone.flops`."""
         width, inner = self.config.hidden, self.config.intermediate
         full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
+        narrow = self.config.embedding_width
+        project = 2 * length * narrow * width if narrow != width else 0
         if num_last == length:
-            return float(self.config.layers * full)
+            return float(self.config.layers * full + project)
         last = 4 * length * width**2 + 2 * num_last * (2 * width**2 + 2 * width * inner) + 4 * num_last * length * width
-        return float((self.config.layers - 1) * full + last)
+        return float((self.config.layers - 1) * full + last + project)
 
 
 class Pooler(nn.Module):
-    """Dense layer and tanh on the state of [CLS], as in the original code; the paper's C is the state itself."""
+    """Dense layer and tanh on the state of [CLS], as in the original code; the paper's C is the state itself.
+
+    Other families have another activation.
+    """
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden, config.hidden)
+        self.activation = config.pooler_activation if isinstance(config, EncoderConfig) else "tanh"
 
     def forward(self, state: Tensor) -> Tensor:
         """Return pooled vectors [B, D] for states [B, D]."""
-        return torch.tanh(self.dense(state))
+        activations = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}
+        pooled: Tensor = activations[self.activation](self.dense(state))
+        return pooled
 
 
 def visible_keys(mask: Tensor, attends: Attends) -> Tensor:
@@ -249,11 +275,12 @@ def visible_keys(mask: Tensor, attends: Attends) -> Tensor:
     return (reach & keys) | torch.eye(length, dtype=torch.bool, device=mask.device)
 
 
-def first_positions(table: nn.Embedding, length: int) -> Tensor:
-    """Return the vectors of positions 0 … length-1 [T, D]; ValueError where the table has fewer."""
-    if length > table.num_embeddings:
-        raise ValueError(f"{length} tokens are more than the {table.num_embeddings} positions of this model")
-    return table.weight[:length]
+def table_rows(table: nn.Embedding, length: int, *, first: int = 0) -> Tensor:
+    """Return `length` rows of a table of positions from row `first` on [T, D]; ValueError where it has fewer."""
+    positions = table.num_embeddings - first
+    if length > positions:
+        raise ValueError(f"{length} tokens are more than the {positions} positions of this model")
+    return table.weight[first : first + length]
 
 
 def gather_rows(hidden: Tensor, at: Tensor) -> Tensor:

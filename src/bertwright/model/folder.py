@@ -245,8 +245,10 @@ def _check_weights(
     in_file: name of a parameter → its name in the file. Sizes are compared before memory is allocated.
     """
     stored = sum(name.startswith("encoder.") for name in weights)
-    if config.layers > stored:  # each layer has several
-        raise InputError(f"{source}: config.json asks for {config.layers} layers, but there are {stored} tensors")
+    if config.distinct_layers > stored:  # each layer has several
+        raise InputError(
+            f"{source}: config.json asks for {config.distinct_layers} layers, but there are {stored} tensors"
+        )
     with torch.device("meta"):
         wanted = {
             f"encoder.{name}": tuple(tensor.shape) for name, tensor in build_backbone(config).state_dict().items()

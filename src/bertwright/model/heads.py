@@ -1,6 +1,6 @@
 """hidden states → logits: the heads of pre-training and of the tasks (paper §3.1, §4.1).
 
-Shapes: B batch, M masked positions, D hidden, V vocabulary, L labels.
+Shapes: B batch, M masked positions, D hidden, E width of the embeddings, V vocabulary, L labels.
 """
 
 import torch
@@ -21,18 +21,18 @@ class MaskedLMHead(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.transform = nn.Linear(config.hidden, config.hidden)
-        self.norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps)
+        self.transform = nn.Linear(config.hidden, config.embedding_width)
+        self.norm = nn.LayerNorm(config.embedding_width, eps=config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+        self.approximate = "tanh" if config.masked_lm_activation == "gelu_tanh" else "none"
 
     def states(self, rows: Tensor) -> Tensor:
-        """Return the transformed rows, which are multiplied with the word embeddings: […, D] → […, D]."""
+        """Return the transformed rows, which are multiplied with the word embeddings: […, D] → […, E]."""
         out: Tensor = self.norm(F.gelu(self.transform(rows), approximate=self.approximate))
         return out
 
     def forward(self, rows: Tensor, embeddings: Tensor) -> Tensor:
-        """Return logits […, V] for rows […, D] and the word embeddings [V, D]."""
+        """Return logits […, V] for rows […, D] and the word embeddings [V, E]."""
         return F.linear(self.states(rows), embeddings, self.bias)
 
 

@@ -36,13 +36,17 @@ def describe_model(config: BackboneConfig, architecture: str, labels: tuple[str,
 
 def read_description(path: Path) -> ModelDescription:
     """Read the config.json of a model folder; InputError for a model that bertwright cannot build."""
-    raw = read_object(path)
+    return describe_settings(read_object(path), path)
+
+
+def describe_settings(raw: Mapping[str, Any], path: Path) -> ModelDescription:
+    """Return what the entries of a config.json describe; InputError for a model that bertwright cannot build."""
     if raw.get("model_type") == STATIC:
         raise InputError(
             f"{path}: expected an encoder, got a table of static vectors (model2vec), which gives vectors and nothing "
             "else: index, search, serve, evaluate embed, features --pool folder and bertwright.load read it"
         )
-    family = stored_family(raw)
+    family = stored_family(raw, path)
     if family is not None:
         return family.config_from_json(raw, path)
     architectures, notes = raw.get("architectures"), notes_in(raw, path)
@@ -52,19 +56,21 @@ def read_description(path: Path) -> ModelDescription:
     return ModelDescription(config, architectures[0], read_labels(raw.get("id2label") or {}, path), notes, raw)
 
 
-def stored_family(raw: Mapping[str, Any]) -> TransformersFamily[Any] | None:
+def stored_family(raw: Mapping[str, Any], path: Path | str) -> TransformersFamily[Any] | None:
     """Return the family in whose form a model folder with this config.json is stored; None for our own form.
 
-    The default for an unknown or missing `model_type` is BERT: the first BERTs have no such entry.
+    The default for a missing `model_type` is BERT: the first BERTs have no such entry. Raises InputError for a model
+    type that no family has.
     """
-    model_type = raw.get("model_type")
+    model_type = raw.get("model_type", "bert")
     stored = [family for family in families().values() if isinstance(family, TransformersFamily)]
     for family in stored:
         if model_type in family.model_types:
             return family
     if isinstance(model_type, str) and model_type.startswith(_OWN):
         return None
-    return next(family for family in stored if family.name == "bert")
+    known = ", ".join(sorted(name for family in stored for name in family.model_types if not name.startswith(_OWN)))
+    raise InputError(f"{path}: model_type is {model_type!r}, which no family here has; families have {known}")
 
 
 def labels_to_json(labels: tuple[str, ...]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """parameters ↔ tensors of a model folder: under the names of transformers, or under our own names."""
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -31,13 +31,13 @@ def stored_names(weights: Mapping[str, Tensor], config: BackboneConfig, architec
     """Return weights under the names by which a model folder stores them; `weights` have our names."""
     family = family_of(config)
     if isinstance(family, TransformersFamily) and family.is_standard(config, architecture):
-        return family.weights_to_foreign(weights)
+        return family.weights_to_foreign(weights, architecture)
     return dict(weights)
 
 
 def named_weights(tensors: Mapping[str, Tensor], description: ModelDescription, source: str) -> dict[str, Tensor]:
     """Return the tensors of a model folder under our names, in fp32; InputError for tensors that do not belong."""
-    family = stored_family(description.raw)
+    family = stored_family(description.raw, source)
     if family is not None:
         tied = description.raw.get("tie_word_embeddings") is not False
         return family.weights_from_foreign(tensors, source, tied=tied)
@@ -51,7 +51,7 @@ def name_in_file(name: str, config: BackboneConfig, architecture: str, stored: C
     """Return the name of a parameter in the file of a model folder, for messages; see `Family.name_in_file`."""
     family = family_of(config)
     if isinstance(family, TransformersFamily) and family.is_standard(config, architecture):
-        return family.name_in_file(name, stored)
+        return family.name_in_file(name, stored, architecture)
     return name
 
 
@@ -68,18 +68,18 @@ def wrapper_prefix(names: Collection[str]) -> str:
 
 def our_names(
     tensors: Mapping[str, Tensor],
-    table: Mapping[str, str],
+    tables: Sequence[Mapping[str, str]],
     *,
     kind: str,
     source: str,
     in_file: Mapping[str, str] | None = None,
 ) -> dict[str, Tensor]:
-    """Return stored tensors under our names; `table` maps each of our modules to the stored module.
+    """Return stored tensors under our names; `tables` map our modules to stored modules.
 
     in_file: name of a tensor → its name in the file, which may be older or have a prefix; None: the same names.
     Raises InputError with the names of all tensors that do not belong to a model of this kind.
     """
-    back = {stored: ours for ours, stored in table.items()}
+    back = {stored: ours for table in tables for ours, stored in table.items()}
     if strange := [(in_file or {}).get(name, name) for name in tensors if module_of(name) not in back]:
         raise InputError(
             f"{source}: {len(strange)} of {len(tensors)} tensors do not belong to a {kind}: {', '.join(strange)}"

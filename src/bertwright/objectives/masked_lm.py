@@ -117,8 +117,8 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
 def pretraining_flops(backbone: Encoder, inputs: Inputs) -> float:
     """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
     rows, length = inputs.ids.shape
-    config, width = backbone.config, backbone.config.hidden
-    heads = 2 * len(inputs.labels) * (width**2 + width * config.vocab_size) + 2 * rows * width**2
+    config, width, narrow = backbone.config, backbone.config.hidden, backbone.config.embedding_width
+    heads = 2 * len(inputs.labels) * narrow * (width + config.vocab_size) + 2 * rows * width**2
     return 3.0 * (rows * backbone.flops(length, inputs.at.shape[1]) + heads)
 
 

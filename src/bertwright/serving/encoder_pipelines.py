@@ -316,9 +316,9 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
         batch = padded_batch([row], pad_id=self.tokenizer.pad_id)
         keep = visible_keys(batch.mask, self.encoder.config.attends)
         hidden = self.encoder.embeddings(batch.ids, batch.segments)
-        for block in list(self.encoder.layers)[: layer - 1]:
+        for block in map(self.encoder.layer_at, range(layer - 1)):
             hidden = block(hidden, keep)
-        last = self.encoder.layers[layer - 1]
+        last = self.encoder.layer_at(layer - 1)
         assert isinstance(last, EncoderLayer)
         attention = last.attention.probabilities(hidden, keep)[0]  # [H, T, T]
         return AttentionView(

@@ -198,7 +198,7 @@ def test_initial_weights_are_cut_normals() -> None:
 
 def test_names_on_disk_are_those_of_the_field_and_come_back() -> None:
     model = network(small_encoder_config())
-    foreign = BERT_FAMILY.weights_to_foreign(model.state_dict())
+    foreign = BERT_FAMILY.weights_to_foreign(model.state_dict(), "BertForPreTraining")
     assert "bert.encoder.layer.1.attention.self.key.weight" in foreign
     assert "cls.predictions.bias" in foreign
     assert foreign["bert.encoder.layer.0.attention.self.query.weight"].shape == (16, 16)

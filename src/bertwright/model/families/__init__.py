@@ -126,8 +126,8 @@ class TransformersFamily(SystemFamily[AnyConfig]):
         """Read the config.json `raw` of a standard model; InputError, with `path`, for a model that cannot be read."""
 
     @abstractmethod
-    def weights_to_foreign(self, weights: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
-        """Return weights of a standard model under the names of transformers."""
+    def weights_to_foreign(self, weights: "Mapping[str, Tensor]", architecture: str) -> "dict[str, Tensor]":
+        """Return weights of a standard model under the names of transformers; `architecture` names its heads."""
 
     @abstractmethod
     def weights_from_foreign(
@@ -138,10 +138,11 @@ class TransformersFamily(SystemFamily[AnyConfig]):
         tied: False where config.json says that the output layer is another tensor than the word embeddings.
         """
 
-    def name_in_file(self, name: str, stored: Collection[str] = ()) -> str:
+    def name_in_file(self, name: str, stored: Collection[str] = (), architecture: str = "") -> str:
         """Return the name of a parameter in a file of a standard model, for messages; by default, our own name.
 
         stored: names of the tensors of the file, which decide its prefix; without them, those that we write.
+        architecture: our name of its heads.
         """
         return name
 

@@ -122,7 +122,7 @@ class _GPT(TransformersFamily[GPTConfig]):
             raise InputError(f"{path}: {error}") from None
         return ModelDescription(config, GPT_ARCHITECTURE, (), notes, raw)
 
-    def weights_to_foreign(self, weights: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    def weights_to_foreign(self, weights: "Mapping[str, Tensor]", architecture: str) -> "dict[str, Tensor]":
         """Return weights under the names of transformers' GPT-1; the tied output layer is not stored."""
         from bertwright.model.hf_weights import rename  # torch
 
@@ -143,10 +143,10 @@ class _GPT(TransformersFamily[GPTConfig]):
         in_file = {_full_name(name.removeprefix(prefix)): name for name in tensors}
         weights = {name: tensors[stored].float() for name, stored in in_file.items() if not is_constant(name)}
         weights = without_tied_output(weights, _OUTPUT, _WORDS, source=source, in_file=in_file)
-        named = our_names(weights, _WEIGHT_NAMES, kind="GPT-1", source=source, in_file=in_file)
+        named = our_names(weights, [_WEIGHT_NAMES], kind="GPT-1", source=source, in_file=in_file)
         return {name: _transposed(name, tensor) for name, tensor in named.items()}
 
-    def name_in_file(self, name: str, stored: Collection[str] = ()) -> str:
+    def name_in_file(self, name: str, stored: Collection[str] = (), architecture: str = "") -> str:
         """Return the name in transformers' GPT-1."""
         from bertwright.model.hf_weights import module_of, rename, wrapper_prefix  # torch
 

@@ -1,0 +1,84 @@
+"""Every class of BERT's successors in transformers and ours on random weights: states, outputs, loss, gradients."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from bertwright.interop.import_model import import_model
+from bertwright.model.bert import ARCHITECTURES, open_architecture
+from bertwright.model.folder import open_model, save_model
+from tests.parity.test_architectures import gradient, loss_of, targets
+from tests.support.parity import assert_close, padded_batch
+from tests.support.published_families import Published, classes, family_named, publish
+
+
+@pytest.mark.parametrize(("published", "kind"), classes())
+def test_every_number_agrees(tmp_path: Path, own_tokenizer: Path, published: Published, kind: str) -> None:
+    """Outputs, states and loss within 1e-5; every gradient within 1e-4 of its size; the same tensors when saved."""
+    theirs = publish(tmp_path / "m", published, kind, own_tokenizer)
+    saved = open_model(str(tmp_path / "m"))
+    assert saved.architecture == kind
+    ours = open_architecture(saved)
+    rows = (2, 3) if kind == "BertForMultipleChoice" else (4,)
+    ids, segments, mask = padded_batch(saved.config.vocab_size, rows=rows)
+    if kind == "BertForQuestionAnswering":  # the states of padding are others, and the loss is over all positions
+        ids, mask = torch.where(mask, ids, 7), torch.ones_like(mask)
+    ids = ids.masked_fill(~mask, saved.config.pad_id)
+    wanted = targets(kind, ids, mask)
+    typed = {"token_type_ids": segments} if saved.config.num_segments > 1 else {}
+    answer = theirs(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True, **typed, **wanted)
+    outputs = ours(ids, segments, mask)
+    assert set(outputs) <= set(ARCHITECTURES[kind].outputs)
+    for name, values in outputs.items():
+        per_token = values.shape[:2] == mask.shape and values.ndim > 2
+        assert_close(values[mask], answer[name][mask]) if per_token else assert_close(values, answer[name])
+    flat = [part.flatten(0, -2) for part in (ids, segments, mask)]
+    states = ours.encoder(*flat, all_hidden=True).hidden
+    assert len(states) == len(answer.hidden_states) == saved.config.layers + 1
+    for mine, other in zip(states, answer.hidden_states, strict=True):
+        assert_close(mine[flat[2]], other[flat[2]])
+    loss = loss_of(kind, outputs, wanted) if wanted else _sum_of(outputs, mask)
+    expected = answer.loss if wanted else _sum_of({name: answer[name] for name in outputs}, mask)
+    assert_close(loss, expected)
+    loss.backward()
+    expected.backward()
+    _assert_gradients(published, kind, ours, theirs)
+    save_model(tmp_path / "again", ours, config=saved.config, tokenizer=own_tokenizer, architecture=kind)
+    _assert_same_tensors(tmp_path)
+    assert import_model(str(tmp_path / "m"), tmp_path / "imported")["architecture"] == kind
+
+
+def _sum_of(outputs: dict[str, Tensor], mask: Tensor) -> Tensor:
+    """Return a loss of an encoder's outputs, of the states of real tokens alone."""
+    return outputs["last_hidden_state"][mask].square().sum() / 100 + sum(
+        pooled.sum() for name, pooled in outputs.items() if name == "pooler_output"
+    )
+
+
+def _assert_gradients(published: Published, kind: str, ours: torch.nn.Module, theirs: Any) -> None:
+    family = family_named(published.family)
+    mine = family.weights_to_foreign({name: gradient(part) for name, part in ours.named_parameters()}, kind)
+    tied = {output: tied_to for output, tied_to in family.tied.items()}
+    named = {family._full_name(name): part for name, part in theirs.named_parameters()}
+    named = {tied.get(name, name): part for name, part in named.items()}
+    assert set(mine) == set(named)
+    # What is added to all logits of a softmax (a key's bias, a choice's) has the gradient 0: only rounding is left.
+    rounding = 1e-6 * float(torch.stack([part.norm() for part in mine.values()]).norm())
+    for name, part in mine.items():
+        other = gradient(named[name])
+        if "word_embeddings" in name or "position_embeddings" in name:
+            part, other = part[2:], other[2:]  # transformers gives the embeddings of the padding no gradient
+        assert float((part - other).norm()) <= 1e-4 * float(other.norm()) + rounding, name
+
+
+def _assert_same_tensors(folder: Path) -> None:
+    """Compare the file that transformers wrote with ours: the same names, but for buffers and tied tensors, and bits."""
+    theirs, ours = (load_file(folder / name / "model.safetensors") for name in ("m", "again"))
+    for name, tensor in ours.items():
+        base = name if name in theirs else name.partition(".")[2]
+        assert torch.equal(tensor, theirs.get(name, theirs.get(base))), name  # type: ignore[arg-type]
+    assert len(ours) == len(theirs)

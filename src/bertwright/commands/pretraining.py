@@ -128,11 +128,11 @@ def fill_command(text: Positional[str], /, *, model: str, top_k: int = 5) -> Com
     from bertwright.objectives.masked_lm import open_pretrained
     from bertwright.tasks.binding import open_tokenizer
     from bertwright.tasks.fill_mask import fill_masks
-    from bertwright.text.open_tokenizer import wordpiece
+    from bertwright.text.open_tokenizer import mask_tokenizer
 
     saved = open_model(model)
     loaded = open_pretrained(saved)
-    tokenizer = wordpiece(open_tokenizer(saved), place=saved.source, advice="only a BERT fills gaps")
+    tokenizer = mask_tokenizer(open_tokenizer(saved), place=saved.source, advice="only a BERT fills gaps")
     masks = [
         [
             {"piece": piece, "probability": probability}

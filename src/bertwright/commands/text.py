@@ -116,11 +116,16 @@ def tokenizer_extend_command(
     """
     from bertwright.files import refuse_occupied
     from bertwright.text.extend_vocabulary import extend_tokenizer
-    from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
+    from bertwright.text.open_tokenizer import open_tokenizer_folder
+    from bertwright.text.wordpiece import Tokenizer
 
     refuse_occupied(out)
-    advice = "only a WordPiece vocabulary is extended; learn one from all the text instead: tokenizer train --kind bpe"
-    old = wordpiece(open_tokenizer_folder(source), place=source, advice=advice)
+    old = open_tokenizer_folder(source)
+    if not isinstance(old, Tokenizer):
+        raise InputError(
+            f"{source}: expected a WordPiece tokenizer, got another kind; only a WordPiece vocabulary is extended: "
+            "learn one from all the text instead (tokenizer train)"
+        )
     extended = extend_tokenizer(old, _paragraphs(inputs, documents, field), add=add)
     pieces_per_word = {"before": extended.pieces_before, "after": extended.pieces_after}
     return {**_save(extended.tokenizer, out), "pieces_per_word": pieces_per_word}

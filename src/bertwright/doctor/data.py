@@ -280,7 +280,7 @@ def fit_findings(data: Data, tokenizer: BaseTokenizer, *, max_length: int) -> It
         advice = f"--max-length {longest} keeps 95 % of the rows whole, if the model has as many positions"
         yield _finding("length", "warning", value, text, advice)
     counts = np.bincount(np.concatenate(untruncated.ids), minlength=tokenizer.vocab_size)
-    ordinary = int(counts.sum() - counts[list({tokenizer.begin_id, tokenizer.between_id, tokenizer.end_id})].sum())
+    ordinary = int(counts.sum() - counts[list({tokenizer.begin_id, *tokenizer.between_ids, tokenizer.end_id})].sum())
     yield unknown_finding("data", tokenizer, int(counts[tokenizer.unk_id]) / max(1, ordinary), tokens="the pieces")
     yield capitals_finding("data", tokenizer, counts)
 

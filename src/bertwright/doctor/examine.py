@@ -23,9 +23,8 @@ from bertwright.tables.files import InputFormat
 from bertwright.tasks.classification.spec import ClassificationTask, get_task
 from bertwright.tasks.kinds import task_of, with_named_columns
 from bertwright.tasks.spec import TaskSpec, get_spec, with_reading
-from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
-from bertwright.text.wordpiece import Tokenizer
 
 _ANY: Final = "classify"
 """Task of a table for which neither --task nor the model names one."""
@@ -133,7 +132,7 @@ class Examination:
     def masked_lm(self) -> list[Finding]:
         """Measure masked LM, on the model's own corpus where it was named; empty for a model without that head."""
         model, tokenizer = self.opened.with_heads, self.opened.tokenizer
-        if model is None or not isinstance(tokenizer, Tokenizer) or not hasattr(model, "masked_lm"):
+        if model is None or not isinstance(tokenizer, MaskTokenizer) or not hasattr(model, "masked_lm"):
             return []
         if tokenizer.vocab_size > model.encoder.config.vocab_size:
             return []  # already an error: some pieces have no embedding

@@ -32,8 +32,7 @@ from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.model import Classifier, padded
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
-from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.text.wordpiece import Tokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 from bertwright.training.distributed import Batch, Trainable
 from bertwright.training.optimizer import build_optimizer, clip_gradients, set_rate
 from bertwright.training.settings import OptimizerSettings
@@ -257,7 +256,7 @@ def _contradiction(encoded: Encoded, targets: NDArray[Any]) -> str:
     )
 
 
-def masked_lm_finding(model: Bert, tokenizer: Tokenizer, rows: Sequence[Sequence[int]] | None = None) -> Finding:
+def masked_lm_finding(model: Bert, tokenizer: MaskTokenizer, rows: Sequence[Sequence[int]] | None = None) -> Finding:
     """Compare the masked-LM loss with ln(vocabulary), on `rows` of ids from the model's corpus or on English sentences.
 
     On the English sentences a finite loss is a warning at most: the model may be of another language.
@@ -296,7 +295,7 @@ def verdict(measured: MaskedLoss, *, vocabulary: int, own_text: bool) -> Finding
     return finding("ok", value, f"{text}: the model uses the context")
 
 
-def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]) -> MaskedLoss:
+def masked_loss(model: Bert, tokenizer: MaskTokenizer, rows: Iterable[Sequence[int]]) -> MaskedLoss:
     """Mask every position of the rows once, a seventh at a time; return the loss. rows: ids without [CLS] and [SEP]."""
     limit = model.encoder.config.max_positions - 2
     ids = [list(row[:limit]) for row in rows if len(row)]
@@ -314,7 +313,7 @@ def masked_loss(model: Bert, tokenizer: Tokenizer, rows: Iterable[Sequence[int]]
     return MaskedLoss(loss / len(targets), float(without_context), unknown)
 
 
-def _masked_logits(model: Bert, tokenizer: Tokenizer, row: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _masked_logits(model: Bert, tokenizer: MaskTokenizer, row: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return logits float64 [T, V] for the T positions of a row, in some order, and the pieces behind the masks [T].
 
     A model may have more embeddings than the vocabulary has pieces; these rows are no candidates.

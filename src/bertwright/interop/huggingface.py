@@ -29,7 +29,9 @@ from bertwright.model.config import encoder_shape
 from bertwright.model.hf_config import MULTI_LABEL, describe_settings, read_labels, stored_family
 from bertwright.model.hf_weights import name_in_file, named_weights, read_safetensors
 from bertwright.model.vector_head import open_vector_head
+from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
+from bertwright.text.published_tokenizer import PublishedTokenizer, is_published
 from bertwright.text.vocabulary import Rules, has_casing, read_folder, read_vocabulary, refuse_unwritable_pieces
 from bertwright.text.wordpiece import Tokenizer
 
@@ -272,7 +274,20 @@ def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path
     return fitting[0] if fitting else "BertModel"
 
 
-def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool) -> Tokenizer:
+def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool) -> BaseTokenizer:
+    """Return the tokenizer of a folder.
+
+    A tokenizer.json with byte-level pairs or Unigram is taken as it is, and anything else is read as BERT's WordPiece.
+    """
+    described = folder / "tokenizer.json"
+    if described.is_file() and is_published(read_json(described)) and not as_wordpiece:
+        if cased is not None:
+            raise InputError(f"{folder}: tokenizer.json says what becomes of upper case; leave --casing out")
+        return PublishedTokenizer.load(folder)
+    return _wordpiece(folder, cased, as_wordpiece=as_wordpiece)
+
+
+def _wordpiece(folder: Path, cased: bool | None, *, as_wordpiece: bool) -> Tokenizer:
     vocabulary, base = folder / "vocab.txt", None
     if not as_wordpiece:
         refuse_other_rules(folder)

@@ -67,12 +67,12 @@ class PlannedRows(ShuffledRows[AnyBatch]):
         write_plans: bool = True,
     ) -> None:
         from bertwright.objectives.pair_index import Plans
-        from bertwright.text.open_tokenizer import wordpiece
+        from bertwright.text.open_tokenizer import mask_tokenizer
 
         super().__init__(length, seed)
         self.settings = settings
         self._corpus = corpus
-        self._tokenizer = wordpiece(corpus.tokenizer, place=corpus.folder, advice=_NEEDS_MASK)
+        self._tokenizer = mask_tokenizer(corpus.tokenizer, place=corpus.folder, advice=_NEEDS_MASK)
         self._seed = seed
         documents = used_documents(corpus, part=part, held_out_share=held_out_share)
         if settings.second_sentence == "order":

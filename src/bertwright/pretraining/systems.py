@@ -33,7 +33,7 @@ from bertwright.objectives.masked_lm import (
     to_inputs,
 )
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
-from bertwright.text.wordpiece import Tokenizer
+from bertwright.text.base_tokenizer import MaskTokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 
 SystemModel = PretrainingModel | LanguageModel
@@ -117,7 +117,7 @@ def open_system_model(saved: SavedModel) -> SystemModel:
 
 def refuse_vocabulary(system: System, corpus: Corpus) -> None:
     """Raise InputError where the corpus has another kind of vocabulary than the system's definition."""
-    is_wordpiece = isinstance(corpus.tokenizer, Tokenizer)
+    is_wordpiece = isinstance(corpus.tokenizer, MaskTokenizer)
     if system == "gpt" and is_wordpiece:
         raise InputError(
             f"{corpus.folder}: its vocabulary is WordPiece, and GPT-1 is defined with byte pairs; make the corpus with "

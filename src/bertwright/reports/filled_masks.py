@@ -10,8 +10,10 @@ import numpy as np
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.reports.runs import Run
+from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
-from bertwright.text.wordpiece import Tokenizer
+from bertwright.text.base_tokenizer import MaskTokenizer
+from bertwright.text.open_tokenizer import mask_tokenizer
 
 NUM_SENTENCES, NUM_CANDIDATES = 6, 4
 _SHORTEST, _LONGEST = 10, 32
@@ -58,7 +60,7 @@ def _fill(run: Run, other_corpus: Path | None) -> FilledMasks:
     from bertwright.tasks.fill_mask import fill_ids
 
     saved = open_model(str(run.folder))
-    tokenizer = Tokenizer.load(saved.tokenizer)
+    tokenizer = mask_tokenizer(open_tokenizer(saved), place=saved.source, advice="a masked LM needs it")
     key, path = ("", other_corpus) if other_corpus else _recorded_corpus(run.record)
     corpus = Corpus.open(path)
     if corpus.tokenizer_hash != tokenizer.hash:
@@ -93,7 +95,7 @@ def _recorded_corpus(record: Mapping[str, Any]) -> tuple[str, Path]:
     raise InputError("run.json has no path of a corpus; name one with --corpus DIR")
 
 
-def _sentences(corpus: Corpus, tokenizer: Tokenizer, fraction: float) -> Iterator[tuple[list[int], int]]:
+def _sentences(corpus: Corpus, tokenizer: MaskTokenizer, fraction: float) -> Iterator[tuple[list[int], int]]:
     """Yield (ids, position to mask) of sentences from documents at even distances, at most one of each document.
 
     fraction: of the documents kept for validation, to which the sentences are limited; 0 stands for all documents.
@@ -111,7 +113,7 @@ def _sentences(corpus: Corpus, tokenizer: Tokenizer, fraction: float) -> Iterato
                 yield sentence
 
 
-def _sentence(corpus: Corpus, tokenizer: Tokenizer, begin: int, end: int) -> tuple[list[int], int] | None:
+def _sentence(corpus: Corpus, tokenizer: MaskTokenizer, begin: int, end: int) -> tuple[list[int], int] | None:
     """Return the first sentence of fitting length in a range of sentences, and the position of its middle word."""
     numbers = np.arange(begin, end, dtype=np.int64)
     shards, starts, lengths = corpus.locate(numbers, np.ones(len(numbers), np.int32))
@@ -124,7 +126,7 @@ def _sentence(corpus: Corpus, tokenizer: Tokenizer, begin: int, end: int) -> tup
     return None
 
 
-def _is_word(tokenizer: Tokenizer, ids: list[int], at: int) -> bool:
+def _is_word(tokenizer: MaskTokenizer, ids: list[int], at: int) -> bool:
     """Return whether the piece is a whole word of letters."""
     is_whole = not tokenizer.continuation[ids[at]] and not tokenizer.continuation[ids[at + 1]]
     return bool(is_whole and tokenizer.pieces[ids[at]].isalpha())

@@ -35,9 +35,8 @@ from bertwright.tables.bad_rows import BadRow, is_blank
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.inference import ANSWERED_TOKENS, open_answering, ready
-from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.text.open_tokenizer import wordpiece
-from bertwright.text.wordpiece import Tokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
+from bertwright.text.open_tokenizer import mask_tokenizer
 from bertwright.training.hardware import module_device
 from bertwright.training.settings import Device
 
@@ -178,7 +177,7 @@ class MaskedScorer(SentenceScorer):
 
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
         super().__init__(saved)
-        self.pieces: Tokenizer = wordpiece(tokenizer, place=saved.source, advice="a masked LM needs [MASK]")
+        self.pieces: MaskTokenizer = mask_tokenizer(tokenizer, place=saved.source, advice="a masked LM needs [MASK]")
         self.tokenizer, model = tokenizer, ready(open_pretrained(saved), saved)
         self.encoder, self.head = model.encoder, model.masked_lm
 
@@ -223,7 +222,7 @@ class LanguageScorer(SentenceScorer):
         self.encoder, self.head = model.encoder, model.output
         self.is_left = model.config.attends == "left"
         self.shift = -1 if self.is_left else 1
-        self.has_frame = isinstance(tokenizer, Tokenizer)  # GPT-1 is trained on spans without special tokens
+        self.has_frame = isinstance(tokenizer, MaskTokenizer)  # GPT-1 is trained on spans without special tokens
 
     def resolve(self, settings: ScoreSettings) -> ScoreSettings:
         """Return the settings with the default of this model. Raises InputError for `masking`."""

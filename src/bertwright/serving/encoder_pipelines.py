@@ -33,9 +33,8 @@ from bertwright.tasks.fill_mask import Filled, candidates, finite_softmax, open_
 from bertwright.tasks.inference import ready
 from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole, num_prompt_tokens, prompt_of
 from bertwright.tasks.static_vectors import LONG, StaticVectors, TextVectors
-from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.text.open_tokenizer import wordpiece
-from bertwright.text.wordpiece import Tokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
+from bertwright.text.open_tokenizer import mask_tokenizer
 
 MOST_TOKENS: Final = 96
 """Largest number of tokens of an input whose attention is shown: the answer grows with their square."""
@@ -225,7 +224,7 @@ class FillPipeline(Pipeline[MaskedText, EncodedInputs]):
     kind, form = "fill", "a text with [MASK] in it"
 
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
-        self.tokenizer: Tokenizer = wordpiece(tokenizer, place=saved.source, advice="only a BERT fills gaps")
+        self.tokenizer: MaskTokenizer = mask_tokenizer(tokenizer, place=saved.source, advice="only a BERT fills gaps")
         self.model = ready(open_pretrained(saved), saved)
         self.max_length = saved.config.max_positions
         self.example = MaskedText("[MASK]", (self.tokenizer.mask_id,))
@@ -293,13 +292,14 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
         rows = []
         for item in items:
             tokenizer = self.tokenizer
-            sides = tokenizer.ids(item, special=True) if isinstance(tokenizer, Tokenizer) else tokenizer.ids(item)
+            sides = tokenizer.ids(item, special=True) if isinstance(tokenizer, MaskTokenizer) else tokenizer.ids(item)
             first, *second = sides
-            tail = [token for side in second for token in (self.tokenizer.between_id, *side)]
+            tail = [token for side in second for token in (*self.tokenizer.between_ids, *side)]
             ids = [self.tokenizer.begin_id, *first, *tail, self.tokenizer.end_id]
             if len(ids) > self.max_length:
                 raise InputError(f"the input has more than {self.max_length} tokens; attention is shown for fewer")
-            rows.append(ModelRow(np.array(ids, dtype=np.int32), len(first) + 2, WHOLE_ROW))
+            begin = len(ids) - 1 - len(second[0]) if second else len(ids)
+            rows.append(ModelRow(np.array(ids, dtype=np.int32), begin, WHOLE_ROW))
         return EncodedInputs(rows)
 
     def forward(self, rows: Sequence[ModelRow], *, layer: int = 1) -> list[AttentionView]:

@@ -15,8 +15,7 @@ from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import padded
 from bertwright.tasks.finite import check_finite
-from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.text.wordpiece import Tokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,7 @@ class Filled:
     probabilities: tuple[float, ...]
 
 
-def fill_masks(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
+def fill_masks(model: PretrainingModel, tokenizer: MaskTokenizer, text: str, *, top_k: int = 5) -> list[Filled]:
     """Return the candidates for each [MASK] of `text`, in order.
 
     Raises InputError where the text has no [MASK] or is too long, and for top_k below 1; RunFailed where the model's
@@ -42,7 +41,7 @@ def fill_masks(model: PretrainingModel, tokenizer: Tokenizer, text: str, *, top_
     return fill_ids(model, tokenizer, pieces, top_k=top_k)
 
 
-def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
+def fill_ids(model: PretrainingModel, tokenizer: MaskTokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
     """Return the candidates for each [MASK] in the ids of a text without [CLS] and [SEP], as `fill_masks`."""
     filled = candidates(model, tokenizer, pieces, top_k=top_k)
     text = shown(tokenizer.decode(pieces))
@@ -50,7 +49,7 @@ def fill_ids(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int
     return filled
 
 
-def candidates(model: PretrainingModel, tokenizer: Tokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
+def candidates(model: PretrainingModel, tokenizer: MaskTokenizer, pieces: Sequence[int], *, top_k: int) -> list[Filled]:
     """Return what `fill_ids` returns, not checked: probabilities are NaN where the model's output is not finite."""
     ids = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
     limit = model.encoder.config.max_positions

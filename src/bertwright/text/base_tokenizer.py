@@ -10,8 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, atomic_folder, write_json
+
+Frame = tuple[int, tuple[int, ...], int]
+"""Ids before the first text of a row, between two texts, and after the last text."""
 
 
 class Pieces(Protocol):
@@ -23,8 +29,8 @@ class Pieces(Protocol):
         ...
 
     @property
-    def between_id(self) -> int:
-        """Id of the token between two texts of a row."""
+    def between_ids(self) -> tuple[int, ...]:
+        """Ids of the tokens between two texts of a row."""
         ...
 
     @property
@@ -48,8 +54,9 @@ class PlacedPieces(Pieces, Protocol):
 class BaseTokenizer(ABC):
     """A vocabulary and its rules. Instances are cheap to pickle, so worker processes can receive them.
 
-    A row of a task is `begin_id`, a text, then `between_id` and the second text of a pair, and `end_id`:
-    [CLS] A [SEP] B [SEP] for WordPiece, _start_ A _delimiter_ B _classify_ for byte pairs.
+    A row of a task is `begin_id`, a text, then `between_ids` and the second text of a pair, and `end_id`:
+    [CLS] A [SEP] B [SEP] for WordPiece, _start_ A _delimiter_ B _classify_ for GPT-1,
+    <s> A </s></s> B </s> for RoBERTa.
 
     pieces       the text of each id
     cased        True where upper case is kept
@@ -77,7 +84,7 @@ class BaseTokenizer(ABC):
 
     @property
     @abstractmethod
-    def _frame(self) -> tuple[int, int, int]:
+    def _frame(self) -> Frame:
         """The ids at the begin of a row, between its texts and at its end."""
 
     @abstractmethod
@@ -99,8 +106,8 @@ class BaseTokenizer(ABC):
         return self._frame[0]
 
     @property
-    def between_id(self) -> int:
-        """Id of the token between two texts of a row; InputError as for `begin_id`."""
+    def between_ids(self) -> tuple[int, ...]:
+        """Ids of the tokens between two texts of a row; InputError as for `begin_id`."""
         return self._frame[1]
 
     @property
@@ -110,12 +117,15 @@ class BaseTokenizer(ABC):
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text. Nothing is added or truncated; the name of a special token is plain text."""
-        return [encoding.ids for encoding in self._rust.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self._encodings(texts, spans=False)]
+
+    def word_ids(self, words: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each word as it is written within a text."""
+        return self.ids(words)
 
     def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Return for each text its ids, as `ids` does, and the (first, one past last) character of each piece."""
-        encodings = self._rust.encode_batch(list(texts), add_special_tokens=False)
-        return [(encoding.ids, encoding.offsets) for encoding in encodings]
+        return [(encoding.ids, encoding.offsets) for encoding in self._encodings(texts)]
 
     def words(self, texts: Sequence[str]) -> list[list[tuple[int, int]]]:
         """Return for each text the (first, one past last) character of its words, split at white space and punctuation.
@@ -124,7 +134,7 @@ class BaseTokenizer(ABC):
         A word that the rules delete is left out. No character belongs to two words.
         """
         spans_of_texts = []
-        for text, encoding in zip(texts, self._rust.encode_batch(list(texts), add_special_tokens=False), strict=True):
+        for text, encoding in zip(texts, self._encodings(texts), strict=True):
             words: dict[int | None, tuple[int, int]] = {}
             for word, (first, last) in zip(encoding.word_ids, encoding.offsets, strict=True):
                 words[word] = (words[word][0] if word in words else first, last)
@@ -135,6 +145,12 @@ class BaseTokenizer(ABC):
                     spans.append((first, _past_marks(text, last)))
             spans_of_texts.append(spans)
         return spans_of_texts
+
+    def _encodings(self, texts: Sequence[str], *, spans: bool = True) -> list[Any]:
+        """Return the encodings of the tokenizers package; without `spans` they are made faster and hold ids alone."""
+        encode = self._rust.encode_batch if spans else self._rust.encode_batch_fast
+        encodings: list[Any] = encode(list(texts), add_special_tokens=False)
+        return encodings
 
     def id_of(self, piece: str) -> int | None:
         """Return the id of a piece, or None where the vocabulary does not hold it."""
@@ -151,6 +167,49 @@ class BaseTokenizer(ABC):
             with atomic_file(folder / name) as stream:
                 stream.write(text.encode())
         write_json(folder / "tokenizer_config.json", self._config())
+
+
+class MaskTokenizer(BaseTokenizer):
+    """A tokenizer with the tokens of masked LM.
+
+    cls_id, sep_id, mask_id   ids of special tokens, as `pad_id` and `unk_id`
+    continuation              bool [V], True for pieces that continue a word
+    """
+
+    @property
+    @abstractmethod
+    def cls_id(self) -> int:
+        """Id of the token at the begin of a row."""
+
+    @property
+    @abstractmethod
+    def sep_id(self) -> int:
+        """Id of the token at the end of a text."""
+
+    @property
+    @abstractmethod
+    def mask_id(self) -> int:
+        """Id of the token that stands for a masked piece."""
+
+    @property
+    @abstractmethod
+    def continuation(self) -> npt.NDArray[np.bool_]:
+        """True for pieces that continue a word [V]."""
+
+    @property
+    @abstractmethod
+    def _rust_special(self) -> Any:
+        """The tokenizers.Tokenizer that reads the names of special tokens as the tokens."""
+
+    def ids(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        """Return the ids of each text; nothing is added or truncated.
+
+        "[MASK]", "[SEP]" and so on in a text are plain text, unless `special` is true: then they are the tokens.
+        """
+        if not special:
+            return super().ids(texts)
+        rust = self._rust_special
+        return [encoding.ids for encoding in rust.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
 def number_pieces(pieces: Sequence[str], *, required: Sequence[str], source: str) -> dict[str, int]:

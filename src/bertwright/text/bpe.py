@@ -24,7 +24,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import read_object
-from bertwright.text.base_tokenizer import BaseTokenizer, number_pieces
+from bertwright.text.base_tokenizer import BaseTokenizer, Frame, number_pieces
 from bertwright.text.vocabulary import Rules, check_rules, pieces_by_id, read_piece_lines, read_pieces
 from bertwright.text.wordpiece import count_words, refuse_too_many, split_alphabet, train_on
 
@@ -179,14 +179,14 @@ class BPETokenizer(BaseTokenizer):
         return loaded[0]
 
     @property
-    def _frame(self) -> tuple[int, int, int]:
+    def _frame(self) -> Frame:
         if not self._special:
             raise InputError(
                 f"the vocabulary of {self.vocab_size:,} pieces has no {', '.join(TASK_TOKENS)}, which frame the rows "
                 "of a task; with_special() adds them"
             )
         _, begin, between, end = self.special_ids
-        return begin, between, end
+        return begin, (between,), end
 
     def _build(self) -> tokenizers.Tokenizer:
         model = models.BPE(self._ids, self.merges, unk_token=UNK, end_of_word_suffix=END, fuse_unk=False)

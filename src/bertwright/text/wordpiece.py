@@ -24,7 +24,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.text.base_tokenizer import BaseTokenizer, number_pieces
+from bertwright.text.base_tokenizer import Frame, MaskTokenizer, number_pieces
 from bertwright.text.other_tokenizers import other_convention, refuse_other_rules, refuse_other_vocabulary
 from bertwright.text.vocabulary import (
     AS_WORDPIECE,
@@ -52,13 +52,11 @@ _MOST_WORDS = 2_000_000  # distinct words kept while counting; bounds the memory
 _FEED_CHARACTERS = 10_000  # characters of a block of text for the trainer; larger blocks are slower on a busy machine
 
 
-class Tokenizer(BaseTokenizer):
+class Tokenizer(MaskTokenizer):
     """BERT's WordPiece tokenizer.
 
-    rules                          the rules that split text into words
-    base                           the vocabulary that this one extends, or None; no id depends on it
-    continuation                   bool [V], True for pieces that begin with "##"
-    cls_id, sep_id, mask_id        ids of special tokens, as `pad_id` and `unk_id`
+    rules   the rules that split text into words
+    base    the vocabulary that this one extends, or None; no id depends on it
     """
 
     def __init__(
@@ -74,10 +72,7 @@ class Tokenizer(BaseTokenizer):
         self.cased = rules.cased
         self._ids = number_pieces(self.pieces, required=SPECIAL, source=place)
         self.special_ids = tuple(self._ids[token] for token in SPECIAL)
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
-        self.continuation: npt.NDArray[np.bool_] = np.array(
-            [piece.startswith(CONTINUATION) for piece in self.pieces], dtype=np.bool_
-        )
+        self.pad_id, self.unk_id, self._cls, self._sep, self._mask = self.special_ids
         self._rust = self._build(special=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,16 +84,28 @@ class Tokenizer(BaseTokenizer):
         return vocabulary_hash(self.pieces, self.rules)
 
     @property
-    def _frame(self) -> tuple[int, int, int]:
-        return self.cls_id, self.sep_id, self.sep_id
+    def cls_id(self) -> int:
+        """Id of [CLS]."""
+        return self._cls
 
-    def ids(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-        """Return the ids of each text; nothing is added or truncated.
+    @property
+    def sep_id(self) -> int:
+        """Id of [SEP]."""
+        return self._sep
 
-        "[MASK]", "[SEP]" and so on in a text are plain text, unless `special` is true: then they are the tokens.
-        """
-        rust = self._rust_special if special else self._rust
-        return [encoding.ids for encoding in rust.encode_batch_fast(list(texts), add_special_tokens=False)]
+    @property
+    def mask_id(self) -> int:
+        """Id of [MASK]."""
+        return self._mask
+
+    @cached_property
+    def continuation(self) -> npt.NDArray[np.bool_]:
+        """True for pieces that begin with "##" [V]."""
+        return np.array([piece.startswith(CONTINUATION) for piece in self.pieces], dtype=np.bool_)
+
+    @property
+    def _frame(self) -> Frame:
+        return self.cls_id, (self.sep_id,), self.sep_id
 
     def decode(self, ids: Sequence[int]) -> str:
         """Join pieces into readable text, special tokens included; spacing is that of English."""

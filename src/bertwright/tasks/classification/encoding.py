@@ -106,13 +106,14 @@ def encode(
     long: Long = "truncate",
 ) -> Encoded:
     """Return rows of at most `max_length` token ids; `long` says how longer texts are encoded."""
-    num_special = 2 if texts_b is None else 3
+    between = [] if texts_b is None else list(tokenizer.between_ids)
+    num_special = 2 + len(between)
     room = max_length - num_special
     if room < 1:
         raise InputError(f"maximal length {max_length}: expected at least {num_special + 1}, to have room for text")
     sides_a = tokenizer.ids(texts_a)
     sides_b = [[] for _ in sides_a] if texts_b is None else tokenizer.ids(texts_b)
-    begin, between, end = [tokenizer.begin_id], [tokenizer.between_id], [tokenizer.end_id]
+    begin, end = [tokenizer.begin_id], [tokenizer.end_id]
     rows: list[NDArray[np.int32]] = []
     first: list[int] = []
     begins: list[int] = []
@@ -125,9 +126,8 @@ def encode(
             parts, is_cut = [shortened(a, b, room, middle=long == "head-tail")], len(a) + len(b) > room
         cut.append(is_cut)
         for part_a, part_b in parts:
-            tail = [] if texts_b is None else between + part_b
-            rows.append(np.array(begin + part_a + tail + end, dtype=np.int32))
-            first.append(len(part_a) + 2)
+            rows.append(np.array(begin + part_a + between + part_b + end, dtype=np.int32))
+            first.append(len(part_a) + max(2, num_special - 1))
     return Encoded(
         ids=tuple(rows),
         first=np.array(first, dtype=np.int32),

@@ -65,7 +65,7 @@ class Windows:
     core: Ints
     target: Ints
     begin_id: int
-    between_id: int
+    between_ids: tuple[int, ...]
     end_id: int
     cut: NDArray[np.bool_]
 
@@ -81,7 +81,7 @@ class Windows:
     @cached_property
     def first_piece(self) -> Ints:
         """Return the position of the passage's first piece in each row [N]."""
-        first: Ints = np.diff(self.question_at)[self.question] + 2
+        first: Ints = np.diff(self.question_at)[self.question] + 1 + len(self.between_ids)
         return first
 
     def row(self, window: int) -> Ints:
@@ -89,7 +89,7 @@ class Windows:
         question = self.question[window]
         question_ids = self.question_ids[self.question_at[question] : self.question_at[question + 1]]
         passage = self.pieces[slice(*self.span[window])]
-        parts = ([self.begin_id], question_ids, [self.between_id], passage, [self.end_id])
+        parts = ([self.begin_id], question_ids, self.between_ids, passage, [self.end_id])
         return np.concatenate(parts, dtype=np.int32)
 
 
@@ -101,7 +101,9 @@ def encode_windows(
     A question that is too long keeps its first pieces. Raises InputError for a `max_length` without room for question
     and passage, and where the tokenizer drops all characters of an answer.
     """
-    longest = longest_question(task, max_length)
+    between = tokenizer.between_ids
+    num_special = 2 + len(between)
+    longest = longest_question(task, max_length, num_special)
     if longest < 1:
         raise InputError(f"--max-length {max_length}: expected at least 5, to have room for question and passage")
     contexts = {context: index for index, context in enumerate(dict.fromkeys(q.context for q in questions.items))}
@@ -112,13 +114,13 @@ def encode_windows(
     question_at = np.cumsum([0, *(min(len(ids), longest) for ids in ids_of_questions)], dtype=np.int32)
     of_context = np.array([contexts[question.context] for question in questions.items])
     first, last = begins[of_context], begins[of_context + 1]  # [Q] pieces of each question's passage
-    room = max_length - NUM_SPECIAL - np.diff(question_at)  # [Q] for pieces of the passage
+    room = max_length - num_special - np.diff(question_at)  # [Q] for pieces of the passage
     question, span, core = _cut(first, last, room, np.minimum(room, task.stride))
     target = np.zeros_like(span)
     if targets:
         answers = _answer_positions(questions, offsets, first, last)[question]  # [N, 2]
         inside = (answers[:, 0] >= span[:, 0]) & (answers[:, 1] <= span[:, 1]) & (answers[:, 1] > answers[:, 0])
-        positions = answers - span[:, :1] + (np.diff(question_at)[question] + 2)[:, None] - [0, 1]
+        positions = answers - span[:, :1] + (np.diff(question_at)[question] + num_special - 1)[:, None] - [0, 1]
         target[inside] = positions[inside]
     return Windows(
         pieces=pieces,
@@ -130,15 +132,15 @@ def encode_windows(
         core=core,
         target=target,
         begin_id=tokenizer.begin_id,
-        between_id=tokenizer.between_id,
+        between_ids=between,
         end_id=tokenizer.end_id,
         cut=np.array([len(ids) > longest for ids in ids_of_questions], dtype=np.bool_),
     )
 
 
-def longest_question(task: SpanTask, max_length: int) -> int:
+def longest_question(task: SpanTask, max_length: int, num_special: int = NUM_SPECIAL) -> int:
     """Return the largest number of pieces of a question: the task's, at most half of a row."""
-    return min(task.question, (max_length - NUM_SPECIAL) // 2)
+    return min(task.question, (max_length - num_special) // 2)
 
 
 def _passages(tokenizer: PlacedPieces, contexts: list[str]) -> tuple[Ints, Ints, Ints]:

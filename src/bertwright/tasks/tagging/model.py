@@ -37,6 +37,10 @@ class TaggerPieces(Pieces, Protocol):
         """Return the id of the unknown piece."""
         ...
 
+    def word_ids(self, words: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each word as it is written within a text."""
+        ...
+
 
 @dataclass(frozen=True)
 class TaggingWindows:
@@ -91,7 +95,7 @@ def _pieces(
     """Return the pieces of all words, the index of each word's first piece [W + 1], and the words without pieces."""
     words = [word for sentence in sentences.words for word in sentence]
     distinct = list(dict.fromkeys(words))
-    ids_of = dict(zip(distinct, tokenizer.ids(distinct), strict=True))
+    ids_of = dict(zip(distinct, tokenizer.word_ids(distinct), strict=True))
     vanished = tuple(index for index, word in enumerate(words) if not ids_of[word])
     by_word = [ids_of[word] or [tokenizer.unk_id] for word in words]
     first = np.cumsum([0, *map(len, by_word)])

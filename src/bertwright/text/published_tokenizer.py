@@ -1,0 +1,238 @@
+"""text → token ids: a published tokenizer.json taken as it is: byte-level byte pairs (RoBERTa, ModernBERT) and Unigram.
+
+The `tokenizers` package computes the ids by the rules in the file. The tokens that frame a row are those that its
+post-processor adds; the names of the special tokens are in tokenizer_config.json.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from bertwright.errors import InputError
+from bertwright.files import read_object
+from bertwright.text.base_tokenizer import Frame, MaskTokenizer
+
+_DESCRIPTION, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_ROLES: Final = {
+    "pad": ("pad_token", "eos_token"),
+    "unk": ("unk_token", "eos_token"),
+    "cls": ("cls_token", "bos_token"),
+    "sep": ("sep_token", "eos_token"),
+    "mask": ("mask_token",),
+}
+"""Role of a special token → entries of tokenizer_config.json that may name it; the first one that is there counts."""
+_USUAL: Final = {
+    "pad": ("<pad>", "[PAD]"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("<s>", "[CLS]"),
+    "sep": ("</s>", "[SEP]"),
+    "mask": ("<mask>", "[MASK]"),
+}
+"""Names of special tokens where the settings do not name them."""
+BERT_MASK: Final = "[MASK]"
+"""Mask token of BERT, which is read as the mask token of any tokenizer."""
+_WORD_STARTS: Final = "\u0120\u2581"
+"""Marks at the start of a piece that begins a word: of byte-level byte pairs, and of SentencePiece."""
+
+
+class PublishedTokenizer(MaskTokenizer):
+    """A tokenizer whose rules are those of its tokenizer.json.
+
+    described   content of tokenizer.json
+    settings    content of tokenizer_config.json
+    """
+
+    def __init__(self, described: Mapping[str, Any], settings: Mapping[str, Any], *, place: str = "tokenizer") -> None:
+        """Build the tokenizer; `place` names it in errors.
+
+        Raises InputError for a description that `tokenizers` refuses, for ids without a piece, and where no token for
+        padding and unknown text is named.
+        """
+        self.described = {**described, "truncation": None, "padding": None}
+        self.settings = dict(settings)
+        self._rust = self._build(place, self.described)
+        pieces = self._rust.get_vocab(with_added_tokens=True)
+        if sorted(pieces.values()) != list(range(len(pieces))):
+            missing = next(id for id, at in enumerate(sorted(pieces.values())) if id != at)
+            raise InputError(
+                f"{place}: expected a piece for each id from 0 to {max(pieces.values())}, got none for {missing}"
+            )
+        self.pieces = sorted(pieces, key=pieces.__getitem__)
+        self._ids = pieces
+        roles = {role: self._role(role) for role in _ROLES}
+        first = next((id for id in (roles["pad"], roles["unk"], roles["sep"]) if id is not None), None)
+        if first is None:
+            raise InputError(
+                f"{place}: expected the name of a token for padding in {_SETTINGS} (pad_token), got none; add it"
+            )
+        self.pad_id = first if roles["pad"] is None else roles["pad"]
+        self.unk_id = first if roles["unk"] is None else roles["unk"]
+        self._mask, self._cls, self._sep = roles["mask"], roles["cls"], roles["sep"]
+        special = [token["id"] for token in self.described.get("added_tokens") or [] if token.get("special")]
+        self.special_ids = tuple(dict.fromkeys([*special, self.pad_id]))
+        self.cased = self._rust.normalizer is None or self._rust.normalizer.normalize_str("A") != "a"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PublishedTokenizer, (self.described, self.settings)
+
+    @cached_property
+    def hash(self) -> str:
+        """The sha256 of the description: equal hashes give equal ids for every text."""
+        return hashlib.sha256(json.dumps(self.described, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+    @property
+    def mask_id(self) -> int:
+        """Id of the mask token; InputError for a vocabulary without one, such as GPT-2's."""
+        return self._needed(self._mask, "mask")
+
+    @property
+    def cls_id(self) -> int:
+        """Id of the token at the begin of a row; InputError for a vocabulary without one."""
+        return self._needed(self._cls, "cls")
+
+    @property
+    def sep_id(self) -> int:
+        """Id of the token at the end of a row; InputError for a vocabulary without one."""
+        return self._needed(self._sep, "sep")
+
+    @cached_property
+    def continuation(self) -> npt.NDArray[np.bool_]:
+        """True for pieces that start with a letter or digit, and with no mark of a new word [V]."""
+        return np.array([piece[:1].isalnum() and piece[0] not in _WORD_STARTS for piece in self.pieces], dtype=np.bool_)
+
+    def ids(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        """Return the ids of each text; nothing is added or truncated.
+
+        "<mask>", "</s>" and so on in a text are plain text, unless `special` is true: then they are the tokens, and
+        "[MASK]" is the mask token too.
+        """
+        if special and self._mask is not None and BERT_MASK not in self._ids:
+            texts = [text.replace(BERT_MASK, self.pieces[self._mask]) for text in texts]
+        return super().ids(texts, special=special)
+
+    def word_ids(self, words: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each word as it is written within a text: byte pairs contain the space before it."""
+        return self.ids([f" {word}" for word in words] if self._is_byte_level else words)
+
+    def offsets(self, texts: Sequence[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
+        """Return for each text its ids and the (first, one past last) character of each piece, without white space."""
+        return [
+            (ids, [_without_space(text, span) for span in spans])
+            for text, (ids, spans) in zip(texts, super().offsets(texts), strict=True)
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Join pieces into readable text, special tokens included."""
+        return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
+
+    @property
+    def _frame(self) -> Frame:
+        """The ids that the post-processor adds before, between and after two texts."""
+        pair = self._rust.encode("a", "b", add_special_tokens=True)
+        sides = list(zip(pair.ids, pair.sequence_ids, strict=True))
+        first = next(index for index, (_, side) in enumerate(sides) if side == 0)
+        second = next(index for index, (_, side) in enumerate(sides) if side == 1)
+        before, after = sides[:first], [pair for pair in sides[second:] if pair[1] is None]
+        between = [id for id, side in sides[first:second] if side is None]
+        if len(before) != 1 or len(after) != 1 or not between:
+            raise InputError(
+                f"the tokenizer frames a pair of texts with {len(before)}, {len(between)} and {len(after)} tokens; a "
+                "row of a task needs one before, at least one between, and one after"
+            )
+        return before[0][0], tuple(between), after[0][0]
+
+    def _vocabulary_files(self) -> dict[str, str]:
+        return {}
+
+    def _config(self) -> dict[str, Any]:
+        return self.settings
+
+    @classmethod
+    def load(cls, folder: Path) -> "PublishedTokenizer":
+        """Read tokenizer.json and tokenizer_config.json of a folder. Raises InputError for broken files."""
+        settings = folder / _SETTINGS
+        return cls(
+            read_object(folder / _DESCRIPTION),
+            read_object(settings) if settings.is_file() else {},
+            place=str(folder / _DESCRIPTION),
+        )
+
+    def _encodings(self, texts: Sequence[str], *, spans: bool = True) -> list[Any]:
+        encodings = super()._encodings(texts, spans=spans)
+        if not self._lists_special:
+            return encodings
+        names = [self.pieces[id] for id in self.special_ids]
+        for index, text in enumerate(texts):
+            if any(name in text for name in names):
+                encodings[index] = self._rust_plain.encode(text, add_special_tokens=False)
+        return encodings
+
+    @property
+    def _lists_special(self) -> bool:
+        """True for Unigram, whose list of pieces holds the special tokens, so that it finds their names in a text."""
+        return bool(self.described["model"].get("type") == "Unigram")
+
+    @cached_property
+    def _rust_plain(self) -> tokenizers.Tokenizer:
+        """A Unigram tokenizer in which a NUL, which stands in no text, precedes the names of the special tokens."""
+        special = {self.pieces[id] for id in self.special_ids}
+        model = self.described["model"]
+        pieces = [[f"\0{piece}" if piece in special else piece, score] for piece, score in model["vocab"]]
+        changed: dict[str, Any] = {"model": {**model, "vocab": pieces}, "added_tokens": [], "post_processor": None}
+        return self._build("tokenizer", self.described | changed)
+
+    @cached_property
+    def _rust_special(self) -> tokenizers.Tokenizer:
+        rust = self._build("tokenizer", self.described)
+        rust.encode_special_tokens = False
+        return rust
+
+    @property
+    def _is_byte_level(self) -> bool:
+        return '"ByteLevel"' in json.dumps(self.described.get("pre_tokenizer"))
+
+    def _build(self, place: str, described: Mapping[str, Any]) -> tokenizers.Tokenizer:
+        try:
+            rust = tokenizers.Tokenizer.from_str(json.dumps(described))
+        except Exception as error:  # the package raises Exception itself
+            raise InputError(f"{place}: not the description of a tokenizer: {error}") from None
+        rust.encode_special_tokens = True  # the package's name for reading "<mask>" as ordinary text
+        return rust
+
+    def _role(self, role: str) -> int | None:
+        """Return the id of the special token with a role; None where there is none."""
+        for entry in _ROLES[role]:
+            named = self.settings.get(entry)
+            name = named.get("content") if isinstance(named, dict) else named
+            if isinstance(name, str) and name in self._ids:
+                return self._ids[name]
+        return next((self._ids[name] for name in _USUAL[role] if name in self._ids), None)
+
+    def _needed(self, id: int | None, role: str) -> int:
+        if id is None:
+            raise InputError(f"the vocabulary of {self.vocab_size:,} pieces has no {role} token, which this use needs")
+        return id
+
+
+def is_published(described: Any) -> bool:
+    """Return True for a tokenizer.json whose rules are neither BERT's WordPiece nor GPT-1's byte pairs."""
+    model = described.get("model") if isinstance(described, dict) else None
+    if not isinstance(model, dict):
+        return False
+    is_pairs = model.get("type") == "BPE" or "merges" in model
+    return model.get("type") == "Unigram" or (is_pairs and not model.get("end_of_word_suffix"))
+
+
+def _without_space(text: str, span: tuple[int, int]) -> tuple[int, int]:
+    """Return the span of a piece in a text without the white space at its begin."""
+    first, last = span
+    while first < last and text[first].isspace():
+        first += 1
+    return first, last

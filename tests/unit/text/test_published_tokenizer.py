@@ -1,0 +1,69 @@
+"""Published tokenizers taken as they are: ids, frames, offsets and special tokens beside transformers."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.tasks.classification.encoding import encode
+from bertwright.text.open_tokenizer import open_tokenizer_folder
+from bertwright.text.published_tokenizer import PublishedTokenizer
+from tests.support.published_tokenizers import TEXTS, WRITERS
+
+transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_ids_rows_and_spans_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
+    WRITERS[kind](tmp_path)
+    ours = open_tokenizer_folder(tmp_path)
+    assert isinstance(ours, PublishedTokenizer)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    texts = [*TEXTS, "Ünknown 漢字 \n two  spaces", ""]
+    assert ours.ids(texts) == theirs(texts, add_special_tokens=False)["input_ids"]
+    pairs = encode(ours, texts, texts[::-1], max_length=512)
+    assert [row.tolist() for row in pairs.ids] == theirs(texts, texts[::-1])["input_ids"]
+    single = encode(ours, texts, max_length=512)
+    assert [row.tolist() for row in single.ids] == theirs(texts)["input_ids"]
+    assert [len(row) for row in single.ids] == single.first.tolist()
+    tail = encode(ours, ["old bridge"], ["the harbour"], max_length=512)
+    assert tail.ids[0][int(tail.first[0]) : -1].tolist() == ours.ids(["the harbour"])[0]
+    words = "near the old bridge".split()
+    ids, spans = ours.offsets([" ".join(words)])[0]
+    assert "".join(" ".join(words)[first:last] for first, last in spans) == "".join(words)
+    assert [id for word in ours.word_ids(words[1:]) for id in word] == ids[len(ours.ids(["near"])[0]) :]
+    assert ours.decode(ours.ids(["near the old bridge"])[0]).strip() == "near the old bridge"
+    assert [ours.pieces[id] for id in (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id)] == [
+        *("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    ]
+    # names of special tokens are text, or the tokens where a caller says so; "[MASK]" is the mask of every model
+    assert ours.mask_id not in ours.ids(["the <mask> bridge"])[0]
+    masked = ours.ids(["the <mask> bridge", "the [MASK] bridge"], special=True)
+    assert masked[0] == masked[1]
+    assert masked[0].count(ours.mask_id) == 1
+    again = pickle.loads(pickle.dumps(ours))
+    assert again.hash == ours.hash
+    assert again.ids(texts) == ours.ids(texts)
+    ours.save(tmp_path / "again")
+    assert open_tokenizer_folder(tmp_path / "again").ids(texts) == ours.ids(texts)
+    begins = [piece for piece, inside in zip(ours.pieces, ours.continuation, strict=True) if not inside]
+    assert {"\u0120the", "\u2581the"} & set(begins)
+    assert np.count_nonzero(ours.continuation) > 20
+
+
+def test_descriptions_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    WRITERS["byte pairs"](tmp_path)
+    described = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    described["model"]["merges"].append(["q", "zzz"])
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described), "utf-8")
+    with pytest.raises(InputError, match=r"tokenizer\.json: not the description of a tokenizer"):
+        open_tokenizer_folder(tmp_path)
+    del described["model"]["merges"][-1]
+    described["post_processor"] = None
+    (tmp_path / "tokenizer.json").write_text(json.dumps(described), "utf-8")
+    bare = open_tokenizer_folder(tmp_path)
+    with pytest.raises(InputError, match="frames a pair of texts with 0, 0 and 0 tokens"):
+        _ = bare.begin_id

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig, attends_both_ways, encoder_shape, need_segments
-from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.encoder import Pooler, TransformerBackbone
 from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
@@ -60,22 +60,29 @@ class PretrainingModel(nn.Module):
         if second_sentence != "none":
             need_segments(config, f"second_sentence {second_sentence}")
         encoder = build_backbone(config)
-        assert isinstance(encoder, Encoder)
+        assert isinstance(encoder, TransformerBackbone)
         self.encoder = encoder
-        self.pooler = Pooler(config)
+        self.pooler = Pooler(config) if config.has_pooler or second_sentence != "none" else None
         output = family_of(config).output(config)
         assert isinstance(output, MaskedLMHead)
         self.masked_lm = output
         self.second_sentence = second_sentence
         self.next_sentence = None if second_sentence == "none" else NextSentenceHead(config)
-        if self.next_sentence is None:
+        if self.pooler and self.next_sentence is None:
             self.pooler.requires_grad_(False)  # unused: several ranks would wait for a gradient that never comes
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
         out = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at)
         rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
-        return rows, self.next_sentence(self.pooler(out.last[:, 0])) if self.next_sentence else None
+        return rows, self.pair_logits(out.last[:, 0]) if self.next_sentence else None
+
+    def pair_logits(self, first: Tensor) -> Tensor:
+        """Return the second head's logits [B, 2] for the first token's state [B, D]."""
+        assert self.pooler is not None
+        assert self.next_sentence is not None
+        logits: Tensor = self.next_sentence(self.pooler(first))
+        return logits
 
     def logits(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return masked-LM logits [M, V] and the second head's logits [B, 2] (None without it)."""
@@ -114,7 +121,7 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
     return terms
 
 
-def pretraining_flops(backbone: Encoder, inputs: Inputs) -> float:
+def pretraining_flops(backbone: TransformerBackbone, inputs: Inputs) -> float:
     """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
     rows, length = inputs.ids.shape
     config, width, narrow = backbone.config, backbone.config.hidden, backbone.config.embedding_width

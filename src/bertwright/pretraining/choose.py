@@ -14,7 +14,7 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
-from bertwright.model.config import BackboneConfig, EncoderConfig, Start, initializer_range_for
+from bertwright.model.config import BackboneConfig, Start, has_bert_blocks, initializer_range_for
 from bertwright.model.folder import open_model
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
 from bertwright.pretraining.exposure import refuse_uncounted
@@ -218,7 +218,7 @@ def _start(config: BackboneConfig, system: str) -> Start:
 
     Only BERT's first layer can be initialised.
     """
-    if config.hidden % 2 or (isinstance(config, EncoderConfig) and config.hidden < NARROWEST_HEAD * config.heads):
+    if not has_bert_blocks(config) or config.hidden % 2 or config.hidden < NARROWEST_HEAD * config.heads:
         return "random"
     layers = config.layers - (0 if system.startswith("bert") else 1)
     return "matching" if layers >= 2 else "local" if layers == 1 else "random"

@@ -70,10 +70,12 @@ class SystemFamily(Family[AnyConfig]):
     systems: title of each system. A system whose tokens attend to both sides learns masked LM; every other system is a
     language model.
     learns_positions: True where the model has a table of position embeddings.
+    learns_pairs: True where masked LM may have a second objective about two sentences.
     """
 
     systems: Mapping[str, str]
     learns_positions: bool = True
+    learns_pairs: bool = True
 
     @abstractmethod
     def output(self, config: AnyConfig) -> "nn.Module":
@@ -131,11 +133,12 @@ class TransformersFamily(SystemFamily[AnyConfig]):
 
     @abstractmethod
     def weights_from_foreign(
-        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True, architecture: str | None = None
     ) -> "dict[str, Tensor]":
         """Return tensors of a standard model under our names, in fp32; InputError for tensors that do not belong.
 
         tied: False where config.json says that the output layer is another tensor than the word embeddings.
+        architecture: our name of the heads that config.json names, for families whose heads share names.
         """
 
     def name_in_file(self, name: str, stored: Collection[str] = (), architecture: str = "") -> str:

@@ -169,9 +169,11 @@ class ModernEncoder(TransformerBackbone):
     ) -> EncoderOutput:
         """Encode a batch, see `Backbone.forward`; segments have no effect.
 
-        With `at` the last layer is computed at those positions alone; only a window in blocks is computed at all.
+        With `at` the last layer is computed at those positions alone; only a window in blocks is computed at all. A
+        graph that is exported has a mask [T, T] at every length.
         """
-        views = self._views(mask, in_blocks=is_long(mask.shape[1], self.config.radius))
+        in_blocks = not torch.compiler.is_exporting() and is_long(mask.shape[1], self.config.radius)
+        views = self._views(mask, in_blocks=in_blocks)
         hidden = self.embeddings(ids)
         states = [hidden]
         for index, layer in enumerate(self.layers):

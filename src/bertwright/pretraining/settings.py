@@ -165,9 +165,9 @@ class PretrainSettings(Settings):
         """Yield the settings that a language model cannot have: true where one is set, and the reason."""
         examples, system = self.examples, self.system
         second = f"(second_sentence {examples.second_sentence})"
-        if system not in STARTED_SYSTEMS:
-            yield self.start != "random", "its attention has no initialisation; expected random (start)"
         if system in MASKED_LM_SYSTEMS:
+            is_fixed = self.start != "random" and system not in STARTED_SYSTEMS
+            yield is_fixed, f"its attention has no initialisation; expected random (start {self.start})"
             yield examples.pairs and system not in PAIR_SYSTEMS, f"it learns masked LM alone; expected none {second}"
             return
         yield examples.pairs, f"a language model has no second sentence {second}"
@@ -179,6 +179,7 @@ class PretrainSettings(Settings):
             yield longest > _GPT_POSITIONS, f"GPT-1 has {_GPT_POSITIONS} positions, and rows are {longest} tokens long"
             yield self.activation != "gelu_tanh", "GPT-1 has the tanh form of GELU (activation gelu_tanh)"
         if system.startswith("lstm"):
+            yield self.start != "random", "an LSTM has no attention to initialise (start)"
             yield self.activation != "gelu", "an LSTM has no GELU (activation)"
             yield self.optimizer.method == "muon", "Muon trains the matrices of Transformer layers (optimizer)"
 

@@ -70,12 +70,10 @@ class SystemFamily(Family[AnyConfig]):
     systems: title of each system. A system whose tokens attend to both sides learns masked LM; every other system is a
     language model.
     learns_positions: True where the model has a table of position embeddings.
-    learns_pairs: True where masked LM may have a second objective about two sentences.
     """
 
     systems: Mapping[str, str]
     learns_positions: bool = True
-    learns_pairs: bool = True
 
     @abstractmethod
     def output(self, config: AnyConfig) -> "nn.Module":
@@ -87,6 +85,11 @@ class SystemFamily(Family[AnyConfig]):
 
         size: the size as the user wrote it, for messages.
         """
+
+    @property
+    def learns_pairs(self) -> bool:
+        """Return True where masked LM may have a second objective about two sentences."""
+        return True
 
     def prefixes(self, config: AnyConfig) -> tuple[str, ...]:
         """Return one empty prefix."""

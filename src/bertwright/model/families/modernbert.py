@@ -185,7 +185,6 @@ MODERNBERT_FAMILY = _ModernBert(
     config_class=ModernBertConfig,
     systems={"modernbert": "ModernBERT"},
     learns_positions=False,
-    learns_pairs=False,
     model_types=("modernbert",),
     title_in_messages="ModernBERT",
     prefix="model",

@@ -98,6 +98,11 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
 
         return Encoder(config)
 
+    @property
+    def learns_pairs(self) -> bool:
+        """Return True where a class of transformers has the head of a second objective."""
+        return "BertForPreTraining" in self.classes
+
     def output(self, config: AnyEncoderConfig) -> "MaskedLMHead":
         """Return the masked-LM head."""
         from bertwright.model.heads import MaskedLMHead  # torch

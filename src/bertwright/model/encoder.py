@@ -244,11 +244,17 @@ class Encoder(SingleBackbone):
 
 
 def share_parts(encoder: Encoder, parts: Sequence[str], *, groups: int) -> None:
-    """Let the layers of each of `groups` groups share modules: those named `parts` become one module (in place)."""
+    """Let the layers of each of `groups` groups share the modules named `parts` (in place).
+
+    The first layer of a group owns the modules; the others refer to them, so that each weight has a single name.
+    """
     size = len(encoder.layers) // groups
     for index, layer in enumerate(encoder.layers):
+        owner = encoder.layers[index // size * size]
         for part in parts:
-            layer.register_module(part, encoder.layers[index // size * size].get_submodule(part))
+            if layer is not owner:
+                delattr(layer, part)
+                layer.__dict__[part] = owner.get_submodule(part)
 
 
 class Pooler(nn.Module):

@@ -134,10 +134,7 @@ def write_folder(
     described: content of config.json. beside: files that are copied; a file that does not exist is left out.
     positions: maximum number of tokens of the model, written to tokenizer_config.json for other programs.
     """
-    named: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():  # layers may share a tensor, which the file holds once for each
-        shared = any(tensor.data_ptr() == other.data_ptr() for other in named.values())
-        named[name] = tensor.clone() if shared else tensor.contiguous()
+    named = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with model_folder(folder) as temporary:
         stored = temporary / WEIGHTS
         try:

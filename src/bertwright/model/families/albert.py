@@ -98,6 +98,7 @@ ALBERT_FAMILY = _Albert(
         "albert-feed-forward": "ALBERT that shares feed-forward layers alone",
     },
     model_types=("albert",),
+    published_tokenizers=True,
     second_sentence="order",
     title_in_messages="ALBERT",
     prefix="albert",

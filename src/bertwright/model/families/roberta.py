@@ -59,6 +59,7 @@ ROBERTA_FAMILY = _Roberta(
     config_class=RobertaConfig,
     systems={"roberta": "RoBERTa"},
     model_types=("roberta", "xlm-roberta", "camembert"),
+    published_tokenizers=True,
     second_sentence="none",
     title_in_messages="RoBERTa",
     prefix="roberta",

@@ -7,13 +7,14 @@ post-processor adds; the names of the special tokens are in tokenizer_config.jso
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from bertwright.errors import InputError
 from bertwright.files import read_object
@@ -38,6 +39,8 @@ _USUAL: Final = {
 """Names of special tokens where the settings do not name them."""
 BERT_MASK: Final = "[MASK]"
 """Mask token of BERT, which is read as the mask token of any tokenizer."""
+_ANY: Final = "word"
+"""Only piece of the tokenizer that splits words."""
 _WORD_STARTS: Final = "\u0120\u2581"
 """Marks at the start of a piece that begins a word: of byte-level byte pairs, and of SentencePiece."""
 
@@ -174,6 +177,10 @@ class PublishedTokenizer(MaskTokenizer):
                 encodings[index] = self._rust_plain.encode(text, add_special_tokens=False)
         return encodings
 
+    def _word_encodings(self, texts: Sequence[str]) -> list[Any]:
+        encodings: list[Any] = _splitter().encode_batch(list(texts), add_special_tokens=False)
+        return encodings
+
     @property
     def _lists_special(self) -> bool:
         """True for Unigram, whose list of pieces holds the special tokens, so that it finds their names in a text."""
@@ -219,6 +226,15 @@ class PublishedTokenizer(MaskTokenizer):
         if id is None:
             raise InputError(f"the vocabulary of {self.vocab_size:,} pieces has no {role} token, which this use needs")
         return id
+
+
+@cache
+def _splitter() -> tokenizers.Tokenizer:
+    """Return a tokenizer whose pieces are the words between white space and punctuation, as BERT splits them."""
+    rust = tokenizers.Tokenizer(models.WordLevel({_ANY: 0}, unk_token=_ANY))
+    rust.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return rust
 
 
 def is_published(described: Any) -> bool:

@@ -70,10 +70,14 @@ class SystemFamily(Family[AnyConfig]):
     systems: title of each system. A system whose tokens attend to both sides learns masked LM; every other system is a
     language model.
     learns_positions: True where the model has a table of position embeddings.
+    second_sentence: the usual objective for pairs of sentences (`objectives.settings`), of systems with masked LM.
+    learns_pairs: False where masked LM may have no such objective.
     """
 
     systems: Mapping[str, str]
     learns_positions: bool = True
+    second_sentence: str = "next"
+    learns_pairs: bool = True
 
     @abstractmethod
     def output(self, config: AnyConfig) -> "nn.Module":
@@ -85,11 +89,6 @@ class SystemFamily(Family[AnyConfig]):
 
         size: the size as the user wrote it, for messages.
         """
-
-    @property
-    def learns_pairs(self) -> bool:
-        """Return True where masked LM may have a second objective about two sentences."""
-        return True
 
     def prefixes(self, config: AnyConfig) -> tuple[str, ...]:
         """Return one empty prefix."""

@@ -22,10 +22,6 @@ FEATURES, FEATURES_TYPE = "BertwrightFeatures", "bertwright-features"
 
 @dataclass(frozen=True, kw_only=True)
 class _Bert(EncoderFamily[EncoderConfig]):
-    @property
-    def learns_pairs(self) -> bool:
-        return True
-
     def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
         return shape.model_copy(update={"attends": system.partition("-")[2] or "both"})
 

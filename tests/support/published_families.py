@@ -30,7 +30,7 @@ _USUAL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "
 _SHARED = {**_USUAL, "num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 16, "hidden_act": "gelu"}
 _MODERN = {**_USUAL, "local_attention": 4, "pad_token_id": 0, "num_hidden_layers": 4}
 """A window of 4 reaches two tokens to each side; rows have up to 17."""
-_BIASED = {name: True for name in ("norm_bias", "attention_bias", "mlp_bias", "classifier_bias")}
+_BIASED = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
 FAMILIES = (
     Published("distilbert", "DistilBertConfig", {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 80}),
     Published("albert", "AlbertConfig", _SHARED),

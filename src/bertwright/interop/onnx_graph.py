@@ -90,7 +90,7 @@ def write_graph(model: GraphModel, path: Path, *, metadata: Mapping[str, str]) -
 def _with_attention_nodes(model: GraphModel) -> GraphModel:
     """Return a copy of the model that shares its weights, with each layer's attention as one node of ONNX Runtime.
 
-    That node has no rotary positions: the attention of other families than BERT's is written as torch's exporter has it.
+    That node has no rotary positions. Attention with them is written as torch's exporter has it.
     """
     shared_weights = {id(weight): weight for weight in model.parameters()}
     copied = copy.deepcopy(model, shared_weights)

@@ -44,7 +44,8 @@ def block_mask(mask: Tensor, radius: int) -> Tensor:
     """Return what `window_mask` returns, for the blocks of rows: [B·N, 1, S, S + 2·R]."""
     size, width = block_size(radius), block_size(radius) + 2 * radius
     real = _key_blocks(mask[:, None, :, None], radius)[..., 0].flatten(0, 1)[:, :, None]  # [B·N, 1, 1, S + 2·R]
-    distance = (torch.arange(width, device=mask.device) - torch.arange(size, device=mask.device)[:, None] - radius).abs()
+    keys, queries = (torch.arange(count, device=mask.device) for count in (width, size))
+    distance = (keys - queries[:, None] - radius).abs()
     return ((distance <= radius) & real) | (distance == 0)
 
 

@@ -137,7 +137,9 @@ class ModernBertConfig(EncoderConfig):
     @model_validator(mode="after")
     def _each_layer_has_a_reach(self) -> Self:
         if self.reaches is not None and len(self.reaches) != self.layers:
-            raise ValueError(f"expected an entry of layer_types for each of {self.layers} layers, got {len(self.reaches)}")
+            raise ValueError(
+                f"expected an entry of layer_types for each of {self.layers} layers, got {len(self.reaches)}"
+            )
         return self
 
 

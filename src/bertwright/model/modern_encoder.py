@@ -25,8 +25,8 @@ from bertwright.model.encoder import (
     gather_rows,
     layer_norm,
 )
-from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.local_attention import attend_in_blocks, block_mask, is_long, window_mask
+from bertwright.model.modern_config import ModernBertConfig
 
 
 @dataclass(frozen=True)

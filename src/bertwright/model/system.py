@@ -5,7 +5,13 @@ This module does not import torch, because `--help` reads it.
 
 from typing import TYPE_CHECKING, Literal
 
-from bertwright.model.config import BackboneConfig, SingleBackboneConfig, attends_both_ways, has_bert_blocks, size_config
+from bertwright.model.config import (
+    BackboneConfig,
+    SingleBackboneConfig,
+    attends_both_ways,
+    has_bert_blocks,
+    size_config,
+)
 from bertwright.model.families import SystemFamily, families, family_of
 
 _FAMILIES = {

@@ -62,27 +62,20 @@ class PretrainingModel(nn.Module):
         encoder = build_backbone(config)
         assert isinstance(encoder, TransformerBackbone)
         self.encoder = encoder
-        self.pooler = Pooler(config) if config.has_pooler or second_sentence != "none" else None
+        self.pooler = Pooler(config) if config.has_pooler or second_sentence != "none" else nn.Identity()
         output = family_of(config).output(config)
         assert isinstance(output, MaskedLMHead)
         self.masked_lm = output
         self.second_sentence = second_sentence
         self.next_sentence = None if second_sentence == "none" else NextSentenceHead(config)
-        if self.pooler and self.next_sentence is None:
+        if self.next_sentence is None:
             self.pooler.requires_grad_(False)  # unused: several ranks would wait for a gradient that never comes
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
         out = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at)
         rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
-        return rows, self.pair_logits(out.last[:, 0]) if self.next_sentence else None
-
-    def pair_logits(self, first: Tensor) -> Tensor:
-        """Return the second head's logits [B, 2] for the first token's state [B, D]."""
-        assert self.pooler is not None
-        assert self.next_sentence is not None
-        logits: Tensor = self.next_sentence(self.pooler(first))
-        return logits
+        return rows, self.next_sentence(self.pooler(out.last[:, 0])) if self.next_sentence else None
 
     def logits(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return masked-LM logits [M, V] and the second head's logits [B, 2] (None without it)."""

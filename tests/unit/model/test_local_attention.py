@@ -60,10 +60,14 @@ def test_blocks_are_equal_to_a_mask_and_to_a_loop(length: int, radius: int) -> N
     masked = attend(query, key, value, window_mask(mask, radius), dropout_p=0.0)
     torch.testing.assert_close(context, masked, atol=1e-12, rtol=1e-12)
     for row, head, token in [(0, 0, 0), (0, 2, length - 1), (1, 1, length // 2 - 1), (1, 0, length - 1), (0, 1, 70)]:
-        near = [other for other in range(length) if abs(other - token) <= radius and (mask[row, other] or other == token)]
+        near = [
+            other for other in range(length) if abs(other - token) <= radius and (mask[row, other] or other == token)
+        ]
         scores = [float(query[row, head, token] @ key[row, head, other]) / math.sqrt(4) for other in near]
         total = sum(math.exp(score) for score in scores)
-        wanted = sum(math.exp(score) / total * value[row, head, other] for score, other in zip(scores, near, strict=True))
+        wanted = sum(
+            math.exp(score) / total * value[row, head, other] for score, other in zip(scores, near, strict=True)
+        )
         torch.testing.assert_close(context[row, head, token], torch.as_tensor(wanted), atol=1e-12, rtol=1e-12)
 
 

@@ -12,13 +12,13 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.families.elmo import LSTMConfig, PairConfig
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, save_model
+from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.system import MASKED_LM_SYSTEMS, SYSTEMS, System, system_config
 from bertwright.objectives.language_model import LanguageModel
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.resources import activation_bytes, count_parameters, meta_model
 from bertwright.pretraining.settings import PretrainSettings, resolve_settings
 from bertwright.pretraining.setup import encoder_config, prepare_pretraining
-from bertwright.model.modern_config import ModernBertConfig
 from bertwright.pretraining.systems import refuse_vocabulary
 from bertwright.text.bpe import train_bpe
 

@@ -6,10 +6,8 @@ of transformers 5, which lists the layers and has the two bases of the rotary po
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bertwright.errors import InputError
 from bertwright.model.config import Activation, EncoderConfig
 from bertwright.model.families.tables import EncoderFamily
 from bertwright.model.modern_config import ModernBertConfig, Reach, gated_width
@@ -185,6 +183,7 @@ MODERNBERT_FAMILY = _ModernBert(
     config_class=ModernBertConfig,
     systems={"modernbert": "ModernBERT"},
     learns_positions=False,
+    published_tokenizers=True,
     second_sentence="none",
     learns_pairs=False,
     model_types=("modernbert",),

@@ -19,7 +19,7 @@ from bertwright.model.hf_config import check_values, labels_to_json, notes_in, o
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertwright.model.encoder import Encoder
+    from bertwright.model.encoder import TransformerBackbone
     from bertwright.model.heads import MaskedLMHead
 
 AnyEncoderConfig = TypeVar("AnyEncoderConfig", bound=EncoderConfig)
@@ -94,7 +94,7 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
     written: Collection[str] = ()
     published_tokenizers: bool = False
 
-    def build(self, config: AnyEncoderConfig) -> "Encoder":
+    def build(self, config: AnyEncoderConfig) -> "TransformerBackbone":
         """Return the encoder of the common blocks."""
         from bertwright.model.encoder import Encoder  # torch
 

@@ -1,4 +1,4 @@
-"""ModernBERT: both spellings of config.json, what is refused, long rows beside transformers, heads that are taken over."""
+"""ModernBERT: both spellings of config.json, what is refused, long rows beside transformers, the layer of heads."""
 
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,9 @@ def test_both_spellings_are_one_configuration() -> None:
     assert other.reaches is not None
     assert [layer for layer in range(22) if other.is_global(layer)] == [2, 5, 8, 11, 14, 17, 20]
     assert (other.global_rope_theta, other.local_rope_theta) == (500.0, 20.0)
-    assert describe_settings({**BASE, "local_rope_theta": None}, Path("m")).config == described(local_rope_theta=160000.0)
+    assert describe_settings({**BASE, "local_rope_theta": None}, Path("m")).config == described(
+        local_rope_theta=160000.0
+    )
 
 
 def test_both_spellings_are_written_and_read_by_transformers(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertwright.model import modern_encoder
-from bertwright.model.encoder import attend, init_weights
+from bertwright.model.encoder import attend, attention_probabilities, init_weights
 from bertwright.model.local_attention import LONG, attend_in_blocks, block_mask, block_size, is_long, window_mask
 from bertwright.model.modern_config import ModernBertConfig
-from bertwright.model.modern_encoder import ModernEncoder
+from bertwright.model.modern_encoder import ModernEncoder, turned, turns
 
 
 def modern_config(**changes: Any) -> ModernBertConfig:
@@ -87,6 +87,17 @@ def test_an_encoder_has_the_same_states_and_gradients_with_and_without_blocks(mo
         monkeypatch.setattr(modern_encoder, "is_long", lambda *_: False)
     for mine, other in zip(*seen, strict=True):
         torch.testing.assert_close(mine, other, atol=1e-10, rtol=1e-8)
+
+
+def test_the_last_projections_are_those_of_the_last_attention() -> None:
+    """The relations of teacher and student read them, without the positions."""
+    encoder, batch = modern_encoder_of(window=12), long_batch(30, 30, 30)
+    states = encoder(*batch, all_hidden=True).hidden
+    query, key, _ = encoder.last_projections(states[-2]).unflatten(-1, (3, 2, 8)).permute(2, 0, 3, 1, 4)
+    turn = turns(30, 8, encoder.config.local_rope_theta, device=query.device)
+    probabilities = attention_probabilities(turned(query, turn), turned(key, turn), window_mask(batch[2], 6))
+    torch.testing.assert_close(probabilities, encoder.attention(*batch, layer=2))
+    torch.testing.assert_close(states[-1], encoder(*batch).last)
 
 
 def test_states_do_not_depend_on_padding() -> None:

@@ -158,7 +158,11 @@ def test_long_rows_have_the_states_of_transformers(tmp_path: Path, own_tokenizer
     mask = torch.arange(200) < torch.tensor([[200], [90]])
     with torch.inference_mode():
         logits = ours(ids, torch.zeros_like(ids), mask)["logits"]
-        assert_close(logits[mask], theirs(input_ids=ids, attention_mask=mask.long()).logits[mask])
+        answer = theirs(input_ids=ids, attention_mask=mask.long(), output_attentions=True)
+        assert_close(logits[mask], answer.logits[mask])
+        for layer, attention in enumerate(answer.attentions):  # of real tokens, which are the same for all heads
+            mine = ours.encoder.attention(ids, torch.zeros_like(ids), mask, layer=layer)
+            assert_close(mine.transpose(1, 2)[mask], attention.transpose(1, 2)[mask])
 
 
 def test_a_classifier_starts_with_the_layer_of_the_masked_lm(tmp_path: Path, own_tokenizer: Path) -> None:

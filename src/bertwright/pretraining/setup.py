@@ -39,6 +39,7 @@ from bertwright.pretraining.systems import (
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable, full_state
 from bertwright.training.hardware import Numerics, resolve_numerics
 from bertwright.training.loop import Plan, checkpoint_activations
+from bertwright.training.optimizer import stable_steps
 from bertwright.training.run_folder import RunFolder
 
 _SEGMENTS = "encoder.embeddings.segment.weight"
@@ -311,8 +312,14 @@ class Pretraining:
             evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)) - {0},
             snapshot=save_snapshot if run else None,
             snapshot_at=frozenset(kept),
+            stable=self._stable_steps(steps),
             words=(lambda done: self.exposure.words(done, steps)) if self.exposure.is_counted else None,
         )
+
+    def _stable_steps(self, steps: int) -> int | None:
+        """Return the number of steps with the peak learning rate of the schedule wsd; None for another schedule."""
+        optimizer = self.settings.optimizer
+        return stable_steps(steps, optimizer.decay_share) if optimizer.schedule == "wsd" else None
 
     def kept_models(self, run: Path, steps: int) -> dict[int, list[Path]]:
         """Return the steps after which models are kept in a run folder, with the model folders of each."""

@@ -37,6 +37,11 @@ class RunFolder:
         return self.folder / "checkpoints"
 
     @property
+    def stable(self) -> Path:
+        """Return the folder of the checkpoint from which a longer run can continue."""
+        return self.folder / "stable"
+
+    @property
     def model(self) -> Path:
         """Return the model folder, which is written when the run has finished."""
         return self.folder / "model"

@@ -43,6 +43,8 @@ def test_settings_come_back_from_a_record(system: System) -> None:
         ({"examples": {"masking": {"share": 0.3}}}, "nothing is masked"),
         ({"examples": {"masking": {"units": "word"}}}, "nothing is masked"),
         ({"examples": {"static_masks": 2}}, "no masks to repeat"),
+        ({"mask_schedule": [{"masked": 0.3, "share": 1.0}]}, "nothing is masked"),
+        ({"system": "bert", "mask_schedule": [{"masked": 0.3, "share": 0.5}]}, "mask_schedule: expected fractions"),
         ({"system": "gpt", "activation": "gelu"}, "the tanh form of GELU"),
         ({"system": "gpt", "examples": {"short_share": 0.2}}, "all of one length"),
         ({"system": "gpt", "phases": [{"length": 600, "share": 1.0}]}, "512 positions, and rows are 600 tokens long"),

@@ -58,7 +58,6 @@ def check_data(task: ClassificationTask, path: Path) -> tuple[Data | None, list[
         advice = (
             "correct the file or the options that describe it (--task, --text-column, --label-column, --input-format)"
         )
-        advice += "; --on-error skip leaves bad rows out" if task.on_error == "stop" else ""
         return None, [refused("data", "reads", error=error, advice=advice)]
     columns = f"{' and '.join(task.text)} → {task.label}"
     findings = [_finding("reads", "ok", len(train), f"{file}: {len(train):,} rows, {columns}")]

@@ -166,9 +166,9 @@ def evaluate_command(
         precision: For a task and blimp: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
     """
     if task is None:
-        from bertwright.finetuning.evaluate import noted_task
+        from bertwright.finetuning.evaluate import task_name_of
 
-        task = noted_task(model)
+        task = task_name_of(model)
     has_rows = bool(corpus) or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH)
     has_tables = bool(text_column or label_column or task_setting) or (input_format, on_error) != ("auto", "stop")
     of_blimp: dict[str, Any] = {"pairs": pairs, "masking": masking, "first_token": first_token, "out": out}

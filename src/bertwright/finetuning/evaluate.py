@@ -27,7 +27,7 @@ from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
 
-def noted_task(model: str) -> str:
+def task_name_of(model: str) -> str:
     """Return the name of the task that MODEL was fine-tuned for; `embed` for a folder that describes vectors.
 
     Raises InputError where the folder notes no task.
@@ -40,8 +40,8 @@ def noted_task(model: str) -> str:
     if not model.startswith("random:") and not (folder / "config.json").is_file():
         open_model(model)  # raises the message for a folder that holds no model
     raise InputError(
-        f"evaluate: expected TASK, since {model} notes no task; write bertwright evaluate TASK --model {model} … with the "
-        "task, pretraining (for --corpus) or blimp"
+        f"evaluate: expected TASK, since {model} notes no task; write bertwright evaluate TASK --model {model} … with "
+        "the task, pretraining (for --corpus) or blimp"
     )
 
 
@@ -74,8 +74,8 @@ def evaluate_task(
         refuse_unwritable(Path(saved.source) / "config.json", "--model", is_folder=False)
     if not isinstance(trained, kind.spec):
         raise InputError(
-            f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task; to measure what "
-            f"it is made for: bertwright evaluate {trained.name} --model {model} …"
+            f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task; to measure "
+            f"what it is made for: bertwright evaluate {trained.name} --model {model} …"
         )
     if isinstance(trained, ClassificationTask) and isinstance(task, ClassificationTask):
         task = as_trained(task, trained)

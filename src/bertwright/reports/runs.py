@@ -56,8 +56,8 @@ class Run:
     """A run, read from its folder.
 
     detail: the reason for the state, empty where there is none. streams: lines of metrics.jsonl by seed folder; a
-    pre-training has one stream, "". seed_records: run.json of each seed of a fine-tuning, by seed folder. saved: step of
-    the newest checkpoint, by seed folder; 0 where there is none.
+    pre-training has one stream, "". seed_records: run.json of each seed of a fine-tuning, by seed folder. saved: step
+    of the newest checkpoint, by seed folder; 0 where there is none.
     """
 
     folder: Path

@@ -109,7 +109,8 @@ class PretrainSettings(Settings):
     steps: Annotated[Positive | None, Option("schedule")] = None
     """Number of optimiser steps. Give this, --minutes, --words or --epochs."""
     minutes: Annotated[_Minutes | None, Option("schedule")] = None
-    """Training time in minutes. The number of steps that fit is measured before the first step."""
+    """Training time in minutes. The number of steps that fit is measured before the first step, so the run takes longer
+    where the machine is busier later."""
     words: Annotated[Positive | None, Option("schedule", read=parse_words)] = None
     """Number of words of text that the run sees, repeats counted, such as 100M, 1.5M or 100k."""
     epochs: Annotated[Annotated[float, Field(gt=0, le=1e6)] | None, Option("schedule")] = None

@@ -8,7 +8,7 @@ from typing import Any, Final
 from bertwright.babylm.measures import first_pairs
 from bertwright.babylm.request import EntryRequest, check_request, record_of
 from bertwright.babylm.results import RESULTS
-from bertwright.babylm.run import pretraining_settings, typed_settings
+from bertwright.babylm.run import settings_of_entry, typed_settings
 from bertwright.console import table_lines
 from bertwright.corpus.manifest import MANIFEST, read_manifest
 from bertwright.experiments.data import make_subset
@@ -149,7 +149,7 @@ def _finished_pace(request: EntryRequest) -> _Pace:
 
 def _measured_pace(request: EntryRequest, corpus: Path) -> _Pace:
     """Return the pace by trial steps on the corpus; InputError where the run cannot fit."""
-    settings, numerics = pretraining_settings(request, corpus)
+    settings, numerics = settings_of_entry(request, corpus)
     plan = plan_pretraining(settings, corpus=corpus, out=request.run, numerics=numerics)
     config = system_config(settings.system, settings.size, read_manifest(corpus).vocab_size)
     is_begun = bool(record_of(request.run))

@@ -89,7 +89,7 @@ def training_words(corpus: Corpus, share: float) -> float:
     return (corpus.manifest.words or 0) * tokens / corpus.num_tokens
 
 
-def pretraining_settings(request: EntryRequest, corpus: Path) -> tuple[PretrainSettings, Numerics | None]:
+def settings_of_entry(request: EntryRequest, corpus: Path) -> tuple[PretrainSettings, Numerics | None]:
     """Return the settings of the pre-training on a corpus, and the numerics; see `plain_settings`."""
     opened_corpus, share = Corpus.open(corpus), held_out_fraction([corpus], request.entry.held_out)
     words, trained = opened_corpus.manifest.words or 0, training_words(opened_corpus, share)
@@ -104,7 +104,7 @@ def _pre_train(request: EntryRequest, corpus: Path) -> None:
         if not (request.run / REPORT).is_file():
             with_pages(record["result"], request.run)
         return
-    settings, numerics = pretraining_settings(request, corpus)
+    settings, numerics = settings_of_entry(request, corpus)
     if not settings.checkpoints_by_words:
         say("the run sees fewer than a million words, so that no checkpoints by words are kept")
     start: Any = {"resume": True, "allow_other_numerics": request.allow_other_numerics, "numerics": numerics}

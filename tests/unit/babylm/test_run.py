@@ -362,7 +362,7 @@ def test_bad_input_leaves_nothing(
 def test_an_occupied_folder_stays(
     others: list[str], entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is refused before the words of the text are counted."""
+    """The refusal comes before the words of the text are counted."""
     (tmp_path / "mine.txt").write_text("mine")
     assert entry_of(tmp_path, "--corpus", str(entry_data / "text.txt"), *TEXT, *others) == 2
     printed = capsys.readouterr().err

@@ -181,7 +181,7 @@ def judgements_file(data: Path) -> Path:
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "no table"
         raise InputError(
-            f"{data / QRELS}: expected test.tsv or a single table, found {names}; name one: --data "
+            f"{data / QRELS}: expected test.tsv or a single table, found {names}; give one in place of the folder, as "
             f"{data / QRELS / 'NAME.tsv'}"
         )
     return files[0]

@@ -148,7 +148,18 @@ def test_a_start_from_a_run_of_the_same_system(
     before, after = (load_file(path / "model" / "model.safetensors") for path in (finished(system), tmp_path / "on"))
     assert before.keys() == after.keys()
     assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)
-    other = ["pretrain", "--system", "bert", "--corpus", corpora("bert"), "--steps", "1", *TINY[2:], "--out", tmp_path / "other"]
+    other = [
+        "pretrain",
+        "--system",
+        "bert",
+        "--corpus",
+        corpora("bert"),
+        "--steps",
+        "1",
+        *TINY[2:],
+        "--out",
+        tmp_path / "other",
+    ]
     assert "expected a BERT" in run_json(capsys, *other, "--init-from", finished(system), code=2)[1]
     assert not (tmp_path / "other").exists()
 

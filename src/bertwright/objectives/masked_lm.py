@@ -182,7 +182,7 @@ def masked_lm_metrics(
     if second["pairs"]:
         name, pairs = _TERMS[model.second_sentence], second["pairs"]
         metrics |= {f"{name}_loss": second["loss"] / pairs, f"{name}_accuracy": second["right"] / pairs}
-    return metrics | {"rows": masked["rows"], "predictions": masked["predictions"]}
+    return metrics | {name: int(masked[name]) for name in ("rows", "predictions")}
 
 
 def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> None:

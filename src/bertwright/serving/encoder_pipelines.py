@@ -236,7 +236,10 @@ class FillPipeline(Pipeline[MaskedText, EncodedInputs]):
         refuse_halves([value])
         ids = tuple(self.tokenizer.ids([value], special=True)[0])
         if self.tokenizer.mask_id not in ids:
-            raise InputError(f"{shown(value)!r} holds no [MASK]; write [MASK] in place of a word, in capitals")
+            raise InputError(
+                f"{shown(value)!r} holds no [MASK]; write [MASK] in place of a word, in capitals. This model was "
+                "pre-trained and fills masks; for labels, load a fine-tuned model"
+            )
         if len(ids) + 2 > self.max_length:
             raise InputError(f"the text has {len(ids) + 2} tokens; this model takes at most {self.max_length}")
         return MaskedText(value, ids)

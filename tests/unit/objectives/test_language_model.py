@@ -17,7 +17,7 @@ from bertwright.model.config import SingleBackboneConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model, save_model
-from bertwright.model.system import SYSTEMS, System, system_config
+from bertwright.model.system import MASKED_LM_SYSTEMS, SYSTEMS, System, system_config
 from bertwright.objectives.batches import TokenBatch, split_batch
 from bertwright.objectives.language_model import (
     LanguageInputs,
@@ -34,7 +34,7 @@ from bertwright.objectives.vocabulary_loss import bits_per_character, characters
 
 VOCAB, LENGTH = 60, 11
 LENGTHS = (11, 7, 2, 1)
-LANGUAGE: tuple[System, ...] = SYSTEMS[1:]
+LANGUAGE: tuple[System, ...] = tuple(system for system in SYSTEMS if system not in MASKED_LM_SYSTEMS)
 
 
 def shape(system: System) -> SingleBackboneConfig:
@@ -178,7 +178,7 @@ def test_metrics_are_means_over_all_predictions(system: System) -> None:
     assert metrics["bits_per_character"] == pytest.approx(
         sum(text) / math.log(2) / float(characters[labels.numpy()].sum())
     )
-    assert (metrics["rows"], metrics["predictions"]) == (4.0, len(losses))
+    assert (repr(metrics["rows"]), repr(metrics["predictions"])) == ("4", str(len(losses)))
 
 
 def test_characters_of_pieces() -> None:

@@ -30,7 +30,7 @@ from bertwright.interop.onnx_parity import Agreement, compare, comparison_batche
 from bertwright.interop.onnx_ranking import LEAST_OVERLAP, RankingAgreement, RankingCheck
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import encoder_shape
-from bertwright.model.encoder import Encoder
+from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
 from bertwright.model.vector_head import VectorHead, open_vector_head, write_vector_head
 from bertwright.tasks.beir import open_retrieval
@@ -235,7 +235,7 @@ def _vector_model(saved: SavedModel, head: VectorHead) -> SentenceModel:
     """Return the encoder of a folder with its head, in evaluation mode."""
     encoder_shape(saved.config, saved.source)
     encoder = frozen_encoder(saved)
-    assert isinstance(encoder, Encoder)
+    assert isinstance(encoder, TransformerBackbone)
     return SentenceModel(encoder, head).eval()
 
 

@@ -66,7 +66,7 @@ def pretraining_card(
     if not metrics:
         limits.append("There was no validation: its loss on text outside of the training data is not known.")
     return _card(
-        title=_shape("A BERT encoder" if fills else f"A {_title(config)}", config),
+        title=_shape(f"A {_title(config)} encoder" if fills else f"A {_title(config)}", config),
         config=config,
         architecture=architecture,
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),

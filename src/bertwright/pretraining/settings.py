@@ -14,7 +14,13 @@ from pydantic import ConfigDict, Field, model_validator
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
 from bertwright.model.config import Start
-from bertwright.model.system import MASKED_LM_SYSTEMS, USUAL_SECOND_SENTENCE, System
+from bertwright.model.system import (
+    MASKED_LM_SYSTEMS,
+    PAIR_SYSTEMS,
+    STARTED_SYSTEMS,
+    USUAL_SECOND_SENTENCE,
+    System,
+)
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
@@ -219,9 +225,13 @@ class PretrainSettings(Settings):
     def _conflicts(self) -> Iterator[tuple[bool, str]]:
         """Yield the settings that a language model cannot have: true where one is set, and the reason."""
         examples, system = self.examples, self.system
+        second = f"(second_sentence {examples.second_sentence})"
         if system in MASKED_LM_SYSTEMS:
+            is_fixed = self.start != "random" and system not in STARTED_SYSTEMS
+            yield is_fixed, f"its attention has no initialisation; expected random (start {self.start})"
+            yield examples.pairs and system not in PAIR_SYSTEMS, f"it learns masked LM alone; expected none {second}"
             return
-        yield examples.pairs, f"a language model has no second sentence (second_sentence {examples.second_sentence})"
+        yield examples.pairs, f"a language model has no second sentence {second}"
         yield examples.masking != MaskingSettings(), "nothing is masked in a language model (masking)"
         yield bool(self.mask_schedule), "nothing is masked in a language model (mask_schedule)"
         yield examples.static_masks > 0, f"there are no masks to repeat (static_masks {examples.static_masks})"
@@ -231,8 +241,8 @@ class PretrainSettings(Settings):
             yield longest > _GPT_POSITIONS, f"GPT-1 has {_GPT_POSITIONS} positions, and rows are {longest} tokens long"
             yield self.activation != "gelu_tanh", "GPT-1 has the tanh form of GELU (activation gelu_tanh)"
         if system.startswith("lstm"):
-            yield self.activation != "gelu", "an LSTM has no GELU (activation)"
             yield self.start != "random", "an LSTM has no attention to initialise (start)"
+            yield self.activation != "gelu", "an LSTM has no GELU (activation)"
             yield self.optimizer.method == "muon", "Muon trains the matrices of Transformer layers (optimizer)"
 
 
@@ -318,8 +328,10 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
     if "system" in changes:  # it has its own defaults for these
         is_masked = changes["system"] in MASKED_LM_SYSTEMS
         left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}
-        if recipe is None and changes["system"].startswith("lstm"):  # it has no attention
-            left_out |= {"start": True, "optimizer": {"method"}}
+        if recipe is None and changes["system"] not in STARTED_SYSTEMS:
+            left_out["start"] = True
+        if recipe is None and changes["system"].startswith("lstm"):
+            left_out["optimizer"] = {"method"}
     settings = RECIPES[recipe] if recipe else PLAIN
     values = settings.model_dump(exclude_unset=True, exclude=left_out)
     return PretrainSettings.model_validate(merged(values, changes))

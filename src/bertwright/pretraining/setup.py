@@ -155,7 +155,7 @@ def encoder_config(
     if saved:
         config = adapted_config(saved, settings, longest=longest)
         changes = {name: value for name, value in changes.items() if name in type(config).model_fields}
-        return config.model_copy(update={**changes, "vocab_size": vocab_size})
+        return with_dropout(config.model_copy(update={**changes, "vocab_size": vocab_size}), settings.dropout)
     changes["pad_id"] = pad_id
     return system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
 

@@ -13,6 +13,7 @@ from bertwright.model.families.elmo import LSTMConfig, PairConfig
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.families.roberta import RobertaConfig
 from bertwright.model.folder import SavedModel, save_model
+from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.objectives.language_model import LanguageModel
 from bertwright.pretraining.init_from import size_name
@@ -76,7 +77,7 @@ def test_shapes_of_a_size() -> None:
     shapes = {
         system: encoder_config(one_step_settings(system=system, size="mini", dropout=0.2), 99) for system in SYSTEMS
     }
-    assert {EncoderConfig, GPTConfig, LSTMConfig, RobertaConfig} <= {type(shape) for shape in shapes.values()}
+    assert {EncoderConfig, GPTConfig, LSTMConfig, RobertaConfig, ModernBertConfig} <= {*map(type, shapes.values())}
     assert all(shape.hidden_dropout == 0.2 for shape in shapes.values())
     assert all(size_name(shape) == "mini" for shape in shapes.values())
     assert size_name(shapes["lstm-left"].model_copy(update={"cells": 999})) == "4x256 of 999 cells"

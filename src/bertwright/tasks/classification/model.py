@@ -57,7 +57,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder = build_backbone(config)
         self.pooler = nn.Identity() if isinstance(config, GPTConfig | TopConfig) else Pooler(config)
-        self.classifier = ClassificationHead(config.hidden, num_outputs, config.hidden_dropout)
+        self.classifier = ClassificationHead(config.hidden, num_outputs, config.head_dropout)
         self.both_orders = both_orders
 
     def forward(self, rows: TextBatch) -> Tensor:

@@ -54,7 +54,7 @@ class Bert(nn.Module):
         assert isinstance(encoder, Encoder)
         self.encoder = encoder
         heads = architecture_of(architecture).heads
-        if "pooler" in heads and (config.has_pooler or "classifier" in heads):
+        if "pooler" in heads and (config.classifier_has_pooler if "classifier" in heads else config.has_pooler):
             self.pooler = Pooler(config)
         if "masked_lm" in heads:
             self.masked_lm = MaskedLMHead(config)
@@ -62,7 +62,8 @@ class Bert(nn.Module):
             self.next_sentence = NextSentenceHead(config)
         if "classifier" in heads:
             outputs = 1 if architecture == "BertForMultipleChoice" else num_labels
-            self.classifier = ClassificationHead(config.hidden, outputs, config.hidden_dropout)
+            bias = config.classifier_has_bias or "pooler" not in heads
+            self.classifier = ClassificationHead(config.hidden, outputs, config.hidden_dropout, bias=bias)
         if "span" in heads:
             self.span = SpanHead(config)
 

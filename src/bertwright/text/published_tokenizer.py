@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+from tokenizers import processors
 
 from bertwright.errors import InputError
 from bertwright.files import read_object
@@ -38,6 +39,8 @@ _USUAL: Final = {
 """Names of special tokens where the settings do not name them."""
 BERT_MASK: Final = "[MASK]"
 """Mask token of BERT, which is read as the mask token of any tokenizer."""
+_PADDING: Final = "<|pad|>"
+"""Name of the padding that `with_frame` adds."""
 _WORD_STARTS: Final = "\u0120\u2581"
 """Marks at the start of a piece that begins a word: of byte-level byte pairs, and of SentencePiece."""
 
@@ -102,6 +105,11 @@ class PublishedTokenizer(MaskTokenizer):
         """Id of the token at the end of a row; InputError for a vocabulary without one."""
         return self._needed(self._sep, "sep")
 
+    @property
+    def end_of_text_id(self) -> int | None:
+        """Id of the token that ends a text; None for a vocabulary without one."""
+        return self._sep
+
     @cached_property
     def continuation(self) -> npt.NDArray[np.bool_]:
         """True for pieces that start with a letter or digit, and with no mark of a new word [V]."""
@@ -131,6 +139,28 @@ class PublishedTokenizer(MaskTokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         """Join pieces into readable text, special tokens included."""
         return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
+
+    @property
+    def has_frame(self) -> bool:
+        """True where tokens are added to a text; GPT-2's published tokenizer adds none."""
+        return bool(self._rust.num_special_tokens_to_add(is_pair=False))
+
+    def with_frame(self) -> "PublishedTokenizer":
+        """Return the tokenizer with tokens that frame the rows of a task; itself where it has them.
+
+        GPT-2's vocabulary has one special token, the end of a text. It begins a row, stands between its texts and ends
+        it. A token for padding is appended, because transformers takes the last token that is no padding for the end
+        of a row. No other id changes.
+        """
+        if self.has_frame or self._sep is None:
+            return self
+        rust, end = self._build("tokenizer", self.described), self.pieces[self._sep]
+        rust.add_special_tokens([_PADDING])
+        rust.post_processor = processors.TemplateProcessing(
+            single=f"{end} $A {end}", pair=f"{end} $A {end} $B {end}", special_tokens=[(end, self._sep)]
+        )
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": _PADDING}  # read tokenizer.json as it is
+        return PublishedTokenizer(json.loads(rust.to_str()), self.settings | settings)
 
     @property
     def _frame(self) -> Frame:

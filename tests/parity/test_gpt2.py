@@ -1,5 +1,6 @@
 """GPT-2 of transformers and ours on random weights: states, outputs, loss, gradients, and files both ways."""
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -143,9 +144,11 @@ def test_import_keeps_every_bit(tmp_path: Path, kind: str) -> None:
 
 
 def test_the_original_shape_has_the_published_number_of_parameters() -> None:
-    from transformers import GPT2Config as Theirs, GPT2LMHeadModel
+    from transformers import GPT2Config as Theirs
+    from transformers import GPT2LMHeadModel
 
-    described = GPT2_FAMILY.config_from_json(Theirs().to_dict(), Path("config.json"))
+    entries = json.loads(Theirs().to_json_string(use_diff=False))
+    described = GPT2_FAMILY.config_from_json(entries, Path("config.json"))
     with torch.device("meta"):
         model, theirs = build_backbone(described.config), GPT2LMHeadModel(Theirs())
     assert sum(part.numel() for part in model.parameters()) == 124_439_808

@@ -30,7 +30,10 @@ def test_every_number_agrees(tmp_path: Path, own_tokenizer: Path, published: Pub
     ids = ids.masked_fill(~mask, saved.config.pad_id)
     wanted = targets(kind, ids, mask)
     typed = {"token_type_ids": segments} if saved.config.num_segments > 1 else {}
-    answer = theirs(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True, **typed, **wanted)
+    named = {"sentence_order_label" if name == "next_sentence_label" else name: ids for name, ids in wanted.items()}
+    answer = theirs(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True, **typed, **named)
+    if "sop_logits" in answer:
+        answer["seq_relationship_logits"] = answer["sop_logits"]
     outputs = ours(ids, segments, mask)
     assert set(outputs) <= set(ARCHITECTURES[kind].outputs)
     for name, values in outputs.items():

@@ -27,8 +27,10 @@ class Published:
 
 
 _USUAL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80}
+_SHARED = {**_USUAL, "num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 16, "hidden_act": "gelu"}
 FAMILIES = (
     Published("distilbert", "DistilBertConfig", {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 80}),
+    Published("albert", "AlbertConfig", _SHARED),
     Published("roberta", "RobertaConfig", {**_USUAL, "type_vocab_size": 1, "hidden_act": "gelu_new"}),
 )
 

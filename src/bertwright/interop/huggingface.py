@@ -26,7 +26,8 @@ from bertwright.files import check_digest, read_json, read_object
 from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.model.bert import ARCHITECTURES, Head, architecture_of
 from bertwright.model.config import EncoderConfig, encoder_shape
-from bertwright.model.families import ModelDescription, SystemFamily, family_of
+from bertwright.model.families import Family, ModelDescription, SystemFamily, family_of
+from bertwright.model.families.tables import EncoderFamily
 from bertwright.model.hf_config import MULTI_LABEL, describe_settings, read_labels, stored_family
 from bertwright.model.hf_weights import name_in_file, named_weights, read_safetensors
 from bertwright.model.vector_head import open_vector_head
@@ -166,7 +167,7 @@ def read_huggingface(
         config=_readable(described, str(folder)),
         architecture=architecture,
         weights=weights,
-        tokenizer=_tokenizer(folder, cased, as_wordpiece=as_wordpiece),
+        tokenizer=_tokenizer(folder, cased, as_wordpiece=as_wordpiece, family=family_of(described.config)),
         labels=labels,
         extra=described.extra,
         multi_label=described.raw.get("problem_type") == MULTI_LABEL,
@@ -287,14 +288,16 @@ def _architecture(weights: Mapping[str, Tensor], described: ModelDescription, fo
     return fitting[0] if fitting else "BertModel"
 
 
-def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool) -> BaseTokenizer:
+def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool, family: Family[Any]) -> BaseTokenizer:
     """Return the tokenizer of a folder.
 
-    A tokenizer.json with byte-level pairs or Unigram is taken as it is, and anything else is read as BERT's WordPiece.
+    Where the family has such tokenizers, a tokenizer.json with byte-level pairs or Unigram is taken as it is. Anything
+    else is read as BERT's WordPiece.
     """
     described = folder / "tokenizer.json"
+    takes_published = isinstance(family, EncoderFamily) and family.published_tokenizers and not as_wordpiece
     is_described = described.is_file() and is_published(read_json(described))
-    if not as_wordpiece and (is_described or byte_pairs_of(folder)):
+    if takes_published and (is_described or byte_pairs_of(folder)):
         if cased is not None:
             raise InputError(f"{folder}: the tokenizer's files say what becomes of upper case; leave --casing out")
         return open_tokenizer_folder(folder)

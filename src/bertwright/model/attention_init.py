@@ -37,10 +37,8 @@ def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator
     needed = _first(encoder) + _LAYERS[start]
     if encoder.config.layers < needed:
         raise InputError(f"start {start} needs at least {needed} layers, and this model has {encoder.config.layers}")
-    if start != "random" and (encoder.config.embedding_width, encoder.config.distinct_layers) != (
-        encoder.config.hidden,
-        encoder.config.layers,
-    ):
+    shape = encoder.config
+    if start != "random" and (shape.projects_embeddings or shape.distinct_layers != shape.layers):
         raise InputError(
             f"start {start} needs embeddings as wide as the states, and layers that share no weights; choose random"
         )

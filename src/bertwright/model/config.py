@@ -135,8 +135,13 @@ class EncoderConfig(SingleBackboneConfig):
 
     @property
     def embedding_width(self) -> int:
-        """Return the width of the embeddings; where it is not `hidden`, a linear layer follows them."""
+        """Return the width of the embeddings."""
         return self.hidden
+
+    @property
+    def projects_embeddings(self) -> bool:
+        """Return True where a linear layer to `hidden` follows the embeddings."""
+        return self.embedding_width != self.hidden
 
     @property
     def first_position(self) -> int:

@@ -6,6 +6,7 @@ Shapes: B batch, T tokens, Q positions that are computed, D hidden, E width of t
 """
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -150,16 +151,15 @@ class TokensAndPositions(nn.Module):
 class Embeddings(TokensAndPositions):
     """Sum of word, position and segment embeddings, LayerNorm, then dropout: the embeddings of BERT.
 
-    Without segments there is no table of them, and a single segment is that of all tokens. Embeddings that are narrower
-    than the states are followed by a linear layer.
+    Without segments there is no table of them, and a single segment is that of all tokens. A linear layer follows
+    embeddings of another width than that of the states.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__(config)
         self.segment = nn.Embedding(config.num_segments, config.embedding_width) if config.num_segments else None
         self.norm = nn.LayerNorm(config.embedding_width, eps=config.layer_norm_eps)
-        is_narrow = config.embedding_width != config.hidden
-        self.project = nn.Linear(config.embedding_width, config.hidden) if is_narrow else None
+        self.project = nn.Linear(config.embedding_width, config.hidden) if config.projects_embeddings else None
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
         """Return embeddings [B, T, D] for ids and segments [B, T]."""
@@ -292,11 +292,25 @@ class Encoder(SingleBackbone):
         width, inner = self.config.hidden, self.config.intermediate
         full = 2 * length * (4 * width**2 + 2 * width * inner) + 4 * length**2 * width
         narrow = self.config.embedding_width
-        project = 2 * length * narrow * width if narrow != width else 0
+        project = 2 * length * narrow * width if self.config.projects_embeddings else 0
         if num_last == length:
             return float(self.config.layers * full + project)
         last = 4 * length * width**2 + 2 * num_last * (2 * width**2 + 2 * width * inner) + 4 * num_last * length * width
         return float((self.config.layers - 1) * full + last + project)
+
+
+def share_parts(encoder: Encoder, parts: Sequence[str], *, groups: int) -> None:
+    """Let the layers of each of `groups` groups share the modules named `parts` (in place).
+
+    The first layer of a group owns the modules; the others refer to them, so that each weight has a single name.
+    """
+    size = len(encoder.layers) // groups
+    for index, layer in enumerate(encoder.layers):
+        owner = encoder.layers[index // size * size]
+        for part in parts:
+            if layer is not owner:
+                delattr(layer, part)
+                layer.__dict__[part] = owner.get_submodule(part)
 
 
 class Pooler(nn.Module):

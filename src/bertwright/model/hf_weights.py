@@ -79,7 +79,7 @@ def our_names(
     in_file: name of a tensor → its name in the file, which may be older or have a prefix; None: the same names.
     Raises InputError with the names of all tensors that do not belong to a model of this kind.
     """
-    back = {stored: ours for table in tables for ours, stored in table.items()}
+    back = {module_of(f"{stored}.weight"): ours for table in tables for ours, stored in table.items()}
     if strange := [(in_file or {}).get(name, name) for name in tensors if module_of(name) not in back]:
         raise InputError(
             f"{source}: {len(strange)} of {len(tensors)} tensors do not belong to a {kind}: {', '.join(strange)}"

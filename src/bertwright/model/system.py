@@ -16,6 +16,9 @@ SYSTEMS: tuple[str, ...] = tuple(_FAMILIES)
 NAMES: dict[str, str] = {system: family.systems[system] for system, family in _FAMILIES.items()}
 """Title of each system."""
 
+USUAL_SECOND_SENTENCE: dict[str, str] = {system: family.second_sentence for system, family in _FAMILIES.items()}
+"""Usual objective for pairs of sentences of each system that learns masked LM."""
+
 if TYPE_CHECKING:
     System = str
 else:

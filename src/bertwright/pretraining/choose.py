@@ -14,9 +14,9 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
-from bertwright.model.config import BackboneConfig, EncoderConfig, Start, initializer_range_for
+from bertwright.model.config import BackboneConfig, EncoderConfig, Start, attends_both_ways, initializer_range_for
 from bertwright.model.folder import open_model
-from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
+from bertwright.model.system import MASKED_LM_SYSTEMS, system_config, system_of
 from bertwright.pretraining.exposure import refuse_uncounted
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.settings import (
@@ -110,6 +110,8 @@ def plain_settings(
         kept = {name: value for name, value in noted.items() if name not in left_out}
         return PretrainSettings.model_validate(merged(kept, typed)), None
     initial = open_model(init_from).config if init_from else initial
+    if initial is not None and "system" not in typed and (system := system_of(initial)):
+        typed = {"system": system, **typed}
     unadapted = resolve_settings(None, typed, from_model=initial is not None and has_weights)
     corpora = [Corpus.open(folder) for folder in corpus]
     if unadapted.words:
@@ -216,11 +218,14 @@ def _values_of_short_run(settings: PretrainSettings, positions: int) -> dict[str
 def _start(config: BackboneConfig, system: str) -> Start:
     """Return the attention initialisation that covers most layers; random for heads that are too narrow for one.
 
-    Only BERT's first layer can be initialised.
+    The first layer can be initialised where a LayerNorm stands before it, as in BERT. Layers that share their weights,
+    and layers behind narrow embeddings, keep random weights.
     """
     if config.hidden % 2 or (isinstance(config, EncoderConfig) and config.hidden < NARROWEST_HEAD * config.heads):
         return "random"
-    layers = config.layers - (0 if system.startswith("bert") else 1)
+    if isinstance(config, EncoderConfig) and (config.projects_embeddings or config.distinct_layers != config.layers):
+        return "random"
+    layers = config.layers - (0 if attends_both_ways(config) or system.startswith("bert") else 1)
     return "matching" if layers >= 2 else "local" if layers == 1 else "random"
 
 

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
 from bertwright.model.config import Start
-from bertwright.model.system import MASKED_LM_SYSTEMS, System
+from bertwright.model.system import MASKED_LM_SYSTEMS, USUAL_SECOND_SENTENCE, System
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
@@ -135,14 +135,17 @@ class PretrainSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_system(cls, values: Any) -> Any:
-        """Add the defaults of the system: language models have no second sentence, GPT-1 has the tanh form of GELU."""
-        if not isinstance(values, Mapping) or values.get("system", "bert") in MASKED_LM_SYSTEMS:
+        """Add the defaults of the system: its objective for pairs of sentences; GPT-1 has the tanh form of GELU."""
+        if not isinstance(values, Mapping) or values.get("system", "bert") not in USUAL_SECOND_SENTENCE:
             return values
-        examples = values.get("examples", {})
+        examples, system = values.get("examples", {}), values.get("system", "bert")
+        second = USUAL_SECOND_SENTENCE[system] if system in MASKED_LM_SYSTEMS else "none"
+        if second == ExampleSettings.model_fields["second_sentence"].default:
+            return values
         if isinstance(examples, ExampleSettings):
             examples = examples.model_dump(exclude_unset=True)
         if isinstance(examples, Mapping):
-            values = {**values, "examples": {"second_sentence": "none", **examples}}
+            values = {**values, "examples": {"second_sentence": second, **examples}}
         return {"activation": "gelu_tanh", **values} if values["system"] == "gpt" else values
 
     @model_validator(mode="after")

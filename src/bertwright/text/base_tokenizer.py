@@ -134,7 +134,7 @@ class BaseTokenizer(ABC):
         A word that the rules delete is left out. No character belongs to two words.
         """
         spans_of_texts = []
-        for text, encoding in zip(texts, self._encodings(texts), strict=True):
+        for text, encoding in zip(texts, self._word_encodings(texts), strict=True):
             words: dict[int | None, tuple[int, int]] = {}
             for word, (first, last) in zip(encoding.word_ids, encoding.offsets, strict=True):
                 words[word] = (words[word][0] if word in words else first, last)
@@ -151,6 +151,10 @@ class BaseTokenizer(ABC):
         encode = self._rust.encode_batch if spans else self._rust.encode_batch_fast
         encodings: list[Any] = encode(list(texts), add_special_tokens=False)
         return encodings
+
+    def _word_encodings(self, texts: Sequence[str]) -> list[Any]:
+        """Return encodings whose `word_ids` are the words between white space and punctuation."""
+        return self._encodings(texts)
 
     def id_of(self, piece: str) -> int | None:
         """Return the id of a piece, or None where the vocabulary does not hold it."""

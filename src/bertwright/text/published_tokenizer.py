@@ -7,14 +7,14 @@ post-processor adds; the names of the special tokens are in tokenizer_config.jso
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import tokenizers
-from tokenizers import processors
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bertwright.errors import InputError
 from bertwright.files import read_object
@@ -41,6 +41,8 @@ BERT_MASK: Final = "[MASK]"
 """Mask token of BERT, which is read as the mask token of any tokenizer."""
 _PADDING: Final = "<|pad|>"
 """Name of the padding that `with_frame` adds."""
+_ANY: Final = "word"
+"""Only piece of the tokenizer that splits words."""
 _WORD_STARTS: Final = "\u0120\u2581"
 """Marks at the start of a piece that begins a word: of byte-level byte pairs, and of SentencePiece."""
 
@@ -204,6 +206,10 @@ class PublishedTokenizer(MaskTokenizer):
                 encodings[index] = self._rust_plain.encode(text, add_special_tokens=False)
         return encodings
 
+    def _word_encodings(self, texts: Sequence[str]) -> list[Any]:
+        encodings: list[Any] = _splitter().encode_batch(list(texts), add_special_tokens=False)
+        return encodings
+
     @property
     def _lists_special(self) -> bool:
         """True for Unigram, whose list of pieces holds the special tokens, so that it finds their names in a text."""
@@ -249,6 +255,15 @@ class PublishedTokenizer(MaskTokenizer):
         if id is None:
             raise InputError(f"the vocabulary of {self.vocab_size:,} pieces has no {role} token, which this use needs")
         return id
+
+
+@cache
+def _splitter() -> tokenizers.Tokenizer:
+    """Return a tokenizer whose pieces are the words between white space and punctuation, as BERT splits them."""
+    rust = tokenizers.Tokenizer(models.WordLevel({_ANY: 0}, unk_token=_ANY))
+    rust.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return rust
 
 
 def is_published(described: Any) -> bool:

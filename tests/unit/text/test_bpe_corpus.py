@@ -97,7 +97,7 @@ def test_masked_lm_needs_another_vocabulary(
     merged_corpora: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (
-        r"corpus: expected a WordPiece tokenizer, got byte pairs .* masked LM needs a WordPiece one "
+        r"corpus: expected a tokenizer with .MASK., got byte pairs .* masked LM needs a WordPiece one "
         r"\(bertwright tokenizer train"
     )
     with pytest.raises(InputError, match=words):

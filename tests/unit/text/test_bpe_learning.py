@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bertwright.errors import InputError
 from bertwright.text.bpe import BPETokenizer, train_bpe
-from bertwright.text.open_tokenizer import open_tokenizer_folder, wordpiece
+from bertwright.text.open_tokenizer import mask_tokenizer, open_tokenizer_folder
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support import bpe_oracle
 from tests.support.texts import OWN_TEXT, own_lines
@@ -108,15 +108,15 @@ def test_too_little_text_is_reported_and_none_is_refused(capsys: pytest.CaptureF
 
 def test_the_three_tokens_frame_rows_and_are_no_text() -> None:
     tokenizer = learned_bpe()
-    assert [tokenizer.pieces[id] for id in (tokenizer.begin_id, tokenizer.between_id, tokenizer.end_id)] == SPECIAL
-    assert tokenizer.special_ids == (0, tokenizer.begin_id, tokenizer.between_id, tokenizer.end_id)
+    assert [tokenizer.pieces[id] for id in (tokenizer.begin_id, *tokenizer.between_ids, tokenizer.end_id)] == SPECIAL
+    assert tokenizer.special_ids == (0, tokenizer.begin_id, *tokenizer.between_ids, tokenizer.end_id)
     assert tokenizer.pad_id == tokenizer.unk_id == 0
     ids = tokenizer.ids(["a _start_ _classify_"])[0]
     assert not {tokenizer.begin_id, tokenizer.end_id} & set(ids)
     row = [
         tokenizer.begin_id,
         *tokenizer.ids(["The harbour"])[0],
-        tokenizer.between_id,
+        *tokenizer.between_ids,
         *tokenizer.ids(["lamp"])[0],
         tokenizer.end_id,
     ]
@@ -127,7 +127,7 @@ def test_a_published_vocabulary_gets_them_at_its_end() -> None:
     pieces, merges = learned_bpe().pieces[:-3], learned_bpe().merges
     bare = BPETokenizer(pieces, merges)
     assert bare.special_ids == (0,)
-    for name in ("begin_id", "between_id", "end_id"):
+    for name in ("begin_id", "between_ids", "end_id"):
         with pytest.raises(InputError, match=r"has no _start_, _delimiter_, _classify_, .*with_special\(\)"):
             getattr(bare, name)
     tokenizer = bare.with_special()
@@ -173,12 +173,12 @@ def test_a_folder_gives_the_kind_that_it_holds(tmp_path: Path) -> None:
     bert.save(tmp_path / "bert")
     opened = open_tokenizer_folder(tmp_path / "bert")
     assert isinstance(opened, Tokenizer)
-    assert (opened.begin_id, opened.between_id, opened.end_id) == (bert.cls_id, bert.sep_id, bert.sep_id)
-    assert wordpiece(opened, place="here", advice="no").hash == bert.hash
+    assert (opened.begin_id, opened.between_ids, opened.end_id) == (bert.cls_id, (bert.sep_id,), bert.sep_id)
+    assert mask_tokenizer(opened, place="here", advice="no").hash == bert.hash
     with pytest.raises(
-        InputError, match=r"here: expected a WordPiece tokenizer, got byte pairs as GPT-1's, without \[MASK\]; so"
+        InputError, match=r"here: expected a tokenizer with \[MASK\], got byte pairs as GPT-1's, without it; so"
     ):
-        wordpiece(learned_bpe(), place="here", advice="so")
+        mask_tokenizer(learned_bpe(), place="here", advice="so")
     with pytest.raises(InputError, match=r"tokenizer\.json: there is no such file; name a tokenizer or model folder"):
         open_tokenizer_folder(tmp_path)
     learned_bpe().save(tmp_path / "gpt")

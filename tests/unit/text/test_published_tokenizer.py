@@ -31,6 +31,11 @@ def test_ids_rows_and_spans_are_those_of_transformers(tmp_path: Path, kind: str)
     assert [len(row) for row in single.ids] == single.first.tolist()
     tail = encode(ours, ["old bridge"], ["the harbour"], max_length=512)
     assert tail.ids[0][int(tail.first[0]) : -1].tolist() == ours.ids(["the harbour"])[0]
+    assert [text[begin:end] for text in TEXTS[:1] for begin, end in ours.words([text])[0]][-3:] == [
+        "wait",
+        "there",
+        ".",
+    ]
     words = "near the old bridge".split()
     ids, spans = ours.offsets([" ".join(words)])[0]
     assert "".join(" ".join(words)[first:last] for first, last in spans) == "".join(words)

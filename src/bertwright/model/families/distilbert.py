@@ -33,6 +33,7 @@ DISTILBERT_FAMILY = EncoderFamily(
     config_class=DistilBertConfig,
     systems={"distilbert": "DistilBERT"},
     model_types=("distilbert",),
+    second_sentence="none",
     title_in_messages="DistilBERT",
     prefix="distilbert",
     classes={

@@ -197,4 +197,5 @@ GPT2_FAMILY = _GPT2(
         "add_cross_attention": False,
         "tie_word_embeddings": True,
     },
+    published_tokenizers=True,
 )

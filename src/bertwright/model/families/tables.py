@@ -77,6 +77,7 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
     config_names: our field → entry of config.json. activation_name: entry of the activation.
     fixed: entry of config.json → its only value; a file without the entry has it. written: fixed entries that are
     written.
+    published_tokenizers: True where a tokenizer.json with other rules than WordPiece is taken as it is.
     """
 
     title_in_messages: str
@@ -89,6 +90,7 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
     activation_name: str = "hidden_act"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     written: Collection[str] = ()
+    published_tokenizers: bool = False
 
     def build(self, config: AnyEncoderConfig) -> "Encoder":
         """Return the encoder of the common blocks."""
@@ -146,10 +148,15 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
             config = self.config_class.model_validate(values)
         except ValidationError as error:
             raise InputError(f"{path}: {self._by_stored_names(error)}") from None
-        ours = {stored: name for name, stored in self.classes.items()}
         labels = read_labels(raw.get("id2label") or {}, path)
-        architecture = ours.get(named, named) if named else None
-        return ModelDescription(config, architecture, labels, notes_in(raw, path), raw)
+        return ModelDescription(config, self._our_class(named), labels, notes_in(raw, path), raw)
+
+    def _our_class(self, named: str | None) -> str | None:
+        """Return our name of the heads of a class, also of a class of a sister family; others come back as they are."""
+        for ours, stored in self.classes.items():
+            if named and (named == stored or named.endswith(ours.removeprefix("Bert"))):
+                return ours
+        return named
 
     def _by_stored_names(self, error: ValidationError) -> str:
         """Return the errors of a configuration with the names of config.json."""

@@ -378,7 +378,7 @@ def test_logits_are_those_of_each_window_alone(facts_tokenizer: Path, monkeypatc
 def _plain(windows: Windows, row: int) -> tuple[Any, Any, Any]:
     """A row by itself: ids, segments, mask."""
     ids = windows.row(row)
-    first = ids.tolist().index(windows.between_id) + 1
+    first = ids.tolist().index(windows.between_ids[-1]) + 1
     return ids, (np.arange(len(ids)) >= first).astype(np.int32), np.ones(len(ids), dtype=np.bool_)
 
 

@@ -43,3 +43,5 @@ MASKED_LM_SYSTEMS: tuple[str, ...] = tuple(
     system for system in SYSTEMS if attends_both_ways(system_config(system, "tiny", vocab_size=1000))
 )
 """Systems that learn masked LM, because their tokens attend to both sides; the others are language models."""
+SPAN_SYSTEMS: tuple[str, ...] = tuple(system for system, family in _FAMILIES.items() if family.trains_on_spans)
+"""Language models that are trained on spans of the text, without tokens around sentences: GPT-1 and GPT-2."""

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
 from bertwright.model.config import Start
-from bertwright.model.system import MASKED_LM_SYSTEMS, USUAL_SECOND_SENTENCE, System
+from bertwright.model.system import MASKED_LM_SYSTEMS, SPAN_SYSTEMS, USUAL_SECOND_SENTENCE, System
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
@@ -65,8 +65,8 @@ class PretrainSettings(Settings):
     changeable: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
     numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
-    """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt; lstm-left, lstm-right.
-    All but bert are language models."""
+    """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt, gpt2; lstm-left,
+    lstm-right; … Those whose tokens attend to one side are language models."""
     size: Annotated[str, Option("model")] = "tiny"
     """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
     --init-from it is that of the model."""
@@ -146,7 +146,7 @@ class PretrainSettings(Settings):
             examples = examples.model_dump(exclude_unset=True)
         if isinstance(examples, Mapping):
             values = {**values, "examples": {"second_sentence": second, **examples}}
-        return {"activation": "gelu_tanh", **values} if values["system"] == "gpt" else values
+        return {"activation": "gelu_tanh", **values} if values["system"] in SPAN_SYSTEMS else values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -173,8 +173,9 @@ class PretrainSettings(Settings):
         yield examples.masking != MaskingSettings(), "nothing is masked in a language model (masking)"
         yield examples.static_masks > 0, f"there are no masks to repeat (static_masks {examples.static_masks})"
         longest = max(phase.length for phase in self.phases)
-        if system == "gpt":
+        if system in SPAN_SYSTEMS:
             yield examples.short_share != ExampleSettings().short_share, "its spans are all of one length (short_share)"
+        if system == "gpt":
             yield longest > _GPT_POSITIONS, f"GPT-1 has {_GPT_POSITIONS} positions, and rows are {longest} tokens long"
             yield self.activation != "gelu_tanh", "GPT-1 has the tanh form of GELU (activation gelu_tanh)"
         if system.startswith("lstm"):

@@ -27,7 +27,6 @@ from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.inference import open_answering, ready
 from bertwright.text.base_tokenizer import BaseTokenizer
-from bertwright.text.published_tokenizer import PublishedTokenizer
 from bertwright.training.hardware import module_device
 from bertwright.training.settings import Device
 
@@ -84,8 +83,7 @@ class TextGenerator:
         self.source, self.tokenizer = saved.source, tokenizer
         self.model = ready(open_language_model(saved), saved)
         named = self.model.config.end_id if isinstance(self.model.config, GPT2Config) else None
-        of_tokenizer = tokenizer.end_of_text_id if isinstance(tokenizer, PublishedTokenizer) else None
-        self.ends = {end for end in (named, of_tokenizer) if end is not None}
+        self.ends = {end for end in (named, tokenizer.end_of_text_id) if end is not None}
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Return the ids of prompts; InputError for an empty one, and for one with more tokens than positions."""

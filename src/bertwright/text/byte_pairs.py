@@ -26,8 +26,6 @@ from bertwright.text.vocabulary import pieces_by_id
 from bertwright.text.wordpiece import refuse_too_many, train_on
 
 Kind = Literal["gpt2", "roberta"]
-VOCABULARY: Final = 8000
-"""Default number of pieces of a learned vocabulary."""
 _END_OF_TEXT: Final = "<|endoftext|>"
 _TOKENS: Final[Mapping[Kind, Mapping[str, str]]] = {
     "gpt2": {"unk_token": _END_OF_TEXT, "bos_token": _END_OF_TEXT, "eos_token": _END_OF_TEXT},
@@ -88,7 +86,7 @@ def read_byte_pairs(folder: Path, kind: Kind) -> PublishedTokenizer:
 
 
 def train_byte_pairs(
-    texts: Iterable[str], *, vocab_size: int = VOCABULARY, min_count: int = 2
+    texts: Iterable[str], *, vocab_size: int, min_count: int = 2
 ) -> PublishedTokenizer:
     """Learn a vocabulary of `vocab_size` pieces; the same texts give the same bytes with any number of threads.
 

@@ -109,8 +109,18 @@ class PublishedTokenizer(MaskTokenizer):
 
     @property
     def end_of_text_id(self) -> int | None:
-        """Id of the token that ends a text; None for a vocabulary without one."""
+        """Id of </s> or <|endoftext|>; None for a vocabulary without such a token."""
         return self._sep
+
+    def characters(self) -> list[int]:
+        """Return the number of characters of text in each piece, white space of ASCII left out [V].
+
+        A character whose bytes are in several pieces belongs to the piece of its first byte.
+        """
+        if not self._is_byte_level:
+            return [len(piece.replace(_WORD_STARTS[1], "")) for piece in self.pieces]
+        others = {_letter_of(byte) for byte in (*b" \t\n\v\f\r", *range(0x80, 0xC0))}  # white space; no first bytes
+        return [sum(letter not in others for letter in piece) for piece in self.pieces]
 
     @cached_property
     def continuation(self) -> npt.NDArray[np.bool_]:
@@ -264,6 +274,14 @@ def _splitter() -> tokenizers.Tokenizer:
     rust.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return rust
+
+
+def _letter_of(byte: int) -> str:
+    """Return the letter by which byte-level pairs write a byte: printable ones as they are, the others from U+0100 on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    if byte in printable:
+        return chr(byte)
+    return chr(0x100 + [other for other in range(256) if other not in printable].index(byte))
 
 
 def is_published(described: Any) -> bool:

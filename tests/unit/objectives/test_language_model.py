@@ -31,6 +31,7 @@ from bertwright.objectives.language_model import (
     open_language_model,
 )
 from bertwright.objectives.vocabulary_loss import bits_per_character, characters_of
+from bertwright.text.byte_pairs import train_byte_pairs
 
 VOCAB, LENGTH = 60, 11
 LENGTHS = (11, 7, 2, 1)
@@ -179,6 +180,14 @@ def test_metrics_are_means_over_all_predictions(system: System) -> None:
         sum(text) / math.log(2) / float(characters[labels.numpy()].sum())
     )
     assert (metrics["rows"], metrics["predictions"]) == (4.0, len(losses))
+
+
+def test_characters_of_byte_level_pieces_add_up_to_those_of_the_text() -> None:
+    text = "The café's bridge, 漢字 and 🙂 wait\there."
+    tokenizer = train_byte_pairs([text] * 3, vocab_size=300)
+    characters = characters_of(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
+    assert sum(characters[id] for id in tokenizer.ids([text])[0]) == len("".join(text.split()))
+    assert not any(characters[id] for id in tokenizer.special_ids if id != tokenizer.unk_id)
 
 
 def test_characters_of_pieces() -> None:

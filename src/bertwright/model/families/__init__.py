@@ -70,12 +70,14 @@ class SystemFamily(Family[AnyConfig]):
     systems: title of each system. A system whose tokens attend to both sides learns masked LM; every other system is a
     language model.
     learns_positions: True where the model has a table of position embeddings.
+    trains_on_spans: True for a language model that is trained on spans of the text, without tokens around sentences.
     second_sentence: the usual objective for pairs of sentences (`objectives.settings`), of systems with masked LM.
     """
 
     systems: Mapping[str, str]
     learns_positions: bool = True
     second_sentence: str = "next"
+    trains_on_spans: bool = False
 
     @abstractmethod
     def output(self, config: AnyConfig) -> "nn.Module":

@@ -188,4 +188,10 @@ def _transposed(name: str, tensor: "Tensor") -> "Tensor":
     return tensor.T if is_transposed(name) else tensor
 
 
-GPT_FAMILY = _GPT(name="gpt", config_class=GPTConfig, systems={"gpt": "GPT-1"}, model_types=(GPT_MODEL_TYPE,))
+GPT_FAMILY = _GPT(
+    name="gpt",
+    config_class=GPTConfig,
+    systems={"gpt": "GPT-1"},
+    model_types=(GPT_MODEL_TYPE,),
+    trains_on_spans=True,
+)

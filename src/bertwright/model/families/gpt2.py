@@ -198,4 +198,5 @@ GPT2_FAMILY = _GPT2(
         "tie_word_embeddings": True,
     },
     published_tokenizers=True,
+    trains_on_spans=True,
 )

@@ -54,9 +54,9 @@ def token_dtype(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
 class WordTable:
     """Cache of the ids of words, so that the tokenizer processes each distinct word once.
 
-    The rules of WordPiece and of GPT-1's byte pairs split words at spaces and at ASCII punctuation in every context. Therefore the ids of a
-    sentence are the ids of its words, one after the other, and a look-up is several times faster than tokenizing. The
-    cache changes no id.
+    The rules of WordPiece and of GPT-1's byte pairs split words at spaces and at ASCII punctuation in every context.
+    Therefore the ids of a sentence are the ids of its words, one after the other, and a look-up is several times faster
+    than tokenizing. The cache changes no id.
     """
 
     def __init__(self, tokenize: Callable[[Sequence[str]], list[list[int]]], *, vocab_size: int) -> None:

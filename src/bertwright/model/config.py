@@ -73,7 +73,7 @@ class BackboneConfig(Settings):
 
     @property
     def classifier_has_pooler(self) -> bool:
-        """Return True where classifiers have a layer with an activation between the state of a row and their outputs."""
+        """Return True where a classifier has a layer between the state of a row and its outputs."""
         return True
 
     @property

@@ -183,9 +183,7 @@ class EncoderLayer(nn.Module):
         self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
         self.dropout = config.hidden_dropout
 
-    def forward(
-        self, hidden: Tensor, keep: Tensor, at: Tensor | None = None, past: KeyValues | None = None
-    ) -> Tensor:
+    def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None, past: KeyValues | None = None) -> Tensor:
         """Return states [B, T, D] for `hidden` [B, T, D], or [B, Q, D] at the positions `at` [B, Q].
 
         keep: [B, 1, 1, T] or [B, 1, T, T]. past: see SelfAttention.
@@ -212,9 +210,7 @@ class EncoderLayer(nn.Module):
 class PreNormLayer(EncoderLayer):
     """Attention and feed-forward, each on normed states, followed by dropout and residual (pre-LN, as GPT-2)."""
 
-    def forward(
-        self, hidden: Tensor, keep: Tensor, at: Tensor | None = None, past: KeyValues | None = None
-    ) -> Tensor:
+    def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None, past: KeyValues | None = None) -> Tensor:
         """Return states; see EncoderLayer."""
         rows = hidden if at is None else gather_rows(hidden, at)
         middle = rows + self._attended(self.attention_norm(hidden), keep, at, past)

@@ -95,9 +95,7 @@ def prepare_pretraining(
     if saved and has_weights and settings.start != "random":
         say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.source}")
     pieces = data.tokenizer
-    config = encoder_config(
-        settings, pieces.vocab_size, saved, pad_id=pieces.pad_id, end_id=pieces.end_of_text_id
-    )
+    config = encoder_config(settings, pieces.vocab_size, saved, pad_id=pieces.pad_id, end_id=pieces.end_of_text_id)
     if numerics is None:
         numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     tokenizer = data.folder / "tokenizer"

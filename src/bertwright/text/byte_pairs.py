@@ -85,9 +85,7 @@ def read_byte_pairs(folder: Path, kind: Kind) -> PublishedTokenizer:
     return PublishedTokenizer(json.loads(rust.to_str()), {**settings, **names}, place=str(vocabulary))
 
 
-def train_byte_pairs(
-    texts: Iterable[str], *, vocab_size: int, min_count: int = 2
-) -> PublishedTokenizer:
+def train_byte_pairs(texts: Iterable[str], *, vocab_size: int, min_count: int = 2) -> PublishedTokenizer:
     """Learn a vocabulary of `vocab_size` pieces; the same texts give the same bytes with any number of threads.
 
     The texts are read once and only word counts are kept. A pair is joined if it occurs `min_count` times. The pieces
@@ -111,7 +109,9 @@ def train_byte_pairs(
     rust = train_on(counts, models.BPE(), trainer)  # it splits at white space, which no letter of a byte is
     learned = json.loads(rust.to_str())["model"]
     if len(learned["vocab"]) < vocab_size:
-        say(f"the text is too short: it gives {len(learned['vocab']):,} pieces, fewer than the {vocab_size:,} requested")
+        say(
+            f"the text is too short: it gives {len(learned['vocab']):,} pieces, fewer than the {vocab_size:,} requested"
+        )
     merges = [(left, right) for left, right in learned["merges"]]
     built = _assembled(learned["vocab"], merges, _TOKENS["roberta"], add_prefix_space=False, is_framed=True)
     settings = {"tokenizer_class": "RobertaTokenizer", **_TOKENS["roberta"], "model_max_length": 512}

@@ -277,7 +277,7 @@ def _splitter() -> tokenizers.Tokenizer:
 
 
 def _letter_of(byte: int) -> str:
-    """Return the letter by which byte-level pairs write a byte: printable ones as they are, the others from U+0100 on."""
+    """Return the letter by which byte-level pairs write a byte: itself where it is printable, else one from U+0100."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     if byte in printable:
         return chr(byte)

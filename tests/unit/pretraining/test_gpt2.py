@@ -12,8 +12,8 @@ from bertwright.cli import main
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
-from bertwright.pretraining.systems import example_rows, refuse_vocabulary
 from bertwright.objectives.settings import ExampleSettings
+from bertwright.pretraining.systems import example_rows, refuse_vocabulary
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -55,7 +55,11 @@ def test_a_model_is_trained_scored_and_continues_texts(byte_corpus: Path, tmp_pa
     assert any("bits_per_character" in key for line in lines for key in line)
     described = json.loads((tmp_path / "run" / "model" / "config.json").read_text("utf-8"))
     assert described["architectures"] == ["GPT2LMHeadModel"]
-    assert (described["eos_token_id"], described["pad_token_id"], described["activation_function"]) == (2, 1, "gelu_new")
+    assert (described["eos_token_id"], described["pad_token_id"], described["activation_function"]) == (
+        2,
+        1,
+        "gelu_new",
+    )
     assert open_model(run).config.end_id == 2  # type: ignore[attr-defined]
     model = bw.load(run, precision="fp32")
     scored = model.score("The old bridge.")

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def test_pairs_are_joined_by_frequency() -> None:
     for merge in learned.described["model"]["merges"]:
         pairs: Counter[tuple[str, str]] = Counter()
         for word, count in words.items():
-            for pair in zip(word, word[1:], strict=False):
+            for pair in pairwise(word):
                 pairs[pair] += count
         assert pairs[tuple(merge)] == max(pairs.values()), merge
         words = Counter({_joined(word, tuple(merge)): count for word, count in words.items()})
@@ -108,7 +109,7 @@ def test_pairs_are_joined_by_frequency() -> None:
     assert learned.vocab_size == 300
     assert (learned.pad_id, learned.end_of_text_id, learned.mask_id) == (1, 2, 4)
     assert learned.decode(learned.ids(MORE)[3]) == MORE[3]
-    with pytest.raises(InputError, match="a vocabulary of 260 pieces is too small: .* need at least 261"):
+    with pytest.raises(InputError, match=r"a vocabulary of 260 pieces is too small: .* need at least 261"):
         train_byte_pairs(TEXTS, vocab_size=260)
     with pytest.raises(InputError, match="the text holds no word"):
         train_byte_pairs([""], vocab_size=300)

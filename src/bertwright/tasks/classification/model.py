@@ -48,8 +48,8 @@ class TextBatch:
 class Classifier(nn.Module):
     """Encoder, pooler and one linear layer on the state that summarises the row.
 
-    GPT-1 has no pooler (GPT paper §3.2), and neither have GPT-2 and a new BiLSTM on top. With `both_orders`, pairs are read in
-    both orders and the two states are added (GPT paper §3.3).
+    GPT-1 has no pooler (GPT paper §3.2), and neither have GPT-2 and a new BiLSTM on top. With `both_orders`, pairs are
+    read in both orders and the two states are added (GPT paper §3.3).
     """
 
     def __init__(self, config: BackboneConfig, num_outputs: int, *, both_orders: bool = False) -> None:

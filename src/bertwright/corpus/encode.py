@@ -9,7 +9,7 @@ import signal
 import string
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, compress, count, islice
@@ -30,6 +30,9 @@ MAX_SENTENCE = 128
 
 TABLE_BYTES = 32_000_000
 """Bytes of text after which a word table is emptied, with 64 bytes of overhead per word."""
+
+_NO_SPACE_AFTER = ("。", "！", "？", "」", "』", "）")
+"""Marks after which Chinese and Japanese have no space."""
 
 WORDS_PER_CALL = 16_384
 """Words per call of the tokenizer; its own data for each word take most of the memory."""
@@ -122,13 +125,13 @@ def encode_documents(
 ) -> EncodedDocuments:
     """Tokenize documents that are split into sentences: one sequence of sentences per document.
 
-    num_words: number of words of each document in the text; None: unknown. Where pieces contain spaces, one stands
-    before each sentence of a document but the first.
+    num_words: number of words of each document in the text; None: unknown. Where pieces contain spaces, the sentences
+    of a document are joined by one, but for those after a Chinese or Japanese full stop.
     Sentences without a token are left out, and so are documents without a sentence, which `dropped` counts.
     """
     sentences = list(chain.from_iterable(documents))
     if isinstance(words, WholeSentences):
-        sentences = [f" {text}" if index else text for document in documents for index, text in enumerate(document)]
+        sentences = list(chain.from_iterable(map(_spaced, documents)))
     ids, lengths = words.ids(sentences)
     document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
     spans, document_of = _cut(lengths, document_of)
@@ -141,6 +144,14 @@ def encode_documents(
         dropped=len(documents) - len(kept),
         words=None if num_words is None else sum(compress(num_words, per_document > 0)),
     )
+
+
+def _spaced(sentences: Sequence[str]) -> Iterator[str]:
+    """Yield the sentences of a document with the space before each."""
+    before = _NO_SPACE_AFTER[0]
+    for sentence in sentences:
+        yield sentence if before.endswith(_NO_SPACE_AFTER) else f" {sentence}"
+        before = sentence
 
 
 def start_worker() -> None:

@@ -138,10 +138,10 @@ def chooser(settings: GenerateSettings, number: int) -> Callable[[Tensor], int]:
     """Return the function from logits [V] to the next token: the most probable one, or one that is drawn."""
     if settings.is_greedy:
         return lambda logits: int(logits.argmax())
-    return partial(draw, settings=settings, generator=torch.Generator().manual_seed(settings.seed * 1_000_003 + number))
+    return partial(drawn_token, settings=settings, generator=torch.Generator().manual_seed(settings.seed * 1_000_003 + number))
 
 
-def draw(logits: Tensor, *, settings: GenerateSettings, generator: torch.Generator) -> int:
+def drawn_token(logits: Tensor, *, settings: GenerateSettings, generator: torch.Generator) -> int:
     """Return a token that is drawn from logits [V]: divided by the temperature, then cut to top-k, then to top-p."""
     ordered, tokens = (logits / (settings.temperature or 1.0)).sort(descending=True, stable=True)
     ordered, tokens = ordered[: settings.top_k], tokens[: settings.top_k]

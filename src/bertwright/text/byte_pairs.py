@@ -25,9 +25,9 @@ from bertwright.text.published_tokenizer import PublishedTokenizer
 from bertwright.text.vocabulary import pieces_by_id
 from bertwright.text.wordpiece import refuse_too_many, train_on
 
-Kind = Literal["gpt2", "roberta"]
+BytePairs = Literal["gpt2", "roberta"]
 _END_OF_TEXT: Final = "<|endoftext|>"
-_TOKENS: Final[Mapping[Kind, Mapping[str, str]]] = {
+_TOKENS: Final[Mapping[BytePairs, Mapping[str, str]]] = {
     "gpt2": {"unk_token": _END_OF_TEXT, "bos_token": _END_OF_TEXT, "eos_token": _END_OF_TEXT},
     "roberta": {
         "bos_token": "<s>",
@@ -42,11 +42,11 @@ _TOKENS: Final[Mapping[Kind, Mapping[str, str]]] = {
 """Special tokens of each kind, as transformers names them where the files do not."""
 _SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """Special tokens of a learned vocabulary, in the order of their ids, which is that of RoBERTa's."""
-_CLASSES: Final[Mapping[str, Kind]] = {"GPT2Tokenizer": "gpt2", "RobertaTokenizer": "roberta"}
-_MODEL_TYPES: Final[Mapping[str, Kind]] = {"gpt2": "gpt2", "roberta": "roberta"}
+_CLASSES: Final[Mapping[str, BytePairs]] = {"GPT2Tokenizer": "gpt2", "RobertaTokenizer": "roberta"}
+_MODEL_TYPES: Final[Mapping[str, BytePairs]] = {"gpt2": "gpt2", "roberta": "roberta"}
 
 
-def byte_pairs_of(folder: Path) -> Kind | None:
+def byte_pairs_of(folder: Path) -> BytePairs | None:
     """Return the kind of byte-level pairs in the vocab.json and merges.txt of a folder; None for another tokenizer.
 
     tokenizer_config.json names the class. Without it, config.json names the kind of model.
@@ -59,7 +59,7 @@ def byte_pairs_of(folder: Path) -> Kind | None:
     return _CLASSES.get(str(named).removesuffix("Fast"))
 
 
-def read_byte_pairs(folder: Path, kind: Kind) -> PublishedTokenizer:
+def read_byte_pairs(folder: Path, kind: BytePairs) -> PublishedTokenizer:
     """Return the tokenizer that transformers makes of vocab.json and merges.txt.
 
     Raises InputError for files that are broken or contradict each other, and for rules that are not read here.

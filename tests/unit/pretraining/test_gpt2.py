@@ -52,7 +52,8 @@ def test_a_model_is_trained_scored_and_continues_texts(byte_corpus: Path, tmp_pa
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
     losses = [line["lm"] for line in lines if "lm" in line]
     assert losses[-1] < losses[0] - 0.3
-    assert any("bits_per_character" in key for line in lines for key in line)
+    held_out = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["result"]["held_out"]
+    assert 1 < held_out["bits_per_character"] < 10
     described = json.loads((tmp_path / "run" / "model" / "config.json").read_text("utf-8"))
     assert described["architectures"] == ["GPT2LMHeadModel"]
     assert (described["eos_token_id"], described["pad_token_id"], described["activation_function"]) == (

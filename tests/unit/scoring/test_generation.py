@@ -14,12 +14,12 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
 from bertwright.model.system import system_config
-from bertwright.scoring.generation import draw
+from bertwright.scoring.generation import drawn_token
 from bertwright.scoring.settings import GenerateSettings
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> dict[str, str]:
+def random_models(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> dict[str, str]:
     """A GPT-2 and a BERT of random weights."""
     base = tmp_path_factory.mktemp("generated")
     for system, architecture in (("gpt2", "GPT2LMHeadModel"), ("bert", "BertModel")):
@@ -35,7 +35,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
 
     def fractions(**settings: Any) -> list[float]:
         generator = torch.Generator().manual_seed(1)
-        chosen = [draw(logits, settings=GenerateSettings(**settings), generator=generator) for _ in range(4000)]
+        chosen = [drawn_token(logits, settings=GenerateSettings(**settings), generator=generator) for _ in range(4000)]
         return [chosen.count(token) / len(chosen) for token in range(4)]
 
     assert fractions(temperature=1.0) == pytest.approx([0.1, 0.5, 0.15, 0.25], abs=0.03)
@@ -45,13 +45,13 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     assert fractions(top_p=0.6) == pytest.approx([0, 2 / 3, 0, 1 / 3], abs=0.03)  # 0.5 alone does not reach it
 
 
-def test_the_command_and_python_give_the_same_texts(folders: dict[str, str], tmp_path: Path) -> None:
+def test_the_command_and_python_give_the_same_texts(random_models: dict[str, str], tmp_path: Path) -> None:
     prompts = ["the old bridge", "near the harbour"]
-    typed = generate_command(folders["gpt2"], prompt=tuple(prompts), tokens=5, precision="fp32")
+    typed = generate_command(random_models["gpt2"], prompt=tuple(prompts), tokens=5, precision="fp32")
     (tmp_path / "prompts.txt").write_text("\n".join(prompts) + "\n", "utf-8")
-    read = generate_command(folders["gpt2"], input=str(tmp_path / "prompts.txt"), tokens=5, precision="fp32")
+    read = generate_command(random_models["gpt2"], input=str(tmp_path / "prompts.txt"), tokens=5, precision="fp32")
     assert read == typed
-    model = bw.load(folders["gpt2"], precision="fp32")
+    model = bw.load(random_models["gpt2"], precision="fp32")
     assert [vars(each) for each in model.generate(prompts, tokens=5)] == typed["continuations"]
     assert vars(model.generate(prompts[0], tokens=5)) == typed["continuations"][0]
     assert [each["prompt"] for each in typed["continuations"]] == prompts
@@ -60,8 +60,8 @@ def test_the_command_and_python_give_the_same_texts(folders: dict[str, str], tmp
     assert (full.tokens, full.stopped) == (24 - len(model.tokenizer.ids(["the old bridge"])[0]) + 1, "positions")
 
 
-def test_what_cannot_be_continued_is_refused(folders: dict[str, str]) -> None:
-    gpt2, prompt = folders["gpt2"], ("a bridge",)
+def test_what_cannot_be_continued_is_refused(random_models: dict[str, str]) -> None:
+    gpt2, prompt = random_models["gpt2"], ("a bridge",)
     for settings, message in (
         ({"temperature": 0.0}, "temperature 0: expected a number above 0; leave it out to take the most probable"),
         ({"temperature": -1.0}, "temperature -1: expected"),
@@ -77,4 +77,4 @@ def test_what_cannot_be_continued_is_refused(folders: dict[str, str]) -> None:
         with pytest.raises(InputError, match=message):
             generate_command(gpt2, **{"prompt": prompt, **settings})  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"expected a GPT-1 or GPT-2, .* got another model \(BERT\)"):
-        generate_command(folders["bert"], prompt=prompt)
+        generate_command(random_models["bert"], prompt=prompt)

@@ -86,3 +86,5 @@ class AlphabetLetters:
 
     def ids(self, texts):
         return [[ord(letter) for letter in text if letter.isalpha()] for text in texts]
+
+    word_ids = ids

@@ -77,13 +77,12 @@ def our_names(
     """Return stored tensors under our names; `tables` map our modules to stored modules.
 
     in_file: name of a tensor → its name in the file, which may be older or have a prefix; None: the same names.
-    Raises InputError with the names of all tensors that do not belong to a model of this kind.
+    Raises InputError with the names of tensors that do not belong to a model of this kind.
     """
     back = {module_of(f"{stored}.weight"): ours for table in tables for ours, stored in table.items()}
     if strange := [(in_file or {}).get(name, name) for name in tensors if module_of(name) not in back]:
-        raise InputError(
-            f"{source}: {len(strange)} of {len(tensors)} tensors do not belong to a {kind}: {', '.join(strange)}"
-        )
+        names = ", ".join(strange[:4]) + ", …" * (len(strange) > 4)
+        raise InputError(f"{source}: {len(strange)} of {len(tensors)} tensors do not belong to a {kind}: {names}")
     return {rename(name, back): tensor for name, tensor in tensors.items()}
 
 

@@ -4,6 +4,7 @@ Code that needs [MASK] calls `mask_tokenizer`.
 """
 
 from pathlib import Path
+from typing import cast
 
 from bertwright.errors import InputError
 from bertwright.files import read_json
@@ -44,9 +45,9 @@ def mask_tokenizer(tokenizer: BaseTokenizer, *, place: str | Path, advice: str) 
 
     `place` names the model or folder that the tokenizer belongs to.
     """
-    if not isinstance(tokenizer, MaskTokenizer):
+    if isinstance(tokenizer, BPETokenizer):
         raise InputError(f"{place}: expected a tokenizer with [MASK], got byte pairs as GPT-1's, without it; {advice}")
-    return tokenizer
+    return cast(MaskTokenizer, tokenizer)
 
 
 def special_ids(tokenizer: BaseTokenizer) -> tuple[list[int], list[int]]:

@@ -410,7 +410,10 @@ BAD = {
         r"cls.predictions.bias is \(9,\), not",
     ),
     "fewer layers said": (lambda m: change_config(m, num_hidden_layers=1), "unknown: bert.encoder.layer.1"),
-    "another architecture": (lambda m: change_config(m, model_type="roberta"), "model_type is 'roberta'"),
+    "another architecture": (
+        lambda m: change_config(m, model_type="roberta"),
+        "46 of 46 tensors do not belong to a RoBERTa: bert.embeddings",
+    ),
     "an untied decoder": (
         lambda m: with_tensor(m, "cls.predictions.decoder.weight", weights_in(m)[WORDS] + 1),
         "only models that tie the two",

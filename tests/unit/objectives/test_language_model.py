@@ -17,7 +17,7 @@ from bertwright.model.config import SingleBackboneConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model, save_model
-from bertwright.model.system import SYSTEMS, System, system_config
+from bertwright.model.system import MASKED_LM_SYSTEMS, SYSTEMS, System, system_config
 from bertwright.objectives.batches import TokenBatch, split_batch
 from bertwright.objectives.language_model import (
     LanguageInputs,
@@ -35,7 +35,7 @@ from bertwright.text.byte_pairs import train_byte_pairs
 
 VOCAB, LENGTH = 60, 11
 LENGTHS = (11, 7, 2, 1)
-LANGUAGE: tuple[System, ...] = SYSTEMS[1:]
+LANGUAGE: tuple[System, ...] = tuple(system for system in SYSTEMS if system not in MASKED_LM_SYSTEMS)
 
 
 def shape(system: System) -> SingleBackboneConfig:

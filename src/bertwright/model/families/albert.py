@@ -86,6 +86,8 @@ class _Albert(EncoderFamily[AlbertConfig]):
     def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
         """Read a config.json of transformers' ALBERT; its second head learned the order of sentences."""
         described = super().config_from_json(raw, path)
+        if described.architecture != "BertForPreTraining":
+            return described
         return replace(described, extra={"second_sentence": "order", **described.extra})
 
 

@@ -213,7 +213,10 @@ def test_folders_come_back(system: System, tmp_path: Path) -> None:
         assert torch.equal(again.logits(tokens), model.logits(tokens))
 
 
-@pytest.mark.parametrize(("system", "kind"), [("bert-left", "BertLMHeadModel"), ("gpt", "OpenAIGPTLMHeadModel")])
+@pytest.mark.parametrize(
+    ("system", "kind"),
+    [("bert-left", "BertLMHeadModel"), ("gpt", "OpenAIGPTLMHeadModel"), ("gpt2", "GPT2LMHeadModel")],
+)
 def test_transformers_computes_the_same_logits(system: System, kind: str, tmp_path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
     model = random_language_model(system, torch.float32)

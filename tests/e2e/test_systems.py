@@ -17,7 +17,7 @@ from tests.support.commands import run_json
 from tests.support.folders import read_jsonl
 
 LANGUAGE: tuple[System, ...] = tuple(system for system in SYSTEMS if system not in MASKED_LM_SYSTEMS)
-ARCHITECTURES = {"bert-left": "BertLMHeadModel", "gpt": "OpenAIGPTLMHeadModel"}
+ARCHITECTURES = {"bert-left": "BertLMHeadModel", "gpt": "OpenAIGPTLMHeadModel", "gpt2": "GPT2LMHeadModel"}
 TINY = ["--size", "2x128", "--lengths", "16:0.5,32:0.5", "--batch-size", "8", "--threads", "1", "--precision", "fp32"]
 TINY += ["--held-out", "0.2", "--evaluations", "2", "--learning-rate", "1e-3", "--log-every", "1"]
 TINY += ["--bias-correction"]
@@ -28,10 +28,14 @@ Corpora = Callable[[str], Path]
 def corpora(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Corpora:
     """The corpus that a system learns from, with its kind of vocabulary."""
     parent = tmp_path_factory.mktemp("corpora")
-    kinds = {"wordpiece": ["--vocab-size", "400"], "bpe": ["--kind", "bpe", "--merges", "300"]}
+    kinds = {
+        "wordpiece": ["--vocab-size", "400"],
+        "bpe": ["--kind", "bpe", "--merges", "300"],
+        "byte-bpe": ["--kind", "byte-bpe", "--vocab-size", "400"],
+    }
 
     def of(system: str) -> Path:
-        kind = "bpe" if system == "gpt" else "wordpiece"
+        kind = {"gpt": "bpe", "gpt2": "byte-bpe"}.get(system, "wordpiece")
         folder = parent / kind
         if not folder.exists():
             learned = ["tokenizer", "train", str(own_text), "--out", str(folder / "tok"), *kinds[kind]]

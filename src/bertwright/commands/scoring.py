@@ -1,12 +1,15 @@
-"""The commands score sentences and evaluate blimp: sentences → log-likelihoods, minimal pairs → accuracies."""
+"""The commands score sentences, evaluate blimp and generate: log-likelihoods, minimal pairs, continuations."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, UseAppendAction, arg
 
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import DeviceOption, FirstTokenOption, MaskingOption, PrecisionOption
 from bertwright.errors import InputError
-from bertwright.scoring.settings import FirstToken, Masking, ScoreSettings
+from bertwright.scoring.settings import FirstToken, GenerateSettings, Masking, ScoreSettings
 
 
 def score_sentences_command(
@@ -49,6 +52,46 @@ def score_sentences_command(
         output_format=output_format,
         device=device,
     )
+
+
+def generate_command(
+    model: Positional[str],
+    /,
+    *,
+    prompt: Annotated[tuple[str, ...], UseAppendAction, arg(help="Text to continue; repeat it for several.")] = (),
+    input: str | None = None,
+    tokens: int = 50,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    precision: PrecisionOption = "auto",
+    device: DeviceOption = "cpu",
+) -> CommandResult:
+    """Continue texts with a GPT-1 or GPT-2, one line for each; --json adds the prompts and why each text ends.
+
+    Without --temperature, --top-k and --top-p the most probable token is taken each time. A text ends at the token for
+    its end, after --tokens, or where the model has no further position.
+
+    Args:
+        model: MODEL: a model folder or run folder of a GPT-1 or GPT-2.
+        input: File with a prompt on each line, or - for standard input, in place of --prompt.
+        tokens: Largest number of tokens of a continuation.
+        temperature: Draw tokens; below 1 the probable ones more often, above 1 less often.
+        top_k: Draw from this number of most probable tokens.
+        top_p: Draw from the fewest most probable tokens whose probabilities reach this number.
+        seed: Seed of what is drawn. The same seed gives the same text.
+    """
+    from bertwright.scoring.generation import open_generator
+    from bertwright.serving.embeddings import lines
+
+    settings = GenerateSettings(tokens, temperature, top_k, top_p, seed)
+    if bool(prompt) == (input is not None):
+        raise InputError("generate: expected prompts, either as --prompt TEXT or in a file: --input FILE")
+    prompts = prompt if input is None else tuple(lines(input))
+    continuations = open_generator(model, precision, device).generate(prompts, settings)
+    text = "\n".join(" ".join(continuation.text.split()) for continuation in continuations)
+    return {"continuations": [asdict(continuation) for continuation in continuations], "text": text}
 
 
 def evaluate_blimp_command(

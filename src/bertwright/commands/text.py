@@ -35,19 +35,20 @@ def tokenizer_train_command(
     *,
     out: Path,
     vocab_size: int | None = None,
-    kind: Literal["wordpiece", "bpe"] = "wordpiece",
+    kind: Literal["wordpiece", "bpe", "byte-bpe"] = "wordpiece",
     merges: int | None = None,
     cased: bool = False,
     strip_accents: bool = False,
     documents: DocumentBreaks = "blank-lines",
     field: TextField = "text",
 ) -> CommandResult:
-    """Learn a vocabulary from text: BERT's WordPiece or GPT-1's byte pairs. The same text gives the same bytes.
+    """Learn a vocabulary from text: WordPiece, or byte pairs of GPT-1 or GPT-2. The same text gives the same bytes.
 
     Args:
         out: Tokenizer folder to write.
-        vocab_size: Size of a WordPiece vocabulary, special tokens included (default: 8,000; the paper: 30,000).
-        kind: wordpiece, or bpe for GPT-1's byte pairs. bpe lower-cases the text and removes accents.
+        vocab_size: Size of the vocabulary, special tokens included; not with bpe (default: 8,000; the paper: 30,000).
+        kind: wordpiece; bpe for GPT-1's byte pairs, which lower-case the text and remove accents; byte-bpe for the
+            byte-level pairs of GPT-2 and RoBERTa, which keep every character.
         merges: Number of merges; a byte-pair vocabulary also has the characters of the text (default: GPT-1's 40,000).
         cased: Keep capitals (WordPiece). Without this option the text is lower-cased. Accents are kept either way.
         strip_accents: Remove accents, as the released uncased vocabularies do (WordPiece). This also decomposes Hangul.
@@ -55,17 +56,21 @@ def tokenizer_train_command(
     from bertwright.files import refuse_occupied
     from bertwright.text.base_tokenizer import BaseTokenizer
     from bertwright.text.bpe import MERGES, train_bpe
+    from bertwright.text.byte_pairs import train_byte_pairs
     from bertwright.text.wordpiece import VOCABULARY, train_wordpiece
 
     refuse_occupied(out)
     texts = _paragraphs(inputs, documents, field)
+    size = VOCABULARY if vocab_size is None else vocab_size
+    if kind != "bpe" and merges is not None:
+        raise InputError(f"--merges {merges}: needs --kind bpe; a vocabulary of another kind has a --vocab-size")
+    if kind != "wordpiece":
+        _refuse_wordpiece_only(kind, vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
     if kind == "bpe":
-        _refuse_wordpiece_only(vocab_size=vocab_size, cased=cased, strip_accents=strip_accents)
         tokenizer: BaseTokenizer = train_bpe(texts, merges=MERGES if merges is None else merges)
-    elif merges is not None:
-        raise InputError(f"--merges {merges}: needs --kind bpe; a WordPiece vocabulary has a --vocab-size")
+    elif kind == "byte-bpe":
+        tokenizer = train_byte_pairs(texts, vocab_size=size)
     else:
-        size = VOCABULARY if vocab_size is None else vocab_size
         tokenizer = train_wordpiece(texts, vocab_size=size, cased=cased, strip_accents=strip_accents)
     return _save(tokenizer, out)
 
@@ -351,16 +356,17 @@ def _parse_part(text: str | None) -> tuple[int, int] | None:
     return i, n
 
 
-def _refuse_wordpiece_only(*, vocab_size: int | None, cased: bool, strip_accents: bool) -> None:
-    """Raise InputError where --kind bpe comes with an option of WordPiece."""
-    if vocab_size is not None:
+def _refuse_wordpiece_only(kind: str, *, vocab_size: int | None, cased: bool, strip_accents: bool) -> None:
+    """Raise InputError where --kind bpe or byte-bpe comes with an option of WordPiece."""
+    if vocab_size is not None and kind == "bpe":
         raise InputError(
             f"--vocab-size {vocab_size}: needs WordPiece; with --kind bpe give the number of --merges, without "
             "the characters of the text"
         )
     if cased or strip_accents:
         option = "--cased" if cased else "--strip-accents"
-        raise InputError(f"{option}: needs WordPiece; --kind bpe lower-cases text and strips accents, as GPT-1 does")
+        does = "lower-cases text and strips accents, as GPT-1 does" if kind == "bpe" else "keeps text as it is"
+        raise InputError(f"{option}: needs WordPiece; --kind {kind} {does}")
 
 
 def _warn_of_wrapped_lines(inputs: tuple[str, ...], settings: "TextSettings") -> None:

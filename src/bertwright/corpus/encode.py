@@ -9,7 +9,7 @@ import signal
 import string
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, compress, count, islice
@@ -30,6 +30,9 @@ MAX_SENTENCE = 128
 
 TABLE_BYTES = 32_000_000
 """Bytes of text after which a word table is emptied, with 64 bytes of overhead per word."""
+
+_NO_SPACE_AFTER = ("。", "！", "？", "」", "』", "）")
+"""Marks after which Chinese and Japanese have no space."""
 
 WORDS_PER_CALL = 16_384
 """Words per call of the tokenizer; its own data for each word take most of the memory."""
@@ -54,9 +57,9 @@ def token_dtype(vocab_size: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
 class WordTable:
     """Cache of the ids of words, so that the tokenizer processes each distinct word once.
 
-    The rules of both tokenizers split words at spaces and at ASCII punctuation in every context. Therefore the ids of a
-    sentence are the ids of its words, one after the other, and a look-up is several times faster than tokenizing. The
-    cache changes no id.
+    The rules of WordPiece and of GPT-1's byte pairs split words at spaces and at ASCII punctuation in every context.
+    Therefore the ids of a sentence are the ids of its words, one after the other, and a look-up is several times faster
+    than tokenizing. The cache changes no id.
     """
 
     def __init__(self, tokenize: Callable[[Sequence[str]], list[list[int]]], *, vocab_size: int) -> None:
@@ -95,6 +98,20 @@ class WordTable:
             self._ids = np.concatenate([self._ids, ids])
 
 
+class WholeSentences:
+    """Ids of sentences by a tokenizer whose pieces contain the space before a word, so that no word stands alone."""
+
+    def __init__(self, tokenize: Callable[[Sequence[str]], list[list[int]]], *, vocab_size: int) -> None:
+        self._tokenize = tokenize
+        self._dtype = token_dtype(vocab_size)
+
+    def ids(self, sentences: Sequence[str]) -> tuple[NDArray[np.uint16] | NDArray[np.uint32], NDArray[np.int64]]:
+        """Return the ids of all S sentences in one array, without special tokens, and their lengths: int64 [S]."""
+        ids_of_sentences = self._tokenize(sentences)
+        lengths = np.fromiter(map(len, ids_of_sentences), np.int64, count=len(ids_of_sentences))
+        return np.fromiter(chain.from_iterable(ids_of_sentences), self._dtype, count=int(lengths.sum())), lengths
+
+
 def _split_words(sentences: Sequence[str]) -> list[list[str]]:
     """Split each sentence at spaces and around every mark of ASCII punctuation; some words are empty."""
     text = "\n".join(sentence.replace("\n", " ") for sentence in sentences)
@@ -104,14 +121,18 @@ def _split_words(sentences: Sequence[str]) -> list[list[str]]:
 
 
 def encode_documents(
-    documents: Sequence[Sequence[str]], words: WordTable, num_words: Sequence[int] | None = None
+    documents: Sequence[Sequence[str]], words: WordTable | WholeSentences, num_words: Sequence[int] | None = None
 ) -> EncodedDocuments:
     """Tokenize documents that are split into sentences: one sequence of sentences per document.
 
-    num_words: number of words of each document in the text; None: unknown.
+    num_words: number of words of each document in the text; None: unknown. Where pieces contain spaces, the sentences
+    of a document are joined by one, but for those after a Chinese or Japanese full stop.
     Sentences without a token are left out, and so are documents without a sentence, which `dropped` counts.
     """
-    ids, lengths = words.ids(list(chain.from_iterable(documents)))
+    sentences = list(chain.from_iterable(documents))
+    if isinstance(words, WholeSentences):
+        sentences = list(chain.from_iterable(map(_spaced, documents)))
+    ids, lengths = words.ids(sentences)
     document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
     spans, document_of = _cut(lengths, document_of)
     per_document = np.bincount(document_of, minlength=len(documents))
@@ -123,6 +144,14 @@ def encode_documents(
         dropped=len(documents) - len(kept),
         words=None if num_words is None else sum(compress(num_words, per_document > 0)),
     )
+
+
+def _spaced(sentences: Sequence[str]) -> Iterator[str]:
+    """Yield the sentences of a document with the space before each."""
+    before = _NO_SPACE_AFTER[0]
+    for sentence in sentences:
+        yield sentence if before.endswith(_NO_SPACE_AFTER) else f" {sentence}"
+        before = sentence
 
 
 def start_worker() -> None:
@@ -170,12 +199,14 @@ def encode_chunk(
 
 
 @cache
-def _word_table(folder: Path) -> WordTable:
+def _word_table(folder: Path) -> WordTable | WholeSentences:
     # Imported here for the same reason.
     from bertwright.text.open_tokenizer import open_tokenizer_folder
+    from bertwright.text.published_tokenizer import PublishedTokenizer
 
     tokenizer = open_tokenizer_folder(folder)
-    return WordTable(tokenizer.ids, vocab_size=tokenizer.vocab_size)
+    kind = WholeSentences if isinstance(tokenizer, PublishedTokenizer) else WordTable
+    return kind(tokenizer.ids, vocab_size=tokenizer.vocab_size)
 
 
 def _end_with_parent() -> None:

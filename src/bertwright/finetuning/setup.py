@@ -1,7 +1,7 @@
 """encoder + bound task → the model and the plan with which a seed starts (paper §4.1).
 
 GPT-1's published vocabulary lacks the three special tokens of task rows. They are appended to it, and their embeddings
-are drawn like all weights of GPT-1 (GPT paper §3.3 and 4.1).
+are drawn like all weights of GPT-1 (GPT paper §3.3 and 4.1). GPT-2's lacks a token for padding, which is appended too.
 """
 
 import re
@@ -18,15 +18,15 @@ from bertwright.finetuning.batches import tokens_left
 from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.backbones import Backbone, part_prefixes
-from bertwright.model.config import BackboneConfig, attends_both_ways, predicts_next
+from bertwright.model.config import BackboneConfig, EncoderConfig, attends_both_ways, predicts_next
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bilstm import TopConfig
-from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, load_weights, open_model
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
+from bertwright.text.published_tokenizer import PublishedTokenizer
 from bertwright.training.loop import Plan, checkpoint_activations
 from bertwright.training.settings import OptimizerSettings
 
@@ -34,17 +34,22 @@ _EMBEDDINGS = "encoder.embeddings.word.weight"
 
 
 def with_task_tokens(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[SavedModel, BaseTokenizer]:
-    """Return a GPT-1 and its vocabulary with the special tokens that it lacks; any other model unchanged.
+    """Return a GPT-1 or GPT-2 and its vocabulary with the special tokens that it lacks; any other model unchanged.
 
     The new embeddings do not depend on the seed of the run.
     """
     config = saved.config
-    if not isinstance(tokenizer, BPETokenizer) or not isinstance(config, GPTConfig):
+    if not isinstance(config, EncoderConfig) or config.output_has_transform:
         return saved, tokenizer
-    extended = tokenizer.with_special()
+    extended = tokenizer
+    if isinstance(tokenizer, BPETokenizer):
+        extended = tokenizer.with_special()
+    elif isinstance(tokenizer, PublishedTokenizer):
+        extended = tokenizer.with_frame()
     if extended is tokenizer:
         return saved, tokenizer
-    config = config.model_copy(update={"vocab_size": max(config.vocab_size, extended.vocab_size)})
+    size = max(config.vocab_size, extended.vocab_size)
+    config = config.model_copy(update={"vocab_size": size, "pad_id": extended.pad_id})
     if saved.weights is None:
         return replace(saved, config=config), extended
     before = saved.weights[_EMBEDDINGS]

@@ -25,15 +25,17 @@ from bertwright.errors import InputError, shown
 from bertwright.files import check_digest, read_json, read_object
 from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.model.bert import ARCHITECTURES, Head, architecture_of
-from bertwright.model.config import encoder_shape
-from bertwright.model.families import Family, family_of
+from bertwright.model.config import EncoderConfig, encoder_shape
+from bertwright.model.families import Family, ModelDescription, SystemFamily, family_of
 from bertwright.model.families.tables import EncoderFamily
 from bertwright.model.hf_config import MULTI_LABEL, describe_settings, read_labels, stored_family
 from bertwright.model.hf_weights import name_in_file, named_weights, read_safetensors
 from bertwright.model.vector_head import open_vector_head
 from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.text.byte_pairs import byte_pairs_of
+from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
-from bertwright.text.published_tokenizer import PublishedTokenizer, is_published
+from bertwright.text.published_tokenizer import is_published
 from bertwright.text.vocabulary import Rules, has_casing, read_folder, read_vocabulary, refuse_unwritable_pieces
 from bertwright.text.wordpiece import Tokenizer
 
@@ -149,7 +151,7 @@ def read_huggingface(
     described = describe_settings(settings, path)
     raw, files = read_weights(folder)
     weights = named_weights(raw, described, str(folder))
-    architecture = _architecture(weights, described.architecture, folder)
+    architecture = _architecture(weights, described, folder)
     classes = num_outputs(weights, str(folder))
     has_labels = classes > 0 and architecture != "BertForMultipleChoice"
     labels = read_labels(id2label or {}, path) if has_labels and reads_labels else ()
@@ -162,7 +164,7 @@ def read_huggingface(
     return ForeignCheckpoint(
         source=str(folder),
         layout=f"Hugging Face's layout, {files}",
-        config=encoder_shape(described.config, str(folder)),
+        config=_readable(described, str(folder)),
         architecture=architecture,
         weights=weights,
         tokenizer=_tokenizer(folder, cased, as_wordpiece=as_wordpiece, family=family_of(described.config)),
@@ -172,6 +174,14 @@ def read_huggingface(
         name_in_file=partial(name_in_file, config=described.config, architecture=architecture, stored=raw),
         vectors=open_vector_head(folder, described.config.hidden, read=lambda dense: read_weights(dense)[0]),
     )
+
+
+def _readable(described: ModelDescription, source: str) -> EncoderConfig:
+    """Return the configuration of a bidirectional encoder, or of a model whose output layer is its word embeddings."""
+    config = described.config
+    if isinstance(config, EncoderConfig) and not config.output_has_transform:
+        return config
+    return encoder_shape(config, source)
 
 
 def _refuse_problem(problem: Any, outputs: int, path: Path) -> None:
@@ -254,15 +264,17 @@ def num_outputs(weights: Mapping[str, Tensor], source: str) -> int:
     return len(weight)
 
 
-def _architecture(weights: Mapping[str, Tensor], named: str | None, folder: Path) -> str:
+def _architecture(weights: Mapping[str, Tensor], described: ModelDescription, folder: Path) -> str:
     """Return the class whose heads the weights have: the one that config.json names, else the only one that fits.
 
     Published folders often name a class with fewer heads than their weights have. The weights decide.
     """
+    named, family = described.architecture, family_of(described.config)
+    is_language_model = isinstance(family, SystemFamily) and named == family.language_architecture(described.config)
     heads = {head for head in _HEADS if any(name.startswith(f"{head}.") for name in weights)}
     fitting = [name for name, kind in ARCHITECTURES.items() if heads - {"pooler"} == {*kind.heads} - {"pooler"}]
     fitting = [name for name in fitting if "pooler" in heads or "pooler" not in architecture_of(name).heads]
-    if named in fitting:
+    if named in fitting or (named and is_language_model and not heads):
         return named
     if "classifier" in heads and named in ARCHITECTURES and "pooler" not in heads:
         return named  # check_complete reports the missing pooler
@@ -284,10 +296,11 @@ def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool, family: 
     """
     described = folder / "tokenizer.json"
     takes_published = isinstance(family, EncoderFamily) and family.published_tokenizers and not as_wordpiece
-    if takes_published and described.is_file() and is_published(read_json(described)):
+    is_described = described.is_file() and is_published(read_json(described))
+    if takes_published and (is_described or byte_pairs_of(folder)):
         if cased is not None:
-            raise InputError(f"{folder}: tokenizer.json says what becomes of upper case; leave --casing out")
-        return PublishedTokenizer.load(folder)
+            raise InputError(f"{folder}: the tokenizer's files say what becomes of upper case; leave --casing out")
+        return open_tokenizer_folder(folder)
     return _wordpiece(folder, cased, as_wordpiece=as_wordpiece)
 
 

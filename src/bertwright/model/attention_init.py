@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.model.config import Start
-from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer
+from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer, PreNormLayer
 
 _LAYERS = {"random": 0, "local": 1, "matching": 2}
 """Number of layers that the initialisation covers."""
@@ -107,12 +107,12 @@ def _attend_to_same_piece(encoder: Encoder, free: int, special: Sequence[int]) -
 
 
 def _first(encoder: Encoder) -> int:
-    """Return the index of the first layer whose input has passed a LayerNorm; in GPT-1 it is the second layer."""
-    return 0 if isinstance(encoder.embeddings, Embeddings) else 1
+    """Return the index of the first layer that reads states after a LayerNorm; in GPT-1 it is the second layer."""
+    return 0 if isinstance(encoder.embeddings, Embeddings) or isinstance(encoder.layers[0], PreNormLayer) else 1
 
 
 def _layer(encoder: Encoder, number: int) -> EncoderLayer:
-    """Return layer `number`, counted from the first layer whose input has passed a LayerNorm."""
+    """Return layer `number`, counted from the first layer that reads states after a LayerNorm."""
     layer = encoder.layers[_first(encoder) + number]
     assert isinstance(layer, EncoderLayer)
     return layer

@@ -55,7 +55,8 @@ class Bert(nn.Module):
         self.encoder = encoder
         heads = architecture_of(architecture).heads
         reads_tokens = bool({"classifier", "span"} & {*heads}) and config.transforms_tokens
-        if reads_tokens or ("pooler" in heads and (config.has_pooler or "classifier" in heads)):
+        pools = "pooler" in heads and (config.classifier_has_pooler if "classifier" in heads else config.has_pooler)
+        if reads_tokens or pools:
             self.pooler = Pooler(config)
         if "masked_lm" in heads:
             self.masked_lm = MaskedLMHead(config)
@@ -63,7 +64,8 @@ class Bert(nn.Module):
             self.next_sentence = NextSentenceHead(config)
         if "classifier" in heads:
             outputs = 1 if architecture == "BertForMultipleChoice" else num_labels
-            self.classifier = ClassificationHead(config.hidden, outputs, config.head_dropout)
+            bias = config.classifier_has_bias or "pooler" not in heads
+            self.classifier = ClassificationHead(config.hidden, outputs, config.head_dropout, bias=bias)
         if "span" in heads:
             self.span = SpanHead(config)
 

@@ -17,6 +17,7 @@ from bertwright.version import __version__
 
 _TAGS = {
     "BertLMHeadModel": "text-generation",
+    "GPT2LMHeadModel": "text-generation",
     "OpenAIGPTLMHeadModel": "text-generation",
     "BertForPreTraining": "fill-mask",
     "BertForMaskedLM": "fill-mask",

@@ -83,6 +83,16 @@ class BackboneConfig(Settings):
         """Return True where a model with a single segment cannot read two texts; in RoBERTa two tokens part them."""
         return True
 
+    @property
+    def classifier_has_pooler(self) -> bool:
+        """Return True where a classifier has a layer between the state of a row and its outputs."""
+        return True
+
+    @property
+    def classifier_has_bias(self) -> bool:
+        """Return True where the outputs of a classifier of rows have a bias; those of GPT-2 have none."""
+        return True
+
 
 class SingleBackboneConfig(BackboneConfig):
     """Configuration of a backbone that is not composed of other backbones."""
@@ -153,6 +163,11 @@ class EncoderConfig(SingleBackboneConfig):
     @property
     def has_pooler(self) -> bool:
         """Return True where a pooler belongs to the encoder; elsewhere only classifiers have such a layer."""
+        return True
+
+    @property
+    def output_has_transform(self) -> bool:
+        """Return True where a layer stands between the states and the word embeddings that predict pieces."""
         return True
 
     @property

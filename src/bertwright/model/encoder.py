@@ -71,10 +71,13 @@ class SelfAttention(nn.Module):
         self.qkv = Stacked(hidden, 3 * hidden)
         self.output = nn.Linear(hidden, hidden)
 
-    def forward(self, hidden: Tensor, keep: Tensor, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self, hidden: Tensor, keep: Tensor, rows: Tensor | None = None, past: "KeyValues | None" = None
+    ) -> Tensor:
         """Attend from `rows` [B, Q, D] (`hidden` where None) to `hidden` [B, T, D]; return [B, Q, D].
 
         keep: True for keys that may be attended to, [B, 1, 1, T]; [B, 1, Q, T] where each query has its own keys.
+        past: keys and values of the tokens before `hidden`, which T of `keep` includes; those of `hidden` are added.
         """
         width = hidden.shape[-1]
         if rows is None:
@@ -82,8 +85,10 @@ class SelfAttention(nn.Module):
         else:
             query = F.linear(rows, self.qkv.weight[:width], self.qkv.bias[:width])  # [B, Q, D]
             key, value = F.linear(hidden, self.qkv.weight[width:], self.qkv.bias[width:]).split(width, dim=-1)
-        parts = self._split(query), self._split(key), self._split(value)
-        context = attend(*parts, keep, dropout_p=self.dropout if self.training else 0.0)
+        keys, values = self._split(key), self._split(value)
+        if past is not None:
+            keys, values = past.add(keys, values)
+        context = attend(self._split(query), keys, values, keep, dropout_p=self.dropout if self.training else 0.0)
         merged: Tensor = self.output(context.transpose(1, 2).flatten(2))  # [B, Q, D]
         return merged
 
@@ -111,6 +116,21 @@ def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, dropout_p
     return context
 
 
+class KeyValues:
+    """Keys and values [B, H, T, K] of the tokens that a layer has read, for text that grows token by token."""
+
+    def __init__(self) -> None:
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def add(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep those of further tokens [B, H, N, K] too, and return all."""
+        if self.keys is not None and self.values is not None:
+            keys, values = torch.cat((self.keys, keys), dim=2), torch.cat((self.values, values), dim=2)
+        self.keys, self.values = keys, values
+        return keys, values
+
+
 def attention_probabilities(query: Tensor, key: Tensor, keep: Tensor) -> Tensor:
     """Return the probabilities [B, H, Q, T] of queries [B, H, Q, K] and keys [B, H, T, K]; `keep` as in attention."""
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # [B, H, Q, T]
@@ -133,9 +153,9 @@ class TokensAndPositions(WordEmbeddings):
         self.position = nn.Embedding(config.first_position + config.max_positions, config.embedding_width)
         self.dropout = config.hidden_dropout
 
-    def summed(self, ids: Tensor) -> Tensor:
-        """Return the sum of word and position embeddings [B, T, E] for ids [B, T]."""
-        summed: Tensor = self.word(ids) + table_rows(self.position, ids.shape[1], first=self.first_position)
+    def summed(self, ids: Tensor, *, begin: int = 0) -> Tensor:
+        """Return the sum of word and position embeddings [B, T, E] for ids [B, T], whose first position is `begin`."""
+        summed: Tensor = self.word(ids) + table_rows(self.position, ids.shape[1], first=self.first_position + begin)
         return summed
 
     def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
@@ -178,18 +198,38 @@ class EncoderLayer(nn.Module):
         self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
         self.dropout = config.hidden_dropout
 
-    def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None, past: KeyValues | None = None) -> Tensor:
         """Return states [B, T, D] for `hidden` [B, T, D], or [B, Q, D] at the positions `at` [B, Q].
 
-        keep: [B, 1, 1, T] or [B, 1, T, T]; see SelfAttention.
+        keep: [B, 1, 1, T] or [B, 1, T, T]. past: see SelfAttention.
         """
+        rows = None if at is None else gather_rows(hidden, at)
+        attended = self._attended(hidden, keep, at, past)
+        middle = self.attention_norm((hidden if rows is None else rows) + attended)
+        out: Tensor = self.output_norm(middle + self._fed_forward(middle))
+        return out
+
+    def _attended(self, hidden: Tensor, keep: Tensor, at: Tensor | None, past: KeyValues | None) -> Tensor:
+        """Return what the tokens at `at`, or all, gather from `hidden` [B, Q, D], after dropout."""
         rows = None if at is None else gather_rows(hidden, at)
         if at is not None and keep.shape[2] > 1:
             keep = keep.gather(2, at[:, None, :, None].expand(-1, -1, -1, keep.shape[3]))  # [B, 1, Q, T]
-        attended = dropout(self.attention(hidden, keep, rows), self.dropout, self.training)
-        middle = self.attention_norm((hidden if rows is None else rows) + attended)
-        inner = self.contract(F.gelu(self.expand(middle), approximate=self.approximate))
-        out: Tensor = self.output_norm(middle + dropout(inner, self.dropout, self.training))
+        return dropout(self.attention(hidden, keep, rows, past), self.dropout, self.training)
+
+    def _fed_forward(self, rows: Tensor) -> Tensor:
+        """Return the output of the feed-forward layer for `rows` [B, Q, D], after dropout."""
+        inner = self.contract(F.gelu(self.expand(rows), approximate=self.approximate))
+        return dropout(inner, self.dropout, self.training)
+
+
+class PreNormLayer(EncoderLayer):
+    """Attention and feed-forward, each on normed states, followed by dropout and residual (pre-LN, as GPT-2)."""
+
+    def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None, past: KeyValues | None = None) -> Tensor:
+        """Return states; see EncoderLayer."""
+        rows = hidden if at is None else gather_rows(hidden, at)
+        middle = rows + self._attended(self.attention_norm(hidden), keep, at, past)
+        out: Tensor = middle + self._fed_forward(self.output_norm(middle))
         return out
 
 
@@ -252,11 +292,20 @@ class Encoder(TransformerBackbone):
 
     embeddings: TokensAndPositions
 
-    def __init__(self, config: EncoderConfig, *, embeddings: type[TokensAndPositions] = Embeddings) -> None:
+    def __init__(
+        self,
+        config: EncoderConfig,
+        *,
+        embeddings: type[TokensAndPositions] = Embeddings,
+        layer: type[EncoderLayer] = EncoderLayer,
+        final_norm: bool = False,
+    ) -> None:
+        """Build the encoder; with `final_norm` a LayerNorm follows the last layer."""
         super().__init__()
         self.config = config
         self.embeddings = embeddings(config)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.distinct_layers))
+        self.layers = nn.ModuleList(layer(config) for _ in range(config.distinct_layers))
+        self.final_norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps) if final_norm else None
 
     def forward(
         self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
@@ -271,6 +320,8 @@ class Encoder(TransformerBackbone):
         for index in range(self.config.layers):
             is_last = index == self.config.layers - 1
             hidden = self.layer_at(index)(hidden, keep, at if is_last else None)
+            if is_last and self.final_norm is not None:
+                hidden = self.final_norm(hidden)
             states.append(hidden)
         return EncoderOutput(hidden, tuple(states) if all_hidden else ())
 

@@ -71,9 +71,9 @@ class ClassificationHead(nn.Module):
     digits: a regression of years would give a single number, and probabilities near 1 would be coarse.
     """
 
-    def __init__(self, hidden: int, num_labels: int, dropout: float) -> None:
+    def __init__(self, hidden: int, num_labels: int, dropout: float, *, bias: bool = True) -> None:
         super().__init__()
-        self.linear = nn.Linear(hidden, num_labels)
+        self.linear = nn.Linear(hidden, num_labels, bias=bias)
         self.dropout = dropout
 
     def forward(self, vectors: Tensor) -> Tensor:

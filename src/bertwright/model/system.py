@@ -55,3 +55,5 @@ STARTED_SYSTEMS: tuple[str, ...] = tuple(
     system for system in SYSTEMS if has_bert_blocks(system_config(system, "tiny", vocab_size=1000))
 )
 """Systems with an attention initialisation: those with BERT's embeddings and layers."""
+SPAN_SYSTEMS: tuple[str, ...] = tuple(system for system, family in _FAMILIES.items() if family.trains_on_spans)
+"""Language models that are trained on spans of the text, without tokens around sentences: GPT-1 and GPT-2."""

@@ -248,17 +248,27 @@ class Unmasked(PlannedRows[TokenBatch]):
 
 
 class Spans(ShuffledRows[TokenBatch]):
-    """Contiguous spans of T tokens of the text, for GPT-1 (GPT paper §3.1, §4.1): no special tokens, across documents.
+    """Contiguous spans of T tokens of the text, for GPT-1 (GPT paper §3.1, §4.1) and GPT-2, across documents.
 
-    The documents of the part follow one another in the order of the corpus, with nothing between them. Neither GPT-1's
-    paper nor its code defines a separator of two books. Every epoch has each token once, and its own cuts: its first
-    row has 1 to T tokens, and its last row may be shorter too. See `PlannedRows` for the arguments.
+    The documents of the part follow one another in the order of the corpus. Nothing stands between them for GPT-1:
+    neither its paper nor its code defines a separator of two books. Every epoch has each token once, and its own cuts:
+    its first row has 1 to T tokens, and its last row may be shorter too. See `PlannedRows` for the arguments.
+
+    end_id: token that follows each document; None for nothing.
     """
 
     def __init__(
-        self, corpus: Corpus, *, length: int, seed: int, part: Part = "all", held_out_share: float = 0.0
+        self,
+        corpus: Corpus,
+        *,
+        length: int,
+        seed: int,
+        part: Part = "all",
+        held_out_share: float = 0.0,
+        end_id: int | None = None,
     ) -> None:
         super().__init__(length, seed)
+        self._end_id = end_id
         self._corpus = corpus
         self._seed = seed
         documents = used_documents(corpus, part=part, held_out_share=held_out_share)
@@ -268,7 +278,7 @@ class Spans(ShuffledRows[TokenBatch]):
         self._first, self._count = first[documents], np.diff(first)[documents].astype(np.int32)
         filled = np.flatnonzero(np.diff(first))
         tokens = np.add.reduceat(corpus.sentence_lengths(), first[filled], dtype=np.int64)
-        self._ends = np.cumsum(tokens[np.searchsorted(filled, documents)])  # [D]
+        self._ends = np.cumsum(tokens[np.searchsorted(filled, documents)] + (end_id is not None))  # [D]
 
     def num_rows(self, epoch: int) -> int:
         """Return the number of rows of an epoch; different cuts give one row more or less."""
@@ -288,9 +298,11 @@ class Spans(ShuffledRows[TokenBatch]):
         refuse_outside(rows, epoch, self.num_rows(epoch))
         ends = np.minimum(self._head(epoch) + rows * self.length, self._ends[-1])
         begins = np.maximum(self._head(epoch) + (rows - 1) * self.length, 0)
-        ids = np.full((rows.size, self.length), self._corpus.tokenizer.pad_id, np.int32)
+        pad_id, lengths = self._corpus.tokenizer.pad_id, (ends - begins).astype(np.int32)
+        ids = np.full((rows.size, self.length), pad_id if self._end_id is None else self._end_id, np.int32)
         self._fill(ids, begins, ends)
-        return TokenBatch(ids, np.zeros_like(ids), (ends - begins).astype(np.int32))
+        ids[np.arange(self.length) >= lengths[:, None]] = pad_id
+        return TokenBatch(ids, np.zeros_like(ids), lengths)
 
     def _head(self, epoch: int) -> int:
         """Return the number of tokens of an epoch's first row."""
@@ -300,16 +312,21 @@ class Spans(ShuffledRows[TokenBatch]):
         return 1 + int(below(drawn, np.uint64(self.length)))
 
     def _fill(self, ids: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> None:
-        """Copy tokens begins[i] … ends[i]-1 of the text into row i, document by document (in place)."""
+        """Copy tokens begins[i] … ends[i]-1 of the text into row i, document by document (in place).
+
+        The ends of documents, which `ids` holds everywhere before, are left as they are.
+        """
         from bertwright.objectives.masking import copy_slices
 
         columns, at = np.zeros_like(begins), begins.copy()
         while (open_rows := at < ends).any():
             document = np.minimum(np.searchsorted(self._ends, at, side="right"), self._ends.size - 1)
             shards, starts, sizes = self._corpus.locate(self._first[document], self._count[document])
-            skipped = at - (self._ends[document] - sizes)
+            past = int(self._end_id is not None)
+            skipped = at - (self._ends[document] - past - sizes)
             counts = np.where(open_rows, np.minimum(sizes - skipped, ends - at), 0)
             for shard in np.unique(shards):
                 chosen = np.flatnonzero((shards == shard) & open_rows)
                 copy_slices(self._corpus.views[shard], chosen, starts + skipped, counts, columns, ids)
-            columns, at = columns + counts, at + counts
+            passed = counts + np.where(open_rows & (skipped + counts == sizes) & (at + counts < ends), past, 0)
+            columns, at = columns + passed, at + passed

@@ -30,6 +30,7 @@ from torch.autograd.function import once_differentiable
 from bertwright.corpus.shards import Corpus
 from bertwright.model.cpu import training_kernels
 from bertwright.model.heads import for_loss
+from bertwright.text.published_tokenizer import PublishedTokenizer
 
 _COLUMNS: Final = 384
 """Number of columns of a tile; with 600 rows a tile about fills the second-level cache of a core."""
@@ -248,10 +249,13 @@ _MARKS = ("##", "</w>")
 def characters_of(corpus: Corpus) -> np.ndarray:
     """Return the number of characters of text in each piece of the vocabulary: int64 [V], 0 for special tokens.
 
-    White space is not counted, because no piece contains it. [UNK] counts as a single character.
+    White space is not counted. [UNK] counts as a single character, and a character of several bytes by its first one.
     """
     tokenizer = corpus.tokenizer
-    counts = np.array([len(piece.removeprefix(_MARKS[0]).removesuffix(_MARKS[1])) for piece in tokenizer.pieces])
+    if isinstance(tokenizer, PublishedTokenizer):
+        counts = np.array(tokenizer.characters())
+    else:
+        counts = np.array([len(piece.removeprefix(_MARKS[0]).removesuffix(_MARKS[1])) for piece in tokenizer.pieces])
     counts[list(tokenizer.special_ids)] = 0
     counts[tokenizer.unk_id] = 1
     return counts

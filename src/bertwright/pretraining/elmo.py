@@ -11,7 +11,7 @@ from bertwright.errors import InputError
 from bertwright.model.card import pair_card
 from bertwright.model.families.elmo import LSTMConfig, PairConfig
 from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
-from bertwright.model.system import NAMES, system_of
+from bertwright.model.system import MASKED_LM_SYSTEMS, NAMES, system_of
 from bertwright.tasks.binding import open_tokenizer
 
 _ARCHITECTURE = "BertwrightPair"
@@ -53,7 +53,7 @@ def _pair_config(left: SavedModel, right: SavedModel) -> PairConfig:
         system = system_of(saved.config)
         if "task" in saved.extra:
             raise InputError(f"{saved.source}: was fine-tuned; join pre-trained models, and fine-tune the pair")
-        if system in (None, "bert", "gpt"):
+        if system in (None, "gpt", "gpt2", *MASKED_LM_SYSTEMS):
             kind = NAMES[system] if system else "composition of models"
             raise InputError(f"{saved.source}: is a {kind}; a pair is bert-left and bert-right, or the two LSTMs")
     if isinstance(left.config, LSTMConfig) != isinstance(right.config, LSTMConfig):

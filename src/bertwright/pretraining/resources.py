@@ -12,7 +12,6 @@ from torch import nn
 from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig, SingleBackboneConfig, attends_both_ways
 from bertwright.model.families.elmo import LSTMConfig
-from bertwright.model.families.gpt import GPTConfig
 from bertwright.objectives.settings import SecondSentence, predictions_by_length
 from bertwright.objectives.vocabulary_loss import block_rows
 from bertwright.pretraining.settings import PretrainSettings
@@ -119,7 +118,7 @@ def activation_bytes(
         attention = _attention_numbers(settings, config, length, precision)
         last, logits = 3 * width * length + (15 * width + attention) * (masked + 1), rows * masked
     else:
-        head = 6 if isinstance(config, EncoderConfig) and not isinstance(config, GPTConfig) else 2
+        head = 6 if isinstance(config, EncoderConfig) and config.output_has_transform else 2
         last, logits = length * (layer + head * width), min(rows * length, block_rows(settings.device))
     layers = (config.layers - 1) * layer
     if settings.activation_checkpointing and config.layers > 1:  # the inputs of all layers, and all of one layer

@@ -17,6 +17,7 @@ from bertwright.model.config import Start
 from bertwright.model.system import (
     MASKED_LM_SYSTEMS,
     PAIR_SYSTEMS,
+    SPAN_SYSTEMS,
     STARTED_SYSTEMS,
     USUAL_SECOND_SENTENCE,
     System,
@@ -95,8 +96,8 @@ class PretrainSettings(Settings):
     changeable: ClassVar[frozenset[str]] = frozenset({"keep", "skip_loss_spikes"})
     numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
-    """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt; lstm-left, lstm-right.
-    All but bert are language models."""
+    """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt, gpt2; lstm-left,
+    lstm-right; … Those whose tokens attend to one side are language models."""
     size: Annotated[str, Option("model")] = "tiny"
     """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
     --init-from it is that of the model."""
@@ -180,7 +181,7 @@ class PretrainSettings(Settings):
             examples = examples.model_dump(exclude_unset=True)
         if isinstance(examples, Mapping):
             values = {**values, "examples": {"second_sentence": second, **examples}}
-        return {"activation": "gelu_tanh", **values} if values["system"] == "gpt" else values
+        return {"activation": "gelu_tanh", **values} if values["system"] in SPAN_SYSTEMS else values
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -236,8 +237,9 @@ class PretrainSettings(Settings):
         yield bool(self.mask_schedule), "nothing is masked in a language model (mask_schedule)"
         yield examples.static_masks > 0, f"there are no masks to repeat (static_masks {examples.static_masks})"
         longest = max(phase.length for phase in self.phases)
-        if system == "gpt":
+        if system in SPAN_SYSTEMS:
             yield examples.short_share != ExampleSettings().short_share, "its spans are all of one length (short_share)"
+        if system == "gpt":
             yield longest > _GPT_POSITIONS, f"GPT-1 has {_GPT_POSITIONS} positions, and rows are {longest} tokens long"
             yield self.activation != "gelu_tanh", "GPT-1 has the tanh form of GELU (activation gelu_tanh)"
         if system.startswith("lstm"):

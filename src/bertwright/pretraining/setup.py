@@ -95,7 +95,8 @@ def prepare_pretraining(
     has_weights = saved is not None and saved.weights is not None
     if saved and has_weights and settings.start != "random":
         say(f"--start {settings.start}: has no effect with --init-from; attention keeps the weights of {saved.source}")
-    config = encoder_config(settings, data.tokenizer.vocab_size, saved, pad_id=data.tokenizer.pad_id)
+    pieces = data.tokenizer
+    config = encoder_config(settings, pieces.vocab_size, saved, pad_id=pieces.pad_id, end_id=pieces.end_of_text_id)
     if numerics is None:
         numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
     tokenizer = data.folder / "tokenizer"
@@ -142,9 +143,17 @@ def _refuse_corpora(
 
 
 def encoder_config(
-    settings: PretrainSettings, vocab_size: int, saved: SavedModel | None = None, *, pad_id: int = 0
+    settings: PretrainSettings,
+    vocab_size: int,
+    saved: SavedModel | None = None,
+    *,
+    pad_id: int = 0,
+    end_id: int | None = None,
 ) -> SingleBackboneConfig:
-    """Return the configuration of the backbone: from the settings, or from the initial model."""
+    """Return the configuration of the backbone: from the settings, or from the initial model.
+
+    pad_id, end_id: ids of the padding and of the end of a text in the vocabulary.
+    """
     longest = max(phase.length for phase in settings.phases)
     changes = {
         "activation": settings.activation,
@@ -157,7 +166,8 @@ def encoder_config(
         changes = {name: value for name, value in changes.items() if name in type(config).model_fields}
         return with_dropout(config.model_copy(update={**changes, "vocab_size": vocab_size}), settings.dropout)
     changes["pad_id"] = pad_id
-    return system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
+    config = system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
+    return config.model_copy(update={"end_id": end_id} if "end_id" in type(config).model_fields else {})
 
 
 def build_model(

@@ -13,7 +13,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import SingleBackboneConfig, attends_both_ways
 from bertwright.model.folder import SavedModel
-from bertwright.model.system import MASKED_LM_SYSTEMS, System
+from bertwright.model.system import MASKED_LM_SYSTEMS, SPAN_SYSTEMS, System
 from bertwright.objectives.batches import Mixture, ShuffledRows, TokenBatch, mixture_of
 from bertwright.objectives.dataset import Examples, Spans, Unmasked
 from bertwright.objectives.language_model import (
@@ -34,6 +34,7 @@ from bertwright.objectives.masked_lm import (
 )
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.text.base_tokenizer import MaskTokenizer
+from bertwright.text.published_tokenizer import PublishedTokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 
 SystemModel = PretrainingModel | LanguageModel
@@ -60,8 +61,8 @@ def example_rows(
     """Return the rows of a system from corpora and their weights; `options` are those of `Spans`."""
     parts: list[ShuffledRows[Any]] = []
     for corpus, _ in corpora:
-        if system == "gpt":
-            parts.append(Spans(corpus, **options))
+        if system in SPAN_SYSTEMS:
+            parts.append(Spans(corpus, end_id=corpus.tokenizer.end_of_text_id, **options))
         else:
             kind = Examples if system in MASKED_LM_SYSTEMS else Unmasked
             parts.append(kind(corpus, settings, write_plans=write_plans, **options))
@@ -117,13 +118,20 @@ def open_system_model(saved: SavedModel) -> SystemModel:
 
 def refuse_vocabulary(system: System, corpus: Corpus) -> None:
     """Raise InputError where the corpus has another kind of vocabulary than the system's definition."""
-    is_wordpiece = isinstance(corpus.tokenizer, MaskTokenizer)
-    if system == "gpt" and is_wordpiece:
+    has_special = isinstance(corpus.tokenizer, MaskTokenizer)
+    if system == "gpt" and has_special:
+        kind = "byte-level pairs" if isinstance(corpus.tokenizer, PublishedTokenizer) else "WordPiece"
         raise InputError(
-            f"{corpus.folder}: its vocabulary is WordPiece, and GPT-1 is defined with byte pairs; make the corpus with "
+            f"{corpus.folder}: its vocabulary is {kind}, and GPT-1 is defined with byte pairs; make the corpus with "
             "such a vocabulary: bertwright tokenizer train TEXT --kind bpe --out TOK, then corpus build --tokenizer TOK"
         )
-    if system != "gpt" and not is_wordpiece:
+    if system == "gpt2" and not isinstance(corpus.tokenizer, PublishedTokenizer):
+        raise InputError(
+            f"{corpus.folder}: its vocabulary is no byte-level one, with which GPT-2 is defined; make the corpus with "
+            "such a vocabulary: bertwright tokenizer train TEXT --kind byte-bpe --out TOK, then corpus build "
+            "--tokenizer TOK"
+        )
+    if system not in SPAN_SYSTEMS and not has_special:
         raise InputError(
             f"{corpus.folder}: its vocabulary is GPT-1's byte pairs, without [CLS] and [SEP]; {system} needs WordPiece "
             "(bertwright tokenizer train, then corpus build with that), or train --system gpt on this corpus"

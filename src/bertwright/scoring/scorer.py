@@ -28,6 +28,7 @@ from bertwright.model.config import SingleBackboneConfig, attends_both_ways
 from bertwright.model.encoder import SingleBackbone
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import MaskedLMHead, TiedOutput, for_loss
+from bertwright.model.system import SPAN_SYSTEMS, system_of
 from bertwright.objectives.language_model import open_language_model
 from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.scoring.settings import FirstToken, ScoreSettings
@@ -37,6 +38,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.inference import ANSWERED_TOKENS, open_answering, ready
 from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 from bertwright.text.open_tokenizer import mask_tokenizer
+from bertwright.text.wordpiece import Tokenizer
 from bertwright.training.hardware import module_device
 from bertwright.training.settings import Device
 
@@ -222,7 +224,8 @@ class LanguageScorer(SentenceScorer):
         self.encoder, self.head = model.encoder, model.output
         self.is_left = model.config.attends == "left"
         self.shift = -1 if self.is_left else 1
-        self.has_frame = isinstance(tokenizer, MaskTokenizer)  # GPT-1 is trained on spans without special tokens
+        is_span_model = system_of(model.config) in SPAN_SYSTEMS and not isinstance(tokenizer, Tokenizer)
+        self.has_frame = isinstance(tokenizer, MaskTokenizer) and not is_span_model
 
     def resolve(self, settings: ScoreSettings) -> ScoreSettings:
         """Return the settings with the default of this model. Raises InputError for `masking`."""

@@ -1,5 +1,6 @@
-"""Settings of sentence scores. This module is read for --help, so it imports no torch."""
+"""Settings of sentence scores and of continuations. This module is read for --help, so it imports no torch."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -26,3 +27,40 @@ class ScoreSettings:
         for name, value, kind in (("masking", self.masking, Masking), ("first_token", self.first_token, FirstToken)):
             if value is not None and value not in get_args(kind):
                 raise InputError(f"{name} {value!r}: allowed are {', '.join(get_args(kind))}")
+
+
+@dataclass(frozen=True)
+class GenerateSettings:
+    """Settings of continuations. Without temperature, top_k and top_p the most probable token is taken each time.
+
+    tokens       largest number of tokens
+    temperature  divides the logits before a token is drawn; 1 where only top_k or top_p is set
+    top_k        number of most probable tokens to draw from
+    top_p        the fewest most probable tokens are drawn from whose probabilities reach this number
+    seed         decides what is drawn
+    """
+
+    tokens: int = 50
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, number in (("tokens", self.tokens), ("top_k", self.top_k)):
+            if number is not None and number < 1:
+                raise InputError(f"{name} {number}: expected 1 or more")
+        if self.temperature is not None and not (self.temperature > 0 and math.isfinite(self.temperature)):
+            raise InputError(
+                f"temperature {self.temperature:g}: expected a number above 0; leave it out to take the most probable "
+                "token each time"
+            )
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise InputError(f"top_p {self.top_p:g}: expected a probability above 0 and at most 1")
+        if not 0 <= self.seed < 2**40:
+            raise InputError(f"seed {self.seed}: expected a number from 0 to 2**40 - 1")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Return True where nothing is drawn."""
+        return self.temperature is None and self.top_k is None and self.top_p is None

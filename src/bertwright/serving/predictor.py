@@ -12,8 +12,9 @@ from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
+from bertwright.scoring.generation import TextGenerator
 from bertwright.scoring.scorer import has_scores
-from bertwright.scoring.settings import FirstToken, Masking, ScoreSettings
+from bertwright.scoring.settings import FirstToken, GenerateSettings, Masking, ScoreSettings
 from bertwright.search.index import SearchIndex
 from bertwright.search.memory import MemoryIndex
 from bertwright.serving.embeddings import Pool
@@ -86,6 +87,7 @@ class Predictor:
         if missing_import := import_hint(saved):
             say(f"{missing_import}; as it is, it gives vectors")
         self._opened: dict[Use, Pipeline[Any, Any]] = {}
+        self._generator: TextGenerator | None = None
 
     @property
     def kind(self) -> str:
@@ -164,6 +166,30 @@ class Predictor:
         """
         pipeline = self.pipeline_for("score").with_settings(ScoreSettings(masking, first_token))
         return self._map(inputs, pipeline)
+
+    def generate(
+        self,
+        prompts: Any,
+        *,
+        tokens: int = 50,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """Return the `Continuation` of a prompt, or a list of them for several, by a GPT-1 or GPT-2.
+
+        Without temperature, top_k and top_p the most probable token is taken each time; see `GenerateSettings`. Raises
+        InputError for another model, for a prompt that is empty or longer than the model reads, and for settings
+        outside of their limits.
+        """
+        settings = GenerateSettings(tokens, temperature, top_k, top_p, seed)
+        texts = texts_of([prompts] if isinstance(prompts, str) else prompts, "prompt")
+        with self._lock, redirect_messages(_warn):
+            if self._generator is None:
+                self._generator = TextGenerator(self._saved, self.tokenizer)
+            continuations = self._generator.generate(texts, settings)
+        return continuations[0] if isinstance(prompts, str) else continuations
 
     def index(self, texts: Any, *, ids: Any = None) -> MemoryIndex:
         """Return an index of a list or column of texts in memory, for many calls of `search`.

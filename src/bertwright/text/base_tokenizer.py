@@ -101,6 +101,11 @@ class BaseTokenizer(ABC):
         return len(self.pieces)
 
     @property
+    def end_of_text_id(self) -> int | None:
+        """Id of the token that ends a text in the training of a language model; None where there is no such token."""
+        return None
+
+    @property
     def begin_id(self) -> int:
         """Id of the token that begins a row; a byte-pair vocabulary without it raises InputError."""
         return self._frame[0]

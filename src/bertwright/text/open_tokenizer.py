@@ -10,6 +10,7 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 from bertwright.text.bpe import BPETokenizer
+from bertwright.text.byte_pairs import byte_pairs_of, read_byte_pairs
 from bertwright.text.published_tokenizer import PublishedTokenizer, is_published
 from bertwright.text.vocabulary import folder_with
 from bertwright.text.wordpiece import Tokenizer
@@ -22,6 +23,8 @@ def open_tokenizer_folder(folder: Path) -> BaseTokenizer:
     """
     folder = folder_with(folder, "tokenizer.json", "vocab.txt", "vocab.json")
     path = folder / "tokenizer.json"
+    if kind := byte_pairs_of(folder):
+        return read_byte_pairs(folder, kind)
     if not path.is_file():
         return Tokenizer.load(folder) if (folder / "vocab.txt").is_file() else BPETokenizer.load(folder)
     described = read_json(path)
@@ -48,10 +51,11 @@ def mask_tokenizer(tokenizer: BaseTokenizer, *, place: str | Path, advice: str) 
 
 
 def special_ids(tokenizer: BaseTokenizer) -> tuple[list[int], list[int]]:
-    """Return the ids before and after a text; none where GPT-1's published vocabulary has no such tokens.
+    """Return the ids before and after a text; none where a published GPT-1 or GPT-2 adds no such tokens.
 
     An empty text is then one unknown piece.
     """
-    if isinstance(tokenizer, BPETokenizer) and not tokenizer.has_special:
+    is_bare = isinstance(tokenizer, PublishedTokenizer) and not tokenizer.has_frame
+    if is_bare or (isinstance(tokenizer, BPETokenizer) and not tokenizer.has_special):
         return [], []
     return [tokenizer.begin_id], [tokenizer.end_id]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bertwright.errors import InputError
 from bertwright.files import read_object
@@ -39,6 +39,8 @@ _USUAL: Final = {
 """Names of special tokens where the settings do not name them."""
 BERT_MASK: Final = "[MASK]"
 """Mask token of BERT, which is read as the mask token of any tokenizer."""
+_PADDING: Final = "<|pad|>"
+"""Name of the padding that `with_frame` adds."""
 _ANY: Final = "word"
 """Only piece of the tokenizer that splits words."""
 _WORD_STARTS: Final = "\u0120\u2581"
@@ -105,6 +107,21 @@ class PublishedTokenizer(MaskTokenizer):
         """Id of the token at the end of a row; InputError for a vocabulary without one."""
         return self._needed(self._sep, "sep")
 
+    @property
+    def end_of_text_id(self) -> int | None:
+        """Id of </s> or <|endoftext|>; None for a vocabulary without such a token."""
+        return self._sep
+
+    def characters(self) -> list[int]:
+        """Return the number of characters of text in each piece, white space of ASCII left out [V].
+
+        A character whose bytes are in several pieces belongs to the piece of its first byte.
+        """
+        if not self._is_byte_level:
+            return [len(piece.replace(_WORD_STARTS[1], "")) for piece in self.pieces]
+        others = {_letter_of(byte) for byte in (*b" \t\n\v\f\r", *range(0x80, 0xC0))}  # white space; no first bytes
+        return [sum(letter not in others for letter in piece) for piece in self.pieces]
+
     @cached_property
     def continuation(self) -> npt.NDArray[np.bool_]:
         """True for pieces that start with a letter or digit, and with no mark of a new word [V]."""
@@ -134,6 +151,28 @@ class PublishedTokenizer(MaskTokenizer):
     def decode(self, ids: Sequence[int]) -> str:
         """Join pieces into readable text, special tokens included."""
         return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
+
+    @property
+    def has_frame(self) -> bool:
+        """True where tokens are added to a text; GPT-2's published tokenizer adds none."""
+        return bool(self._rust.num_special_tokens_to_add(is_pair=False))
+
+    def with_frame(self) -> "PublishedTokenizer":
+        """Return the tokenizer with tokens that frame the rows of a task; itself where it has them.
+
+        GPT-2's vocabulary has one special token, the end of a text. It begins a row, stands between its texts and ends
+        it. A token for padding is appended, because transformers takes the last token that is no padding for the end
+        of a row. No other id changes.
+        """
+        if self.has_frame or self._sep is None:
+            return self
+        rust, end = self._build("tokenizer", self.described), self.pieces[self._sep]
+        rust.add_special_tokens([_PADDING])
+        rust.post_processor = processors.TemplateProcessing(
+            single=f"{end} $A {end}", pair=f"{end} $A {end} $B {end}", special_tokens=[(end, self._sep)]
+        )
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": _PADDING}  # read tokenizer.json as it is
+        return PublishedTokenizer(json.loads(rust.to_str()), self.settings | settings)
 
     @property
     def _frame(self) -> Frame:
@@ -235,6 +274,14 @@ def _splitter() -> tokenizers.Tokenizer:
     rust.normalizer = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return rust
+
+
+def _letter_of(byte: int) -> str:
+    """Return the letter by which byte-level pairs write a byte: itself where it is printable, else one from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    if byte in printable:
+        return chr(byte)
+    return chr(0x100 + [other for other in range(256) if other not in printable].index(byte))
 
 
 def is_published(described: Any) -> bool:

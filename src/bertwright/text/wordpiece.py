@@ -4,7 +4,7 @@ The steps: clean the text, set ideographs apart, fold upper case unless the voca
 rules say so, split words at white space and punctuation. Then each word is cut from left to right into the longest
 pieces that the vocabulary holds. A piece that continues a word begins with "##".
 
-Only this file and bpe.py import the `tokenizers` package, which does the work in Rust on all threads.
+The `tokenizers` package, which only the tokenizers of this folder import, does the work in Rust on all threads.
 
 Learning a vocabulary gives the same bytes with any number of threads. The trainer of `tokenizers` numbers the letters
 in the order of a hash table and breaks ties by those numbers. Therefore it receives the sorted letters as if they were

@@ -44,6 +44,7 @@ SEES = {
     "bert": (True, True),
     "bert-left": (True, False),
     "gpt": (True, False),
+    "gpt2": (True, False),
     "lstm-left": (True, False),
     "bert-right": (False, True),
     "lstm-right": (False, True),

@@ -75,9 +75,9 @@ assert random.config.num_segments == 2
 def test_the_families_and_their_systems() -> None:
     assert {"bert", "distilbert", "gpt", "lstm", "pair", "roberta", "top"} <= set(families())
     assert tuple(NAMES) == SYSTEMS
-    assert {"bert", "bert-left", "bert-right", "gpt", "lstm-left", "lstm-right"} <= set(SYSTEMS)
+    assert {"bert", "bert-left", "bert-right", "gpt", "gpt2", "lstm-left", "lstm-right"} <= set(SYSTEMS)
     assert {"bert", "distilbert", "roberta"} <= set(MASKED_LM_SYSTEMS)
-    assert not {"bert-left", "gpt", "lstm-left"} & set(MASKED_LM_SYSTEMS)
+    assert not {"bert-left", "gpt", "gpt2", "lstm-left"} & set(MASKED_LM_SYSTEMS)
 
 
 def test_another_family_is_one_file(tmp_path: Path, own_corpus: Path) -> None:

@@ -31,6 +31,7 @@ from bertwright.objectives.language_model import (
     open_language_model,
 )
 from bertwright.objectives.vocabulary_loss import bits_per_character, characters_of
+from bertwright.text.byte_pairs import train_byte_pairs
 
 VOCAB, LENGTH = 60, 11
 LENGTHS = (11, 7, 2, 1)
@@ -181,6 +182,14 @@ def test_metrics_are_means_over_all_predictions(system: System) -> None:
     assert (repr(metrics["rows"]), repr(metrics["predictions"])) == ("4", str(len(losses)))
 
 
+def test_characters_of_byte_level_pieces_add_up_to_those_of_the_text() -> None:
+    text = "The café's bridge, 漢字 and 🙂 wait\there."
+    tokenizer = train_byte_pairs([text] * 3, vocab_size=300)
+    characters = characters_of(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
+    assert sum(characters[id] for id in tokenizer.ids([text])[0]) == len("".join(text.split()))
+    assert not any(characters[id] for id in tokenizer.special_ids if id != tokenizer.unk_id)
+
+
 def test_characters_of_pieces() -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "river", "##ing", "#", "é", "the</w>", "qu"]
     tokenizer = SimpleNamespace(pieces=pieces, special_ids=(0, 1, 2, 3, 4), unk_id=1)
@@ -204,7 +213,10 @@ def test_folders_come_back(system: System, tmp_path: Path) -> None:
         assert torch.equal(again.logits(tokens), model.logits(tokens))
 
 
-@pytest.mark.parametrize(("system", "kind"), [("bert-left", "BertLMHeadModel"), ("gpt", "OpenAIGPTLMHeadModel")])
+@pytest.mark.parametrize(
+    ("system", "kind"),
+    [("bert-left", "BertLMHeadModel"), ("gpt", "OpenAIGPTLMHeadModel"), ("gpt2", "GPT2LMHeadModel")],
+)
 def test_transformers_computes_the_same_logits(system: System, kind: str, tmp_path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
     model = random_language_model(system, torch.float32)

@@ -64,6 +64,16 @@ def test_documents_may_be_shorter_and_longer_than_rows(tmp_path: Path) -> None:
     assert [piece for row in spelled(Spans(data, length=9, seed=4), 1) for piece in row] == text_of(data)
 
 
+@pytest.mark.parametrize("length", [1, 2, 7, 24, 5000])
+def test_the_end_of_a_text_follows_each_document(tmp_path: Path, length: int) -> None:
+    data, end = corpus(tmp_path), 900
+    text = [piece for number in range(len(data.documents)) for piece in [*text_of(data, [number]), end]]
+    rows = Spans(data, length=length, seed=0, end_id=end)
+    for epoch in range(4):
+        assert [piece for row in spelled(rows, epoch) for piece in row] == text
+    assert rows.text_tokens() == len(text)
+
+
 def test_parts_are_whole_documents_and_together_everything(tmp_path: Path) -> None:
     data = corpus(tmp_path)
     data.duplicates = np.array([2, 9], np.int64)

@@ -70,6 +70,7 @@ class SystemFamily(Family[AnyConfig]):
     systems: title of each system. A system whose tokens attend to both sides learns masked LM; every other system is a
     language model.
     learns_positions: True where the model has a table of position embeddings.
+    trains_on_spans: True for a language model that is trained on spans of the text, without tokens around sentences.
     second_sentence: the usual objective for pairs of sentences (`objectives.settings`), of systems with masked LM.
     learns_pairs: False where masked LM may have no such objective.
     """
@@ -78,6 +79,7 @@ class SystemFamily(Family[AnyConfig]):
     learns_positions: bool = True
     second_sentence: str = "next"
     learns_pairs: bool = True
+    trains_on_spans: bool = False
 
     @abstractmethod
     def output(self, config: AnyConfig) -> "nn.Module":

@@ -38,6 +38,11 @@ class TopConfig(CompositeConfig):
         """Return the number of layers of the backbone below."""
         return self.inner.layers
 
+    @property
+    def classifier_has_pooler(self) -> bool:
+        """Return False: the outputs read the states of the BiLSTM."""
+        return False
+
 
 class _Top(Family[TopConfig]):
     def build(self, config: TopConfig) -> "WithBiLSTM":

@@ -62,6 +62,16 @@ class GPTConfig(EncoderConfig):
     layer_norm_eps: PositiveNumber = 1e-5
     attends: Literal["left"] = "left"
 
+    @property
+    def classifier_has_pooler(self) -> bool:
+        """Return False (GPT paper §3.2)."""
+        return False
+
+    @property
+    def output_has_transform(self) -> bool:
+        """Return False: the output layer is the word embeddings."""
+        return False
+
     @model_validator(mode="after")
     def _feed_forward_is_four_times_hidden(self) -> Self:
         if self.intermediate != 4 * self.hidden:  # config.json of GPT-1 has no entry for another width
@@ -178,4 +188,10 @@ def _transposed(name: str, tensor: "Tensor") -> "Tensor":
     return tensor.T if is_transposed(name) else tensor
 
 
-GPT_FAMILY = _GPT(name="gpt", config_class=GPTConfig, systems={"gpt": "GPT-1"}, model_types=(GPT_MODEL_TYPE,))
+GPT_FAMILY = _GPT(
+    name="gpt",
+    config_class=GPTConfig,
+    systems={"gpt": "GPT-1"},
+    model_types=(GPT_MODEL_TYPE,),
+    trains_on_spans=True,
+)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.model.encoder import TransformerBackbone
-    from bertwright.model.heads import MaskedLMHead
+    from bertwright.model.heads import MaskedLMHead, TiedOutput
 
 AnyEncoderConfig = TypeVar("AnyEncoderConfig", bound=EncoderConfig)
 CONFIG_NAMES = {
@@ -100,8 +100,8 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
 
         return Encoder(config)
 
-    def output(self, config: AnyEncoderConfig) -> "MaskedLMHead":
-        """Return the masked-LM head."""
+    def output(self, config: AnyEncoderConfig) -> "MaskedLMHead | TiedOutput":
+        """Return the output layer over the vocabulary: the masked-LM head."""
         from bertwright.model.heads import MaskedLMHead  # torch
 
         return MaskedLMHead(config)
@@ -202,7 +202,7 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
         named: dict[str, Tensor] = {}
         in_file: dict[str, str] = {}
         for name, tensor in tensors.items():
-            if (full := self._full_name(name.removeprefix(prefix))) in self._buffers:
+            if self.is_constant(full := self._full_name(name.removeprefix(prefix))):
                 continue
             if full in named and not torch.equal(named[full], tensor):
                 raise InputError(f"{source}: {name} is stored twice, under two names and with different values")
@@ -259,10 +259,9 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
                 "tensor, set tie_word_embeddings to true"
             )
 
-    @property
-    def _buffers(self) -> tuple[str, ...]:
-        """Return the names of constants that older versions of transformers stored with the weights."""
-        return f"{self.prefix}.embeddings.position_ids", f"{self.prefix}.embeddings.token_type_ids"
+    def is_constant(self, name: str) -> bool:
+        """Return True for a constant that older versions of transformers stored with the weights."""
+        return name in (f"{self.prefix}.embeddings.position_ids", f"{self.prefix}.embeddings.token_type_ids")
 
     def _full_name(self, name: str) -> str:
         """Return the present name in transformers; an encoder without heads and old files have others."""

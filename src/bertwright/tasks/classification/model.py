@@ -17,7 +17,6 @@ from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig
 from bertwright.model.encoder import Pooler
-from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead
@@ -49,15 +48,16 @@ class TextBatch:
 class Classifier(nn.Module):
     """Encoder, pooler and one linear layer on the state that summarises the row.
 
-    GPT-1 has no pooler (GPT paper §3.2), and neither has a new BiLSTM on top. With `both_orders`, pairs are read in
-    both orders and the two states are added (GPT paper §3.3).
+    GPT-1 has no pooler (GPT paper §3.2), and neither have GPT-2 and a new BiLSTM on top. With `both_orders`, pairs are
+    read in both orders and the two states are added (GPT paper §3.3).
     """
 
     def __init__(self, config: BackboneConfig, num_outputs: int, *, both_orders: bool = False) -> None:
         super().__init__()
         self.encoder = build_backbone(config)
-        self.pooler = nn.Identity() if isinstance(config, GPTConfig | TopConfig) else Pooler(config)
-        self.classifier = ClassificationHead(config.hidden, num_outputs, config.head_dropout)
+        self.pooler = Pooler(config) if config.classifier_has_pooler else nn.Identity()
+        bias = config.classifier_has_bias
+        self.classifier = ClassificationHead(config.hidden, num_outputs, config.head_dropout, bias=bias)
         self.both_orders = both_orders
 
     def forward(self, rows: TextBatch) -> Tensor:
@@ -119,9 +119,10 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
 def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Classifier, ClassificationTask]:
     """Return the model and its task with centre and spread of a regression multiplied into the head.
 
-    The head then predicts the numbers in the unit of the data.
+    The head then predicts the numbers in the unit of the data. A head without a bias has no number to hold the centre.
     """
-    if task.kind != "regression" or (task.centre, task.spread) == (0.0, 1.0):
+    has_bias = model.encoder.config.classifier_has_bias
+    if not has_bias or task.kind != "regression" or (task.centre, task.spread) == (0.0, 1.0):
         return model, task
     folded = copy.deepcopy(model)
     with torch.no_grad():

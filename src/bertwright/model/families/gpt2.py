@@ -1,0 +1,202 @@
+"""GPT-2 (Radford et al. 2019, §2.3): GPT-1 with LayerNorm before each sublayer and after the last, in transformers.
+
+There are no segments. The output layer is the word embeddings, without a bias. A classifier of rows is a linear layer
+without a bias on the state of the last token.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import model_validator
+
+from bertwright.config import Count, PositiveNumber
+from bertwright.errors import InputError
+from bertwright.model.config import EncoderConfig, Size
+from bertwright.model.families import ModelDescription
+from bertwright.model.families.tables import EncoderFamily, named_class
+from bertwright.model.hf_config import check_values
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertwright.model.encoder import Encoder
+    from bertwright.model.heads import TiedOutput
+
+GPT2_ARCHITECTURE = "GPT2LMHeadModel"
+_LINEAR = ("qkv", "output", "expand", "contract")
+"""Last parts of the names of linear layers in the blocks; transformers stores their weights transposed."""
+_CONSTANT = re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)")
+"""Names of the causal mask, which older versions of transformers stored with the weights."""
+
+
+class GPT2Config(EncoderConfig):
+    """Configuration of GPT-2.
+
+    end_id: piece that ends a text; None where config.json names none, or one that the vocabulary does not have.
+    """
+
+    num_segments: Literal[0] = 0
+    max_positions: Size = 1024
+    activation: Literal["gelu", "gelu_tanh"] = "gelu_tanh"
+    layer_norm_eps: PositiveNumber = 1e-5
+    attends: Literal["left"] = "left"
+    end_id: Count | None = None
+
+    @property
+    def has_pooler(self) -> bool:
+        """Return False."""
+        return False
+
+    @property
+    def classifier_has_pooler(self) -> bool:
+        """Return False: the outputs read the state itself."""
+        return False
+
+    @property
+    def classifier_has_bias(self) -> bool:
+        """Return False."""
+        return False
+
+    @property
+    def output_has_transform(self) -> bool:
+        """Return False: the output layer is the word embeddings."""
+        return False
+
+    @model_validator(mode="after")
+    def _end_is_a_piece(self) -> Self:
+        if self.end_id is not None and self.end_id >= self.vocab_size:
+            raise ValueError(f"end_id {self.end_id} is not below the vocab_size {self.vocab_size}")
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class _GPT2(EncoderFamily[GPT2Config]):
+    """Blocks of the other kind, and weights that are stored transposed."""
+
+    def build(self, config: GPT2Config) -> "Encoder":
+        from bertwright.model.encoder import Encoder, PreNormLayer, TokensAndPositions  # torch
+
+        return Encoder(config, embeddings=TokensAndPositions, layer=PreNormLayer, final_norm=True)
+
+    def output(self, config: GPT2Config) -> "TiedOutput":
+        from bertwright.model.heads import TiedOutput  # torch
+
+        return TiedOutput(config, bias=False)
+
+    def language_architecture(self, config: GPT2Config) -> str:
+        return GPT2_ARCHITECTURE
+
+    def values_to_json(self, config: GPT2Config) -> dict[str, Any]:
+        values = config.model_dump()
+        if config.intermediate == 4 * config.hidden:
+            values["intermediate"] = None  # the default of this class
+        return values
+
+    def config_to_json(self, config: GPT2Config, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
+        described = super().config_to_json(config, architecture, labels)
+        return described | {"embd_pdrop": config.hidden_dropout, "bos_token_id": config.end_id}
+
+    def values_from_json(self, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields; the padding, which GPT-2 does not have, is the end of a text where none is named."""
+        values = super().values_from_json(raw)
+        hidden, pieces, end = values.get("hidden"), values.get("vocab_size"), values.get("end_id")
+        if values.get("intermediate") is None:
+            values["intermediate"] = 4 * hidden if type(hidden) is int else hidden
+        if type(end) is int and type(pieces) is int and end >= pieces:
+            values["end_id"] = end = None  # transformers writes 50256 for every vocabulary
+        if type(end) is int:
+            values.setdefault("pad_id", end)
+        return values
+
+    def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
+        """Read a config.json of this family; InputError for another class than those in `classes`."""
+        named = named_class(raw, path)
+        if named is not None and named not in self.classes.values():
+            raise InputError(
+                f"{path}: architectures is {named}; of GPT-2's classes {', '.join(self.classes.values())} can be read"
+            )
+        check_values(path, {"embd_pdrop": (raw.get("embd_pdrop", 0.1), raw.get("resid_pdrop", 0.1))})
+        defaults = {"activation_function": "gelu_new", "architectures": [GPT2_ARCHITECTURE], "vocab_size": 50257}
+        described = super().config_from_json({**defaults, **raw}, path)
+        return ModelDescription(described.config, described.architecture, described.labels, described.extra, raw)
+
+    def weights_to_foreign(self, weights: "Mapping[str, Tensor]", architecture: str) -> "dict[str, Tensor]":
+        """Return weights under the names of transformers, those of linear layers in the blocks transposed."""
+        from bertwright.model.hf_weights import rename  # torch
+
+        modules = self._modules(architecture)
+        return {rename(name, modules): _transposed(name, tensor) for name, tensor in weights.items()}
+
+    def weights_from_foreign(
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True, architecture: str | None = None
+    ) -> "dict[str, Tensor]":
+        weights = super().weights_from_foreign(tensors, source, tied=tied, architecture=architecture)
+        return {name: _transposed(name, tensor) for name, tensor in weights.items()}
+
+    def is_constant(self, name: str) -> bool:
+        """Return True for the causal mask."""
+        return _CONSTANT.fullmatch(name) is not None
+
+
+def _transposed(name: str, tensor: "Tensor") -> "Tensor":
+    """Return a tensor by our name; the weight of a linear layer in a block is transposed."""
+    module, _, parameter = name.rpartition(".")
+    is_linear = ".layers." in module and parameter == "weight" and module.rpartition(".")[2] in _LINEAR
+    return tensor.T if is_linear else tensor
+
+
+GPT2_FAMILY = _GPT2(
+    name="gpt2",
+    config_class=GPT2Config,
+    systems={"gpt2": "GPT-2"},
+    model_types=("gpt2",),
+    title_in_messages="GPT-2",
+    prefix="transformer",
+    classes={
+        GPT2_ARCHITECTURE: GPT2_ARCHITECTURE,
+        "BertModel": "GPT2Model",
+        "BertForSequenceClassification": "GPT2ForSequenceClassification",
+        "BertForTokenClassification": "GPT2ForTokenClassification",
+    },
+    modules={
+        "encoder.embeddings.word": "transformer.wte",
+        "encoder.embeddings.position": "transformer.wpe",
+        "encoder.layers.#.attention_norm": "transformer.h.#.ln_1",
+        "encoder.layers.#.attention.qkv": "transformer.h.#.attn.c_attn",
+        "encoder.layers.#.attention.output": "transformer.h.#.attn.c_proj",
+        "encoder.layers.#.output_norm": "transformer.h.#.ln_2",
+        "encoder.layers.#.expand": "transformer.h.#.mlp.c_fc",
+        "encoder.layers.#.contract": "transformer.h.#.mlp.c_proj",
+        "encoder.final_norm": "transformer.ln_f",
+        "classifier.linear": "classifier",
+    },
+    class_modules={"BertForSequenceClassification": {"classifier.linear": "score"}},
+    tied={"lm_head.weight": "transformer.wte.weight"},
+    config_names={
+        "vocab_size": "vocab_size",
+        "hidden": "n_embd",
+        "layers": "n_layer",
+        "heads": "n_head",
+        "intermediate": "n_inner",
+        "max_positions": "n_positions",
+        "hidden_dropout": "resid_pdrop",
+        "attention_dropout": "attn_pdrop",
+        "initializer_range": "initializer_range",
+        "layer_norm_eps": "layer_norm_epsilon",
+        "pad_id": "pad_token_id",
+        "end_id": "eos_token_id",
+    },
+    activation_name="activation_function",
+    fixed={
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "reorder_and_upcast_attn": False,
+        "add_cross_attention": False,
+        "tie_word_embeddings": True,
+    },
+    published_tokenizers=True,
+    trains_on_spans=True,
+)

@@ -30,7 +30,7 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import module_device
 from bertwright.training.settings import Device
 
-Stopped = Literal["end", "tokens", "positions"]
+EndReason = Literal["end", "tokens", "positions"]
 """Reason for the end of a continuation: the end of a text, the number of tokens, or the positions of the model."""
 
 
@@ -41,7 +41,7 @@ class Continuation:
     prompt: str
     text: str
     tokens: int
-    stopped: Stopped
+    stopped: EndReason
 
 
 class ReadTokens:
@@ -111,7 +111,7 @@ class TextGenerator:
     @torch.inference_mode()
     def continue_ids(
         self, ids: Sequence[int], settings: GenerateSettings, *, number: int = 0
-    ) -> tuple[list[int], Stopped]:
+    ) -> tuple[list[int], EndReason]:
         """Return the ids that follow `ids`, without the end of a text, and the reason why they end.
 
         number: number of the prompt, which decides its random numbers together with the seed.
@@ -138,7 +138,9 @@ def chooser(settings: GenerateSettings, number: int) -> Callable[[Tensor], int]:
     """Return the function from logits [V] to the next token: the most probable one, or one that is drawn."""
     if settings.is_greedy:
         return lambda logits: int(logits.argmax())
-    return partial(drawn_token, settings=settings, generator=torch.Generator().manual_seed(settings.seed * 1_000_003 + number))
+    return partial(
+        drawn_token, settings=settings, generator=torch.Generator().manual_seed(settings.seed * 1_000_003 + number)
+    )
 
 
 def drawn_token(logits: Tensor, *, settings: GenerateSettings, generator: torch.Generator) -> int:

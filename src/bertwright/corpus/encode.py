@@ -205,8 +205,9 @@ def _word_table(folder: Path) -> WordTable | WholeSentences:
     from bertwright.text.published_tokenizer import PublishedTokenizer
 
     tokenizer = open_tokenizer_folder(folder)
-    kind = WholeSentences if isinstance(tokenizer, PublishedTokenizer) else WordTable
-    return kind(tokenizer.ids, vocab_size=tokenizer.vocab_size)
+    if isinstance(tokenizer, PublishedTokenizer):
+        return WholeSentences(tokenizer.ids, vocab_size=tokenizer.vocab_size)
+    return WordTable(tokenizer.ids, vocab_size=tokenizer.vocab_size)
 
 
 def _end_with_parent() -> None:

@@ -30,7 +30,7 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import module_device
 from bertwright.training.settings import Device
 
-Stopped = Literal["end", "tokens", "positions"]
+EndReason = Literal["end", "tokens", "positions"]
 """Reason for the end of a continuation: the end of a text, the number of tokens, or the positions of the model."""
 
 
@@ -41,7 +41,7 @@ class Continuation:
     prompt: str
     text: str
     tokens: int
-    stopped: Stopped
+    stopped: EndReason
 
 
 class ReadTokens:
@@ -111,7 +111,7 @@ class TextGenerator:
     @torch.inference_mode()
     def continue_ids(
         self, ids: Sequence[int], settings: GenerateSettings, *, number: int = 0
-    ) -> tuple[list[int], Stopped]:
+    ) -> tuple[list[int], EndReason]:
         """Return the ids that follow `ids`, without the end of a text, and the reason why they end.
 
         number: number of the prompt, which decides its random numbers together with the seed.

@@ -59,7 +59,8 @@ def test_a_random_model_has_norms_first_and_one_at_the_end(own_tokenizer: Path) 
     init_weights(model, 0.3, torch.Generator().manual_seed(1))
     layer = model.layers[0]
     assert isinstance(layer, PreNormLayer)
-    hidden, keep = torch.randn(2, 5, 128), torch.ones(5, 5, dtype=torch.bool).tril()[None, None]
+    hidden = torch.randn(2, 5, 128, generator=torch.Generator().manual_seed(3))
+    keep = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
     with torch.inference_mode():
         middle = hidden + layer.attention(layer.attention_norm(hidden), keep)
         normed = layer.output_norm(middle)

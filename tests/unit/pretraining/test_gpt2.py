@@ -34,7 +34,7 @@ def byte_corpus(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Pat
 
 def test_a_corpus_has_the_spaces_of_its_text(byte_corpus: Path, own_text: Path) -> None:
     corpus = Corpus.open(byte_corpus)
-    texts = [" ".join(each.paragraphs) for each in read_documents(own_text, TextSettings())]
+    texts = [" ".join(each.paragraphs).replace("。 ", "。") for each in read_documents(own_text, TextSettings())]
     expected = [id for ids in corpus.tokenizer.ids(texts) for id in ids]
     assert np.concatenate([tokens for _, tokens in corpus.blocks()]).tolist() == expected
     rows: Any = example_rows("gpt2", [(corpus, 1.0)], ExampleSettings(second_sentence="none"), length=16, seed=0)

@@ -38,7 +38,8 @@ LENGTH = 24
 def random_model(vocab_size: int) -> ReplacedTokenModel:
     """Return a model of two layers of 32 with embeddings 16 wide, without dropout, and a generator 16 wide."""
     shape = {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 80, "max_positions": 40, "embedding_size": 16}
-    config = ElectraConfig(vocab_size=vocab_size, hidden_dropout=0.0, attention_dropout=0.0, **shape)
+    no_dropout = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    config = ElectraConfig.model_validate({"vocab_size": vocab_size, **shape, **no_dropout})
     model = ReplacedTokenModel(config, generator_width=0.5)
     draw = torch.Generator().manual_seed(2)
     init_weights(model, 0.3, draw)

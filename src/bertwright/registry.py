@@ -37,7 +37,8 @@ def get(package: str, name: str, kind: type[Registered]) -> Registered:
         return registered[name]
     near = difflib.get_close_matches(name.lower(), registered, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    raise InputError(f"there is no '{name}' in {package}; there are: {', '.join(registered) or 'none'}.{hint}")
+    noun = package.rpartition(".")[2].removesuffix("s")
+    raise InputError(f"there is no {noun} '{name}'; there are: {', '.join(registered) or 'none'}.{hint}")
 
 
 @cache

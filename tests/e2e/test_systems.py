@@ -90,11 +90,36 @@ def test_a_run_learns_and_says_how_well(
     assert figures["rows"] == 16
 
 
+def test_modernbert_learns_masked_lm_alone(
+    finished: Corpora, corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = finished("modernbert")
+    settings = json.loads((folder / "run.json").read_text("utf-8"))["settings"]
+    assert (settings["system"], settings["start"]) == ("modernbert", "random")
+    assert settings["examples"]["second_sentence"] == "none"
+    losses = [line["mlm"] for line in read_jsonl(folder / "metrics.jsonl") if "mlm" in line]
+    assert losses[-1] < losses[0]
+    assert "A ModernBERT encoder: 2 layers" in (folder / "model" / "README.md").read_text("utf-8")
+    assert open_model(str(folder)).architecture == "BertForMaskedLM"
+    tensors = load_file(folder / "model" / "model.safetensors")
+    in_heads = {name for name in tensors if not name.startswith("model.")}
+    assert in_heads == {"head.dense.weight", "head.norm.weight", "decoder.bias"}
+    num_weights = sum(tensor.numel() for tensor in tensors.values())
+    measured = ["evaluate", "pretraining", "--model", folder, "--corpus", corpora("modernbert"), "--rows", "16"]
+    assert 1 < run_json(capsys, *measured, "--length", "32")[0]["mlm_loss"] < 8
+    assert run_json(capsys, "fill", "a [MASK]", "--model", folder)[0]
+    start = ["pretrain", "--system", "modernbert", "--corpus", corpora("modernbert"), "--out", tmp_path / "run"]
+    plan, _ = run_json(capsys, *start, "--steps", "8", *TINY, "--plan")
+    assert (plan["system"], plan["parameters"]) == ("modernbert", num_weights)
+    for option, message in {"--second-sentence next": "masked LM alone", "--start local": "no initialisation"}.items():
+        assert message in run_json(capsys, *start, "--steps", "1", *option.split(), code=2)[1]
+
+
 class Killed(BaseException):
     """Ends a process as nothing else does."""
 
 
-@pytest.mark.parametrize("system", LANGUAGE)
+@pytest.mark.parametrize("system", [*LANGUAGE, "modernbert"])
 def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
     system: System, finished: Corpora, corpora: Corpora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +143,7 @@ def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
         assert (tmp_path / "run" / "model" / name).read_bytes() == (finished(system) / "model" / name).read_bytes()
 
 
-@pytest.mark.parametrize("system", ["bert-right", "gpt", "lstm-left"])
+@pytest.mark.parametrize("system", ["bert-right", "gpt", "lstm-left", "modernbert"])
 def test_a_start_from_a_run_of_the_same_system(
     system: System, finished: Corpora, corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +152,18 @@ def test_a_start_from_a_run_of_the_same_system(
     before, after = (load_file(path / "model" / "model.safetensors") for path in (finished(system), tmp_path / "on"))
     assert before.keys() == after.keys()
     assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)
-    other = ["pretrain", "--corpus", corpora("bert"), "--steps", "1", *TINY[2:], "--out", tmp_path / "other"]
+    other = [
+        "pretrain",
+        "--system",
+        "bert",
+        "--corpus",
+        corpora("bert"),
+        "--steps",
+        "1",
+        *TINY[2:],
+        "--out",
+        tmp_path / "other",
+    ]
     assert "expected a BERT" in run_json(capsys, *other, "--init-from", finished(system), code=2)[1]
     assert not (tmp_path / "other").exists()
 

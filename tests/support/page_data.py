@@ -50,8 +50,7 @@ def write_texts() -> None:
     Path("texts.txt").write_text("".join(f"{sentence}\n" for sentence in plain_sentences(3)), "utf-8")
     Path("sentences.txt").write_bytes(Path("texts.txt").read_bytes())
     write_blimp(Path("blimp"))
-    for name in ("babylm-filtered-pairids.json", "first-100.json"):
-        Path(name).write_text(json.dumps({"transitive": ["0", "2"]}))
+    Path("babylm-filtered-pairids.json").write_text(json.dumps({"transitive": ["0", "2"]}))
     Path("texts.gz").write_bytes(gzip.compress(Path("texts.txt").read_bytes()))
     Path("dump").mkdir()
     for number in range(8):

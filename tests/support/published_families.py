@@ -28,10 +28,28 @@ class Published:
 
 _USUAL = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80}
 _SHARED = {**_USUAL, "num_hidden_layers": 4, "num_hidden_groups": 2, "embedding_size": 16, "hidden_act": "gelu"}
+_MODERN = {**_USUAL, "local_attention": 4, "pad_token_id": 0, "num_hidden_layers": 4}
+"""A window of 4 reaches two tokens to each side; rows have up to 17."""
+_BIASED = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
 FAMILIES = (
     Published("distilbert", "DistilBertConfig", {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 80}),
     Published("albert", "AlbertConfig", _SHARED),
     Published("roberta", "RobertaConfig", {**_USUAL, "type_vocab_size": 1, "hidden_act": "gelu_new"}),
+    Published("modernbert", "ModernBertConfig", _MODERN),
+    Published(
+        "modernbert",
+        "ModernBertConfig",
+        {
+            **_MODERN,
+            **_BIASED,
+            "decoder_bias": False,
+            "classifier_pooling": "mean",
+            "classifier_activation": "tanh",
+            "hidden_activation": "gelu_new",
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+            "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 500.0}},
+        },
+    ),
 )
 
 

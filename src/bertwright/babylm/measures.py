@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertwright.babylm.request import EntryRequest
+from bertwright.babylm.request import EntryRequest, record_of
 from bertwright.console import say
 from bertwright.errors import Stopped
-from bertwright.experiments.data import make_subset
-from bertwright.files import atomic_file, read_object
+from bertwright.experiments.data import PAPER_TASKS, make_subset
+from bertwright.files import atomic_file
+from bertwright.finetuning.glue_submission import TASKS
 from bertwright.finetuning.run import tune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.scoring.evaluate import measure_minimal_pairs
@@ -50,6 +51,20 @@ def first_pairs(paradigms: list[Paradigm], limit: int) -> list[Paradigm]:
     return [Paradigm(each.uid, each.term, each.pairs[: limit or None]) for each in paradigms]
 
 
+def check_glue(request: EntryRequest) -> None:
+    """Read the files of GLUE's tasks before anything is computed, and say which tasks have none.
+
+    Raises InputError for a file that cannot be read.
+    """
+    tasks = request.glue_tasks()
+    for task, files in tasks:
+        make_subset(task, files, (request.entry.glue_rows, None), request.glue_data, write=False)
+    names = [task.name for task, _ in tasks]
+    absent = [name for name in TASKS if name in PAPER_TASKS and name not in names]
+    if tasks and absent:
+        say(f"--glue {request.glue}: fine-tunes {', '.join(names)}; it lacks files of {', '.join(absent)}")
+
+
 def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
     """Return {task: {"metric", "mean", "sd", "scores", "rows"}} of all tasks of GLUE whose files are there.
 
@@ -60,9 +75,9 @@ def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
     results = {}
     settings = FinetuneSettings(seeds=request.entry.glue_seeds, device=request.settings.device)
     for task, files in request.glue_tasks():
-        out = request.out / "glue" / task.name
-        subset = make_subset(task, files, (request.entry.glue_rows, None), request.out / "glue" / "data")
-        record = read_object(out / "run.json") if (out / "run.json").is_file() else {}
+        out = request.task_run(task)
+        subset = make_subset(task, files, (request.entry.glue_rows, None), request.glue_data)
+        record = record_of(out)
         if record.get("finished"):
             result = record["result"]
         else:

@@ -1,103 +1,175 @@
-"""request of an entry → its steps, and how long each takes on this machine; nothing is computed or written."""
+"""request of an entry → its steps, and how long each takes on this machine; nothing is trained or written."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from bertwright.babylm.measures import first_pairs
-from bertwright.babylm.request import EntryRequest, check_request
-from bertwright.babylm.run import RESULTS, typed_settings
+from bertwright.babylm.request import EntryRequest, check_request, record_of
+from bertwright.babylm.results import RESULTS
+from bertwright.babylm.run import settings_of_entry, typed_settings
 from bertwright.console import table_lines
 from bertwright.corpus.manifest import MANIFEST, read_manifest
 from bertwright.experiments.data import make_subset
-from bertwright.files import read_object
+from bertwright.finetuning.schedule import scheduled
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import BackboneConfig
 from bertwright.model.system import system_config
 from bertwright.pretraining.choose import UTILISATION, Budget, choose_for_budget, layer_weights
+from bertwright.pretraining.dry_run import plan_pretraining
 from bertwright.pretraining.exposure import marks_up_to
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.reports.runs import duration
+from bertwright.reports.runs import duration, read_run
 from bertwright.scoring.pairs import Paradigm
 from bertwright.text.word_counts import MILLION, words_text
 from bertwright.training.hardware import resolve_numerics
 
 _TOKENS_PER_WORD: Final = 1.35
 """Number of tokens of a word, where the corpus is not built: English text with 8,000 pieces."""
-_PAIR_WORDS: Final = 7.5
-"""Number of words of a sentence of BLiMP, on average."""
 _TASK_TOKENS: Final = 64
 """Number of tokens of a row of GLUE, approximately."""
-_TASK_EPOCHS: Final = 3
 _TEXT_WORDS_A_SECOND: Final = 100_000
 """Number of words of text that are counted, learned from and tokenised in a second, approximately."""
+_TRAINING_COST: Final = 3
+"""Time of a training step in relation to that of the same rows without a backward pass."""
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """Pre-training of an entry, and its speed on this machine.
+
+    config: shape of the model. words: number of words seen. minutes: those that are left. source: origin of the speed.
+    """
+
+    size: str
+    config: BackboneConfig
+    words: int
+    minutes: float
+    tokens_per_minute: float
+    source: str
 
 
 def plan_entry(request: EntryRequest) -> dict[str, Any]:
     """Return the steps of an entry with their state and estimated minutes, and a text. InputError as `run_entry`.
 
-    The minutes are computed from FLOP/s that are measured here, at the utilisation that `pretrain` expects. The words
-    of the text are not counted: a budget beyond the text is refused when the entry is made.
+    Where the corpus is built, pre-training is planned as `pretrain --plan` does, with trial steps. A finished
+    pre-training gives its own speed. Without a corpus the minutes follow from the FLOP/s that are measured here. The
+    words of the text are not counted: a budget beyond the text is refused when the entry is made.
     """
     paradigms = check_request(request)
-    steps = list(_steps(request, paradigms))
+    corpus = request.built_corpus or request.out / "corpus"
+    is_built = (corpus / MANIFEST).is_file()
+    text_words = request.entry.text_words
+    words, tokens = _size(corpus) if is_built else (text_words, _TOKENS_PER_WORD * text_words)
+    if _is_finished(request.run):
+        pace = _finished_pace(request)
+    else:
+        pace = _measured_pace(request, corpus) if is_built else _expected_pace(request, words, tokens)
+    steps = [
+        _corpus_step(request, words, is_built=is_built),
+        _pretraining_step(request, pace),
+        *_pair_steps(request, paradigms, pace=pace, tokens_per_word=tokens / words),
+        *_task_steps(request, pace),
+        _step("model card", "budgets and measurements", minutes=0.0, finished=(request.out / RESULTS).is_file()),
+    ]
     minutes = sum(step["minutes"] for step in steps if not step["finished"])
     rows = [("step", "what", "about")]
     rows += [
         (step["step"], step["what"], "finished" if step["finished"] else duration(60 * step["minutes"]))
         for step in steps
     ]
-    lines = [*table_lines(rows, left=2), f"in all about {duration(60 * minutes)} on this machine"]
-    return {"steps": steps, "minutes": minutes, "text": "\n".join(lines)}
+    lines = [*table_lines(rows, left=2), f"in all about {duration(60 * minutes)} on this machine, by {pace.source}"]
+    return {"steps": steps, "minutes": minutes, "speed": pace.source, "text": "\n".join(lines)}
 
 
-def _steps(request: EntryRequest, paradigms: Mapping[str, list[Paradigm]]) -> Iterator[dict[str, Any]]:
-    """Yield {"step", "what", "minutes", "finished"} of each step."""
+def _step(name: str, what: str, *, minutes: float, finished: bool) -> dict[str, Any]:
+    return {"step": name, "what": what, "minutes": minutes, "finished": finished}
 
-    def step(name: str, what: str, minutes: float, *, finished: bool = False) -> dict[str, Any]:
-        return {"step": name, "what": what, "minutes": minutes, "finished": finished}
 
-    entry, corpus = request.entry, request.built_corpus or request.out / "corpus"
-    is_built = (corpus / MANIFEST).is_file()
-    words, tokens = _size(corpus) if is_built else (entry.text_words, _TOKENS_PER_WORD * entry.text_words)
-    what = f"{words_text(words)} words of text, {entry.vocab_size:,} pieces"
-    yield step("corpus", what, words / _TEXT_WORDS_A_SECOND / 60, finished=is_built)
-    settings, per_minute = _speed(request, words, tokens)
-    seen = round(words * entry.passes)
-    is_trained = _is_finished(request.run)
-    what = f"{settings.size}, {words_text(seen)} words seen"
-    yield step("pre-training", what, entry.passes * tokens / per_minute, finished=is_trained)
-    kept = sorted(path.name for path in request.out.glob("checkpoints/*"))
-    marks = kept if is_trained else [f"{mark // MILLION}M" for mark in marks_up_to(seen)]
-    tokens_a_sentence = _PAIR_WORDS * tokens / words
+def _corpus_step(request: EntryRequest, words: int, *, is_built: bool) -> dict[str, Any]:
+    what = f"{words_text(words)} words of text, {request.entry.vocab_size:,} pieces"
+    return _step("corpus", what, minutes=words / _TEXT_WORDS_A_SECOND / 60, finished=is_built)
+
+
+def _pretraining_step(request: EntryRequest, pace: _Pace) -> dict[str, Any]:
+    what = f"{pace.size}, {words_text(pace.words)} words seen"
+    return _step("pre-training", what, minutes=pace.minutes, finished=_is_finished(request.run))
+
+
+def _pair_steps(
+    request: EntryRequest, paradigms: Mapping[str, list[Paradigm]], *, pace: _Pace, tokens_per_word: float
+) -> Iterator[dict[str, Any]]:
+    """Yield the evaluations on minimal pairs: each of the final model, and each of the checkpoints."""
+    kept = [path.name for folder in (request.out / "checkpoints", request.run / "words") for path in folder.glob("*")]
+    marks = kept if _is_finished(request.run) else [f"{mark // MILLION}M" for mark in marks_up_to(pace.words)]
     for kind, of_kind in paradigms.items():
-        final = sum(len(each.pairs) for each in of_kind)
-        part = sum(len(each.pairs) for each in first_pairs(of_kind, entry.checkpoint_pairs))
-        # Each token of both sentences is masked in a row of its own; there is no backward pass.
-        minutes = 2 * tokens_a_sentence * (tokens_a_sentence + 2) / per_minute / 3
-        yield step(kind, f"{final:,} pairs", final * minutes, finished=_has(request.out / kind / "final"))
+        what = f"{_num_pairs(of_kind):,} pairs"
+        minutes = _row_tokens(of_kind, tokens_per_word) / (_TRAINING_COST * pace.tokens_per_minute)
+        yield _step(kind, what, minutes=minutes, finished=_has_metrics(request.out / kind / "final"))
         if marks:
-            done = [_has(request.out / kind / mark) for mark in marks]
-            what = f"{part:,} pairs of each of {len(marks)} checkpoints"
-            yield step(f"{kind}, checkpoints", what, len(marks) * part * minutes, finished=all(done))
+            part = first_pairs(of_kind, request.entry.checkpoint_pairs)
+            waiting = [mark for mark in marks if not _has_metrics(request.out / kind / mark)]
+            what = f"{_num_pairs(part):,} pairs of each of {len(marks)} checkpoints"
+            minutes = len(waiting) * _row_tokens(part, tokens_per_word) / (_TRAINING_COST * pace.tokens_per_minute)
+            yield _step(f"{kind}, checkpoints", what, minutes=minutes, finished=not waiting)
+
+
+def _num_pairs(paradigms: Iterable[Paradigm]) -> int:
+    return sum(len(paradigm.pairs) for paradigm in paradigms)
+
+
+def _row_tokens(paradigms: Iterable[Paradigm], tokens_per_word: float) -> float:
+    """Return the number of tokens of all rows: each token of a sentence is masked in a row of its own."""
+    pairs = (pair for paradigm in paradigms for pair in paradigm.pairs)
+    lengths = (tokens_per_word * len(text.split()) for pair in pairs for text in (pair.good, pair.bad))
+    return sum(length * (length + 2) for length in lengths)
+
+
+def _task_steps(request: EntryRequest, pace: _Pace) -> Iterator[dict[str, Any]]:
+    """Yield the fine-tunings, with the number of epochs that their rows get."""
+    seeds = request.entry.glue_seeds
     for task, files in request.glue_tasks():
-        subset = make_subset(task, files, (entry.glue_rows, None), request.out / "glue" / "data", write=False)
+        subset = make_subset(task, files, (request.entry.glue_rows, None), request.glue_data, write=False)
         rows = subset.rows["train"][0]
-        minutes = entry.glue_seeds * _TASK_EPOCHS * rows * _TASK_TOKENS / per_minute
-        finished = _is_finished(request.out / "glue" / task.name)
-        yield step(task.name, f"{rows:,} rows, seeds: {entry.glue_seeds}", minutes, finished=finished)
-    yield step("model card", "budgets and measurements", 0.0, finished=(request.out / RESULTS).is_file())
+        epochs = scheduled(FinetuneSettings(), pace.config, rows).epochs
+        minutes = seeds * epochs * rows * _TASK_TOKENS / pace.tokens_per_minute
+        what = f"{rows:,} rows, epochs: {epochs}, seeds: {seeds}"
+        yield _step(task.name, what, minutes=minutes, finished=_is_finished(request.task_run(task)))
 
 
-def _speed(request: EntryRequest, words: int, tokens: float) -> tuple[PretrainSettings, float]:
-    """Return the settings of the pre-training, and the tokens that a minute of training reads on this machine."""
-    before = request.settings
+def _finished_pace(request: EntryRequest) -> _Pace:
+    """Return the pace of a finished pre-training: the mean of its steps."""
+    run = read_run(request.run)
+    settings, result = PretrainSettings.model_validate(run.record["settings"]), run.record["result"]
+    config = system_config(settings.system, settings.size, request.entry.vocab_size)
+    speed = 60 * run.speed.tokens_per_second if run.speed else 1.0
+    return _Pace(settings.size, config, result.get("words") or 0, 0.0, speed, "the speed of the pre-training")
+
+
+def _measured_pace(request: EntryRequest, corpus: Path) -> _Pace:
+    """Return the pace by trial steps on the corpus; InputError where the run cannot fit."""
+    settings, numerics = settings_of_entry(request, corpus)
+    plan = plan_pretraining(settings, corpus=corpus, out=request.run, numerics=numerics)
+    config = system_config(settings.system, settings.size, read_manifest(corpus).vocab_size)
+    is_begun = bool(record_of(request.run))
+    left = max(0.0, 1 - read_run(request.run).steps_done / plan["steps"]) if is_begun else 1.0
+    speed = 60 * plan["tokens"] / plan["seconds"]["training"]
+    return _Pace(settings.size, config, plan["words"], 60 * left * plan["hours"], speed, "trial steps")
+
+
+def _expected_pace(request: EntryRequest, words: int, tokens: float) -> _Pace:
+    """Return the pace by the FLOP/s of this machine, at the utilisation that `pretrain` expects."""
+    before, entry = request.settings, request.entry
     numerics = resolve_numerics(before.precision, threads=before.threads, device=before.device)
-    vocabulary, entry = request.entry.vocab_size, request.entry
-    budget = Budget(round(tokens), vocabulary, UTILISATION * numerics.peak_flops, words / tokens)
-    typed = typed_settings(request, words, entry.held_out)
+    budget = Budget(round(tokens), entry.vocab_size, UTILISATION * numerics.peak_flops, words / tokens)
+    typed = typed_settings(request, words, entry.held_out, trained=words * (1 - entry.held_out))
     settings, _ = choose_for_budget(typed, budget)
-    config = system_config(settings.system, settings.size, vocabulary)
+    config = system_config(settings.system, settings.size, entry.vocab_size)
     minute = settings.model_copy(update={"words": None, "epochs": None, "minutes": 1.0})
-    return settings, budget.tokens(minute, layer_weights(config), config.hidden)
+    speed = budget.tokens(minute, layer_weights(config), config.hidden)
+    seen, source = round(words * entry.passes), "its FLOP/s alone: no step is timed before the corpus is built"
+    return _Pace(settings.size, config, seen, entry.passes * tokens / speed, speed, source)
 
 
 def _size(corpus: Path) -> tuple[int, float]:
@@ -107,9 +179,8 @@ def _size(corpus: Path) -> tuple[int, float]:
 
 
 def _is_finished(run: Path) -> bool:
-    path = run / "run.json"
-    return path.is_file() and bool(read_object(path).get("finished"))
+    return bool(record_of(run).get("finished"))
 
 
-def _has(folder: Path) -> bool:
+def _has_metrics(folder: Path) -> bool:
     return (folder / "metrics.json").is_file()

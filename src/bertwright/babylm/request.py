@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.babylm.settings import FIXED, EntrySettings
+from bertwright.babylm.settings import FIXED, PLAIN_ENTRY, EntrySettings
+from bertwright.config import Option
 from bertwright.corpus.manifest import MANIFEST, SampleSettings, read_manifest
 from bertwright.corpus.sample import parse_mix
 from bertwright.corpus.shards import Corpus
@@ -61,7 +62,7 @@ class EntryRequest:
     @property
     def typed(self) -> dict[str, Any]:
         """Typed settings of pre-training, with masked LM alone where no second sentence was typed."""
-        return merged({"examples": {"second_sentence": "none"}}, self.pretraining)
+        return merged({"examples": {"second_sentence": PLAIN_ENTRY.examples.second_sentence}}, self.pretraining)
 
     @property
     def settings(self) -> PretrainSettings:
@@ -78,6 +79,15 @@ class EntryRequest:
     def run(self) -> Path:
         """Run folder of the pre-training."""
         return self.out / "pretraining"
+
+    @property
+    def glue_data(self) -> Path:
+        """Folder of the rows that are drawn from the tasks of GLUE."""
+        return self.out / "glue" / "data"
+
+    def task_run(self, task: PaperTask) -> Path:
+        """Return the run folder of a task of GLUE."""
+        return self.out / "glue" / task.name
 
     @property
     def pairs(self) -> dict[str, tuple[Path, Path | None]]:
@@ -114,8 +124,8 @@ class EntryRequest:
 def check_request(request: EntryRequest) -> dict[str, list[Paradigm]]:
     """Check all input that can be checked without counting words; return the minimal pairs by name.
 
-    Raises InputError for options that contradict, no text, data of minimal pairs that are none, and a folder for GLUE
-    without a task.
+    Raises InputError for options that contradict, no text, data of minimal pairs that are none, a folder for GLUE
+    without a task, and a folder of the entry with other files or another request.
     """
     if bool(request.corpus) == bool(request.mix):
         raise InputError("babylm: expected --corpus TEXT, or --mix SOURCE=FRACTION for each source, and not both")
@@ -123,6 +133,7 @@ def check_request(request: EntryRequest) -> dict[str, list[Paradigm]]:
     if decided:
         raise InputError(f"babylm: {', '.join(sorted(decided))} follow from --words and --epochs; leave them out")
     _ = request.settings
+    _check_folder(request)
     if request.built_corpus:
         _check_built(request.built_corpus, request.entry)
     else:
@@ -145,27 +156,46 @@ def opened(request: EntryRequest) -> Iterator[None]:
     Measurements may be added to an entry. Raises InputError for a folder with other files, for another request, and
     where another process works on the entry.
     """
-    out, record = request.out, request.record()
-    if request.is_begun:
-        _refuse_other(out, read_object(out / RECORD), record)
-    else:
-        refuse_occupied(out)
-        out.mkdir(parents=True, exist_ok=True)
-    with locked(out):
-        write_json(out / RECORD, record)
+    _check_folder(request)
+    request.out.mkdir(parents=True, exist_ok=True)
+    with locked(request.out):
+        write_json(request.out / RECORD, request.record())
         yield
 
 
+def _check_folder(request: EntryRequest) -> None:
+    """Raise InputError where the folder has other files, or an entry that was begun with another request."""
+    if request.is_begun:
+        _refuse_other(request.out, read_object(request.out / RECORD), request.record())
+    else:
+        refuse_occupied(request.out)
+
+
 def _refuse_other(out: Path, earlier: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    """Raise InputError where an entry was begun with another request; measurements may have been added."""
+    """Raise InputError where an entry was begun with another request; measurements may have been added.
+
+    The pairIDs to keep belong to the data of minimal pairs: they are added together with these.
+    """
     before, now = _flat(earlier), _flat(record)
     for name in {**before, **now}:
-        is_added = name in _MEASUREMENTS and before.get(name) is None
+        data = "blimp" if name == "blimp_pairs" else name
+        is_added = data in _MEASUREMENTS and before.get(data) is None
         if not is_added and before.get(name) != now.get(name):
             raise InputError(
-                f"--out {out}: its entry was begun with {name} {shown(json.dumps(before.get(name)))}, now it is "
-                f"{shown(json.dumps(now.get(name)))}; give the same options, or name another folder"
+                f"--out {out}: its entry was begun with {_option(name)} {shown(json.dumps(before.get(name)))}, now it "
+                f"is {shown(json.dumps(now.get(name)))}; give the same options, or name another folder"
             )
+
+
+def _option(name: str) -> str:
+    """Return the option of a value of the record; settings of pre-training keep their dotted name."""
+    group, _, field = name.rpartition(".")
+    if group.startswith("pretraining"):
+        return name.partition(".")[2]
+    if group == "entry":
+        marks = EntrySettings.model_fields[field].metadata
+        field = next((mark.name for mark in marks if isinstance(mark, Option)), None) or field
+    return f"--{field.replace('_', '-')}"
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -192,6 +222,12 @@ def _read(option: str, data: Path, ids: Path | None) -> list[Paradigm]:
         return read_paradigms(data, pair_ids=ids)
     except InputError as error:
         raise InputError(str(error).replace("--data ", f"{option} ", 1).replace("--pairs ", "--blimp-pairs ")) from None
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    """Return the record of a run of the entry, its run.json; empty where it was not begun."""
+    path = run / "run.json"
+    return read_object(path) if path.is_file() else {}
 
 
 def _absolute(name: str) -> str:

@@ -15,6 +15,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.runs import metrics_of, read_run
 from bertwright.text.word_counts import MILLION
 
+RESULTS, CURVE = "results.json", "curve.png"
 _BITS = "mlm_bits_per_character"
 _TITLES = {"blimp": "BLiMP", "supplement": "supplement"}
 
@@ -94,11 +95,7 @@ def _card_sections(request: EntryRequest, results: Mapping[str, Any]) -> str:
     if rows := _measured(results):
         lines += ["", "## Measurements", "", "| data | value |", "|---|---|"]
         lines += [f"| {name} | {value} |" for name, value in rows]
-        lines += [
-            "",
-            f"Minimal pairs: masking `{request.entry.masking}`, fp32. GLUE: on the dev files, where the best ",
-        ]
-        lines[-1] += "epoch was chosen, so that the numbers are a little too good."
+        lines += [line for note in _notes(request, results) for line in ("", note)]
     if checkpoints := {name: values for name, values in results.get("checkpoints", {}).items() if values}:
         limit = request.entry.checkpoint_pairs
         part = f"the first {limit:,} pairs of each paradigm" if limit else "all pairs"
@@ -114,8 +111,9 @@ def _budget_lines(request: EntryRequest, budget: Mapping[str, Any]) -> list[str]
     """Return a line for each budget."""
     text = budget["text"]
     sources = [
-        f"text of {each['name'] or ', '.join(request.corpus)}: {each['words']:,} of {each['of_words']:,} words "
-        f"({each['words'] / text['words']:.1%} of the text), {each['documents']:,} documents"
+        f"text of {each['name'] or ', '.join(request.corpus)}: {each['words']:,} of its {each['of_words']:,} words, "
+        f"{each['documents']:,} documents"
+        + (f"; {each['words'] / text['words']:.1%} of the text" if len(text["sources"]) > 1 else "")
         for each in text["sources"]
     ]
     sources = sources or [f"text: the corpus {', '.join(request.corpus)}"]
@@ -147,15 +145,33 @@ def _measured(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
+def _notes(request: EntryRequest, results: Mapping[str, Any]) -> list[str]:
+    """Return sentences about the measurements of the final model that there are."""
+    notes = []
+    if kinds := [kind for kind in _TITLES if results.get(kind)]:
+        notes.append(f"Minimal pairs: masking `{request.entry.masking}`, fp32.")
+    for kind in kinds:
+        if ties := results[kind]["ties"]:
+            of_pairs = f"{ties:,} of its {results[kind]['pairs']:,} pairs have two equal scores"
+            notes.append(f"{_TITLES[kind]}: {of_pairs}, and count as wrong.")
+    if results.get("glue"):
+        notes.append(
+            "GLUE: on the dev files, where the best epoch was chosen, so that the numbers are a little too good."
+        )
+    return notes
+
+
 def entry_text(request: EntryRequest, results: Mapping[str, Any]) -> str:
     """Return the budget, the measurements and the list of outputs for a terminal."""
     kinds = [*request.pairs]
     table = [("words seen", *(_TITLES[kind] for kind in kinds))]
     table += [(name, *(_percent(values[kind]) for kind in kinds)) for name, values in results["checkpoints"].items()]
     lines = [*_budget_lines(request, results["budget"]), "", *table_lines(_measured(results), left=1)]
+    lines += ["", *notes] if (notes := _notes(request, results)) else []
     if kinds and len(table) > 1:
         lines += ["", *table_lines(table, left=1)]
-    folders = ["model/ (final)", *(["checkpoints/"] if table[1:] else []), "results.json", "curve.png", "pretraining/"]
+    names = ("checkpoints/", RESULTS, CURVE, "pretraining/")
+    folders = ["model/ (final)", *(name for name in names if (request.out / name).exists())]
     return "\n".join([*lines, "", f"{request.out} has {', '.join(folders)}"])
 
 

@@ -1,15 +1,20 @@
 """Settings of an entry beside those of its pre-training. This module is read for --help, so it imports no torch."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import ConfigDict, Field
 
 from bertwright.config import Count, Option, Positive, Settings
+from bertwright.pretraining.settings import PLAIN, PretrainSettings
 from bertwright.scoring.settings import Masking
 from bertwright.text.word_counts import MILLION, parse_words
 
 FIXED = frozenset({"system", "steps", "minutes", "words", "epochs", "checkpoints_by_words", "snapshots"})
 """Settings of pre-training that an entry decides."""
+PLAIN_ENTRY: Final[PretrainSettings] = PLAIN.model_copy(
+    update={"examples": PLAIN.examples.model_copy(update={"second_sentence": "none"})}
+)
+"""Defaults of the pre-training: those of `pretrain`, but masked LM alone."""
 
 
 class EntrySettings(Settings):
@@ -35,8 +40,3 @@ class EntrySettings(Settings):
     """Largest number of training rows of a task of GLUE; the rows are drawn once."""
     glue_seeds: Annotated[Positive, Option("entry")] = 1
     """Number of fine-tunings of each task, each with its own seed."""
-
-    @property
-    def seen_words(self) -> int:
-        """Number of words of the budget that the run may see, repeats counted."""
-        return round(self.text_words * self.passes)

@@ -4,17 +4,23 @@ The budget of the challenge holds for all text that a model learns from, that of
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Final
 
 from bertwright.babylm.request import EntryRequest
 from bertwright.console import say
 from bertwright.corpus.build import build_corpus
-from bertwright.corpus.inputs import Reader
+from bertwright.corpus.inputs import Reader, stamp_of
 from bertwright.corpus.manifest import MANIFEST
 from bertwright.corpus.sample import SampledInputs, sample_inputs
-from bertwright.files import new_folder
-from bertwright.text.documents import as_document
+from bertwright.errors import InputError
+from bertwright.files import new_folder, read_object, write_json
+from bertwright.text.documents import as_document, find_inputs
 from bertwright.text.wordpiece import train_wordpiece
+
+_DRAWN: Final = "drawn.json"
+"""File of an entry's folder with the stamps of the files that the vocabulary was learned from."""
 
 
 def draw_text(request: EntryRequest) -> SampledInputs | None:
@@ -27,7 +33,8 @@ def draw_text(request: EntryRequest) -> SampledInputs | None:
 def make_corpus(request: EntryRequest, drawn: SampledInputs | None) -> Path:
     """Return the corpus folder of an entry; learn the vocabulary and build the corpus where they are missing.
 
-    drawn: what `draw_text` returned for the request. A build that was stopped continues.
+    drawn: what `draw_text` returned for the request. A build that was stopped continues. Raises InputError where the
+    text was changed since the vocabulary was learned: other documents would then be drawn.
     """
     if request.built_corpus:
         return request.built_corpus
@@ -38,11 +45,25 @@ def make_corpus(request: EntryRequest, drawn: SampledInputs | None) -> Path:
             learned = train_wordpiece(
                 _paragraphs(request, drawn), vocab_size=request.entry.vocab_size, cased=request.entry.cased
             )
+            write_json(request.out / _DRAWN, {"stamps": drawn.stamps})
             with new_folder(tokenizer) as folder:
                 learned.save(folder)
+        _refuse_changed(request)
         say(f"{corpus}: building the corpus")
         build_corpus(request.corpus, tokenizer=tokenizer, out=corpus, settings=request.text, sample=request.sample)
     return corpus
+
+
+def _refuse_changed(request: EntryRequest) -> None:
+    """Raise InputError where a file of the text is not the one that the vocabulary was learned from."""
+    names = [[source.name] for source in request.sample.mix] or [list(request.corpus)]
+    stamps = [list(stamp_of(file)) for inputs in names for file in find_inputs(inputs)]
+    path = request.out / _DRAWN
+    if stamps != (read_object(path).get("stamps") if path.is_file() else None):
+        raise InputError(
+            f"{' '.join(chain.from_iterable(names))}: the text was changed after the vocabulary in "
+            f"{request.out / 'tokenizer'} was learned from it; remove {request.out}, and give the same command again"
+        )
 
 
 def _has_vocabulary(request: EntryRequest) -> bool:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from bertwright.babylm.settings import FIXED, EntrySettings
+from bertwright.babylm.settings import FIXED, PLAIN_ENTRY, EntrySettings
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import DocumentBreaks, Repeatable, TextField
 from bertwright.commands.options import SettingsOptions
-from bertwright.pretraining.settings import ADAPTED, PLAIN, PretrainSettings
+from bertwright.pretraining.settings import ADAPTED, PretrainSettings
 
 
 def babylm_command(
@@ -25,7 +25,7 @@ def babylm_command(
     lines: Literal["text", "wrapped", "sentences"] = "text",
     field: TextField = "text",
     entry: Annotated[Mapping[str, Any], SettingsOptions(EntrySettings)],
-    settings: Annotated[Mapping[str, Any], SettingsOptions(PretrainSettings, {}, PLAIN, ADAPTED, left_out=FIXED)],
+    settings: Annotated[Mapping[str, Any], SettingsOptions(PretrainSettings, {}, PLAIN_ENTRY, ADAPTED, left_out=FIXED)],
     allow_other_numerics: bool = False,
 ) -> CommandResult:
     """Make an entry of the BabyLM challenge: vocabulary, corpus, pre-training, BLiMP, GLUE, curve and model card.

@@ -118,7 +118,7 @@ def _with_table_options(
 
 
 def evaluate_command(
-    task: Positional[str],
+    task: Positional[str | None] = None,
     /,
     *,
     model: str,
@@ -145,7 +145,7 @@ def evaluate_command(
     minimal pairs (TASK = blimp), or of a model's sentence vectors (TASK = embed).
 
     Args:
-        task: Task: {tasks}; or pretraining, or blimp.
+        task: Task: {tasks}; or pretraining, or blimp. Default: the task that the model folder notes.
         model: MODEL: a model folder or a run folder; for embed also a folder of export static.
         data: For a task: folder with dev files, or one file; of the file that the model was trained on, the rows that
             were kept for validation. For embed: a table of pairs as for training
@@ -165,6 +165,10 @@ def evaluate_command(
         out: For blimp: folder that keeps the scores of each paradigm. The same command continues a stopped evaluation.
         precision: For a task and blimp: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
     """
+    if task is None:
+        from bertwright.finetuning.evaluate import task_name_of
+
+        task = task_name_of(model)
     has_rows = bool(corpus) or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH)
     has_tables = bool(text_column or label_column or task_setting) or (input_format, on_error) != ("auto", "stop")
     of_blimp: dict[str, Any] = {"pairs": pairs, "masking": masking, "first_token": first_token, "out": out}
@@ -216,9 +220,10 @@ def _evaluate_vectors(model: str, data: Path | None, **options: Any) -> CommandR
     """Return the metrics of the sentence vectors of a model; options: those of `evaluate_embed`."""
     if data is None:
         raise InputError("evaluate embed: expected --data PATH, tables of pairs, a folder of BEIR or a corpus")
-    from bertwright.finetuning.kept_rows import kept_pairs
+    from bertwright.finetuning.kept_rows import kept_pairs, warn_of_judgements
     from bertwright.search.evaluate import evaluate_embed
 
+    warn_of_judgements(model, data)
     return evaluate_embed(model, data, part_of=partial(kept_pairs, model, data), **options)
 
 

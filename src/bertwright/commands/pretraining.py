@@ -39,6 +39,7 @@ def pretrain_command(
     recipe: str | None = None,
     held_out: str | None = None,
     init_from: str | None = None,
+    extend: Path | None = None,
     resume: bool = False,
     plan: bool = False,
     settings: Annotated[Mapping[str, Any], SettingsOptions(PretrainSettings, RECIPES, PLAIN, ADAPTED)],
@@ -58,6 +59,8 @@ def pretrain_command(
             option overrides them; --recipe NAME --help shows their values as defaults.
         held_out: Validation data: a corpus folder, or a fraction of the documents such as 0.01.
         init_from: Model to start from: a model folder, also a published one, or a run folder.
+        extend: Run folder of a run with --schedule wsd. The new run has its settings, continues from its last step at
+            the peak learning rate, and ends at --steps, --words or --epochs.
         resume: Continue the run in --out, or start it where there is none.
         plan: Print steps, epochs, hours, disk and memory of the run without starting it.
         no_next_sentence: The same as --second-sentence none: masked LM alone, on full-length segments.
@@ -75,11 +78,14 @@ def pretrain_command(
     source: Any = {"corpus": corpora, "out": out, "init_from": init_from}
     data = {**source, "held_out": folder}
     from bertwright.pretraining.choose import plain_settings
+    from bertwright.pretraining.extend import extended_settings
     from bertwright.pretraining.init_from import refuse_other_model
 
     def chosen(*, resume: bool, **more: Any) -> tuple[PretrainSettings, "Numerics | None"]:
         if resume:
             refuse_other_model(out, init_from)
+        if extend:
+            return extended_settings(extend, settings), None
         return (unadapted, None) if recipe else plain_settings(settings, **source, resume=resume, **more)
 
     if plan:
@@ -99,7 +105,7 @@ def pretrain_command(
         refuse_used(out, resume=resume, ranks=ranks)
         run_settings, numerics = chosen(resume=resume, ranks=ranks)
         start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "numerics": numerics}
-        result = pretrain(run_settings, **data, **start, ranks=ranks, sharding=sharding)
+        result = pretrain(run_settings, **data, **start, extend=extend, ranks=ranks, sharding=sharding)
     return with_pages(result, out)
 
 

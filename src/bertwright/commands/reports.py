@@ -16,7 +16,8 @@ def runs_command(folder: Positional[Path], /) -> CommandResult:
     Args:
         folder: Folder to search.
     """
-    from bertwright.reports.runs import list_runs, runs_table
+    from bertwright.reports.runs import list_runs
+    from bertwright.reports.runs_table import runs_table
 
     rows = list_runs(folder)
     text = runs_table(rows) if rows else f"{folder}: no run lies here"

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.distillation.relations import last_projections, relation_heads, relation_loss
+from bertwright.distillation.relations import relation_heads, relation_loss
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.distillation.soft_labels import soft_label_loss
 from bertwright.model.heads import for_loss
@@ -67,4 +67,4 @@ def _outputs(model: PretrainingModel, inputs: Inputs, *, with_logits: bool) -> t
     out = model.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at, all_hidden=True)
     rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
     logits: Tensor = model.masked_lm(rows, model.encoder.embeddings.word.weight) if with_logits else rows
-    return logits, last_projections(model.encoder, out.hidden[-2])
+    return logits, model.encoder.last_projections(out.hidden[-2])

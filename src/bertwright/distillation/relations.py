@@ -9,25 +9,16 @@ Shapes: B batch, T tokens, R relation heads, D and d widths of teacher and stude
 """
 
 import math
-from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from bertwright.model.encoder import Encoder, EncoderLayer
 
 
 def relation_heads(student: int, teacher: int, *, most: int) -> int:
     """Return the largest number of relation heads, `most` at most, that divides the widths of both."""
     common = math.gcd(student, teacher)
     return max(number for number in range(1, most + 1) if common % number == 0)
-
-
-def last_projections(encoder: Encoder, states: Tensor) -> Tensor:
-    """Return the queries, keys and values of the last layer [B, T, 3·D] for the states before it [B, T, D]."""
-    projected: Tensor = cast(EncoderLayer, encoder.layers[-1]).attention.qkv(states)
-    return projected
 
 
 def relation_loss(student: Tensor, teacher: Tensor, mask: Tensor, *, heads: int) -> Tensor:

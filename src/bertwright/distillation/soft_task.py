@@ -22,13 +22,13 @@ from bertwright.distillation.compare import (
     measured,
     milliseconds_per_text,
 )
-from bertwright.distillation.relations import last_projections, relation_heads, relation_loss
+from bertwright.distillation.relations import relation_heads, relation_loss
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.distillation.soft_labels import soft_label_loss
 from bertwright.distillation.teacher import Teacher, TeacherAnswers, open_on_device
 from bertwright.model.card import origin
 from bertwright.model.config import encoder_shape
-from bertwright.model.encoder import Encoder
+from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.folder import open_model
 from bertwright.tasks.binding import BoundTask, ModelComparison
 from bertwright.tasks.classification.encoding import decode, encode
@@ -219,8 +219,8 @@ def _validation(name: str) -> str:
 def _with_projections(model: Classifier, rows: TextBatch) -> tuple[Tensor, Tensor]:
     """Return logits [B, L], and the queries, keys and values of the last layer [B, T, 3·D]."""
     encoder = model.encoder
-    assert isinstance(encoder, Encoder)
-    first = rows.ids.new_zeros(len(rows), 1).long()
+    assert isinstance(encoder, TransformerBackbone)
+    first = None if encoder.config.pools_all else rows.ids.new_zeros(len(rows), 1).long()
     out = encoder(rows.ids, rows.segments, rows.mask, all_hidden=True, at=first)
-    logits: Tensor = model.classifier(model.pooler(out.last[:, 0]))
-    return logits, last_projections(encoder, out.hidden[-2])
+    logits: Tensor = model.classifier(model.pooler(encoder.pooled(out.last, rows.mask)))
+    return logits, encoder.last_projections(out.hidden[-2])

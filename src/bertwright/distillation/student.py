@@ -25,6 +25,8 @@ def student_config(settings: DistillationSettings, teacher: EncoderConfig) -> En
     else:
         assert settings.size is not None
         size = size_config(settings.size, teacher.vocab_size)
+        inner = teacher.model_copy(update={"hidden": size.hidden}).usual_intermediate
+        size = size.model_copy(update={"intermediate": inner})
         changes = {name: getattr(size, name) for name in ("layers", *_SHAPE)}
     return type(teacher).model_validate({**teacher.model_dump(), **changes})
 

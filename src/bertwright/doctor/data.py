@@ -58,7 +58,6 @@ def check_data(task: ClassificationTask, path: Path) -> tuple[Data | None, list[
         advice = (
             "correct the file or the options that describe it (--task, --text-column, --label-column, --input-format)"
         )
-        advice += "; --on-error skip leaves bad rows out" if task.on_error == "stop" else ""
         return None, [refused("data", "reads", error=error, advice=advice)]
     columns = f"{' and '.join(task.text)} → {task.label}"
     findings = [_finding("reads", "ok", len(train), f"{file}: {len(train):,} rows, {columns}")]
@@ -130,7 +129,7 @@ def without_labels(targets: NDArray[np.bool_]) -> Finding:
     bare = int(np.sum(~targets.any(axis=1)))
     if not bare:
         return _finding("no label", "ok", 0, "every row has a label")
-    text = f"{bare:,} of {len(targets):,} rows have no label"
+    text = f"rows without a label: {bare:,} of {len(targets):,}"
     advice = "nothing, if no label applies to them; take out rows that nobody labelled: a model learns to find no label"
     return _finding("no label", "note", bare, text, advice)
 
@@ -206,7 +205,7 @@ def copies(train: TextExamples, rows: Mapping[str, Sequence[int]]) -> Finding:
     if not count:
         return _finding("duplicates", "ok", 0, "no text stands twice in train")
     first = train.location(min(equal[0] for equal in repeated))
-    text = f"{count:,} rows of train ({count / len(train):.1%}) have the texts of an earlier one, first {first}"
+    text = f"rows of train with the texts of an earlier one: {count:,} ({count / len(train):.1%}), first {first}"
     advice = "take them out, unless they show how frequent a text is"
     return _finding("duplicates", "warning" if count > _MANY_COPIES * len(train) else "note", count, text, advice)
 
@@ -222,7 +221,7 @@ def contradictions(train: TextExamples, rows: Mapping[str, Sequence[int]], *, ta
     earliest = min(both, key=lambda equal: equal[0])
     other = next(row for row in earliest if sets[row] != sets[earliest[0]])
     first, second = (f"{train.location(row)} ({', '.join(sets[row]) or 'no label'})" for row in (earliest[0], other))
-    text = f"{len(both):,} texts have {noun}, first {first} and {second}"
+    text = f"texts with {noun}: {len(both):,}, first {first} and {second}"
     advice = "correct one of the two, or take both rows out"
     return _finding("contradictions", "warning", len(both), text, advice)
 
@@ -234,7 +233,7 @@ def leak(train: TextExamples, rows: Mapping[str, Sequence[int]], *, name: str, d
         return _finding(f"{name}, leak", "ok", 0, f"no row of {name} stands in train")
     row, same = leaked[0]
     first = f"{dev.location(row)} and {train.location(same)}"
-    text = f"{len(leaked):,} of {len(dev):,} rows also stand in train, first {first}"
+    text = f"rows that also stand in train: {len(leaked):,} of {len(dev):,}, first {first}"
     level: Level = "error" if len(leaked) > _MANY_LEAKS * len(dev) else "warning"
     advice = "take them out of train: metrics on rows that a model was trained on say nothing about new texts"
     return Finding("data", f"{name}, leak", level, len(leaked), text, advice)
@@ -271,7 +270,7 @@ def fit_findings(data: Data, tokenizer: BaseTokenizer, *, max_length: int) -> It
     longest = int(np.quantile(lengths, 0.95))
     value = {"share": cut, "mean": float(lengths.mean()), "95%": longest, "largest": int(lengths.max())}
     text = (
-        f"mean {lengths.mean():.0f} tokens, 95 % of the rows up to {longest:,}, the longest {lengths.max():,}; "
+        f"train: mean {lengths.mean():.0f} tokens, 95 % of the rows up to {longest:,}, the longest {lengths.max():,}; "
         f"{cut:.1%} exceed {max_length} and are truncated"
     )
     if cut <= _MANY_CUT:

@@ -109,7 +109,7 @@ class Examination:
             yield f"filling masks with {request.model}", self.masked_lm
         if request.data:
             yield f"reading {request.data}", self.read_data
-        yield "training on one batch", self.left_out if quick else self.training
+        yield ("noting what was left out", self.left_out) if quick else ("training on one batch", self.training)
 
     def model(self) -> list[Finding]:
         """Open and check the model folder, or random weights of the named size."""

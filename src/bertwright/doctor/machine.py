@@ -55,7 +55,7 @@ _INSTRUCTIONS: Final = {
     "ARM bf16": {"bf16"},
 }
 """Name of an instruction set → the flags by which operating systems list it."""
-_FOR_DEVELOPERS: Final = ("dev", "docs")
+_FOR_DEVELOPERS: Final = ("dev", "docs", "bench")
 _COMPILE_SECONDS: Final = 120
 _COMPILED: Final = """
 import time, torch

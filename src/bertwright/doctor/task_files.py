@@ -24,7 +24,6 @@ def check_task_files(task: TaskSpec, path: Path, *, quick: bool) -> list[Finding
         data = kind_of(task).read(task, path)
     except (InputError, OSError) as error:
         advice = "correct the file or the options that describe it (--task, --input-format)"
-        advice += "; --on-error skip leaves bad rows out" if task.on_error == "stop" else ""
         return [refused("data", "reads", error=error, advice=advice)]
     name, validation = next(iter(data.validation.items()))
     name = name if data.digests["dev"] else TENTH

@@ -1,7 +1,7 @@
-"""score, number of validation rows → variance from the choice of the rows, as far as a score alone tells it.
+"""score, number of validation rows → variance from the choice of the rows, computed from the score alone.
 
-Where the records have no predictions of single rows, the variances of two models are added as if their answers were
-independent. That is too wide where both answer alike: a bound, not an estimate.
+If the records have no predictions of single rows, the variances of two models are added as if their answers were
+independent. If both models give similar answers, this sum is too large: it is an upper bound and no estimate.
 """
 
 from typing import Final

@@ -1,5 +1,7 @@
 """fine-tuned model → metrics and predictions: the commands evaluate and predict."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,10 +9,14 @@ from typing import Any
 from bertwright.errors import InputError
 from bertwright.files import refuse_target, refuse_unwritable
 from bertwright.finetuning.kept_rows import kept_rows
+from bertwright.model.folder import model_within, notes_of, open_model
+from bertwright.model.vector_settings import MODULES
+from bertwright.shipped import folder_of
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
 from bertwright.tasks.binding import TaskKind, open_tokenizer
 from bertwright.tasks.classification.spec import ClassificationTask, as_trained, with_texts_of
+from bertwright.tasks.embedding.spec import EMBED
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.inference import open_answering
 from bertwright.tasks.kinds import kind_of, task_of, with_named_columns
@@ -19,6 +25,24 @@ from bertwright.tasks.spec import TaskSpec
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
+
+
+def task_name_of(model: str) -> str:
+    """Return the name of the task that MODEL was fine-tuned for; `embed` for a folder that describes vectors.
+
+    Raises InputError where the folder notes no task.
+    """
+    folder, stored = model_within(folder_of(model)), notes_of(model).get("task")
+    if isinstance(stored, Mapping) and isinstance(stored.get("name"), str):
+        return str(stored["name"])
+    if (folder / MODULES).is_file():
+        return EMBED.name
+    if not model.startswith("random:") and not (folder / "config.json").is_file():
+        open_model(model)  # raises the message for a folder that holds no model
+    raise InputError(
+        f"evaluate: expected TASK, since {model} notes no task; write bertwright evaluate TASK --model {model} … with "
+        "the task, pretraining (for --corpus) or blimp"
+    )
 
 
 def evaluate_task(
@@ -42,12 +66,17 @@ def evaluate_task(
     prepare_processor()
     kind = kind_of(task)
     request = _request(kind, data, errors, calibrate=calibrate)
+    if not os.path.exists(data):  # before a model is opened; false for an impossible name too
+        raise InputError(f"--data {data}: there is no such file or folder")
     saved = open_answering(model, precision, device)
     trained = task_of(saved)
     if calibrate:
         refuse_unwritable(Path(saved.source) / "config.json", "--model", is_folder=False)
     if not isinstance(trained, kind.spec):
-        raise InputError(f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task")
+        raise InputError(
+            f"{model}: expected a model for {task.name}, got one for {trained.name}, another kind of task; to measure "
+            f"what it is made for: bertwright evaluate {trained.name} --model {model} …"
+        )
     if isinstance(trained, ClassificationTask) and isinstance(task, ClassificationTask):
         task = as_trained(task, trained)
     task = with_named_columns(task, text=text, label=label)
@@ -95,6 +124,8 @@ def predict_file(
     if raw and input_format not in ("auto", "lines"):
         raise InputError(f"--raw means --input-format lines; it contradicts --input-format {input_format}")
     request = PredictRequest(source, target, text, "lines" if raw else input_format, output_format)
+    if source != "-" and not os.path.exists(source):
+        raise InputError(f"--input {source}: there is no such file")
     saved = open_answering(model, precision, device)
     task = task_of(saved)
     if request.input_format == "lines" and text:

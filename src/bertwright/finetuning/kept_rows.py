@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import file_digest, read_object
-from bertwright.model.folder import model_within
-from bertwright.shipped import folder_of
+from bertwright.files import file_digest
+from bertwright.model.folder import notes_of
+from bertwright.tasks.beir import is_retrieval, judgements_file
 from bertwright.tasks.binding import BoundTask, TaskKind
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.spec import VectorTask
@@ -48,7 +48,7 @@ def kept_rows(kind: TaskKind, task: TaskSpec, notes: Mapping[str, Any], data: Pa
     if path is None or (kept is None and path != data):  # a folder that has a validation file
         return None
     if kept is None:
-        _warn_of_training_rows(path, calibrate=calibrate)
+        _warn_of_training_rows(path, rows="all rows", calibrate=calibrate)
         return None
     labelled = kind.read(task, data)
     if labelled.digests["dev"]:
@@ -68,10 +68,18 @@ def kept_rows(kind: TaskKind, task: TaskSpec, notes: Mapping[str, Any], data: Pa
 
 def kept_pairs(model: str, data: Path, task: VectorTask) -> TextPairs | None:
     """Return the pairs that training kept for validation where `data` is the training file of MODEL; else None."""
-    described = model_within(folder_of(model)) / "config.json"
-    notes = read_object(described).get("bertwright") if described.is_file() else None
-    pairs: TextPairs | None = kept_rows(EMBEDDING, task, notes if isinstance(notes, Mapping) else {}, data)
+    pairs: TextPairs | None = kept_rows(EMBEDDING, task, notes_of(model), data)
     return pairs
+
+
+def warn_of_judgements(model: str, data: Path) -> None:
+    """Print a warning where a search would be measured on judgements, in BEIR's layout, that MODEL was trained on."""
+    note = notes_of(model).get(NOTE)
+    if not isinstance(note, Mapping) or not data.exists() or not is_retrieval(data):
+        return
+    path = judgements_file(data)
+    if file_digest(path) == note.get("sha256"):
+        _warn_of_training_rows(path, rows="rows" if note.get("kept") else "all rows")
 
 
 def _training_file(data: Path, note: Mapping[str, Any]) -> Path | None:
@@ -80,8 +88,8 @@ def _training_file(data: Path, note: Mapping[str, Any]) -> Path | None:
     return next((path for path in paths if path.is_file() and file_digest(path) == note.get("sha256")), None)
 
 
-def _warn_of_training_rows(path: Path, *, calibrate: bool) -> None:
-    fact = f"{path}: the model was trained on all rows of this file"
+def _warn_of_training_rows(path: Path, *, rows: str, calibrate: bool = False) -> None:
+    fact = f"{path}: the model was trained on {rows} of this file"
     if calibrate:
         raise InputError(f"--calibrate: {fact}; give rows that it was not trained on, such as the validation file")
     say(f"{fact}: the numbers below are better than those of other rows; give a file that it was not trained on")

@@ -175,9 +175,14 @@ def mined_negatives(
 ) -> dict[str, Any]:
     """Return the numbers of the `count` closest texts of each pair that are no positives, and counts for messages.
 
-    A text is no negative of a pair where it equals the anchor or a text that is paired with it, where it is a hard
-    negative of the pair already, where it equals an earlier text, and where its cosine is above that of the positive
-    minus `margin`. Of equal cosines the earlier text comes first.
+    These texts are no negatives of a pair:
+
+    - the anchor, and texts that are paired with it;
+    - texts that are hard negatives of the pair already;
+    - texts that equal an earlier one;
+    - texts whose cosine is above that of the positive minus `margin`.
+
+    Of equal cosines the earlier text comes first.
 
     firsts      [A, D] vectors of the first texts
     seconds     [P, D] vectors of the second texts

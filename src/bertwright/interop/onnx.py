@@ -30,14 +30,15 @@ from bertwright.interop.onnx_parity import Agreement, compare, comparison_batche
 from bertwright.interop.onnx_ranking import LEAST_OVERLAP, RankingAgreement, RankingCheck
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import encoder_shape
-from bertwright.model.encoder import Encoder
+from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
 from bertwright.model.vector_head import VectorHead, open_vector_head, write_vector_head
+from bertwright.tasks.beir import open_retrieval
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.feature_based import frozen_encoder
-from bertwright.tasks.sentence_vectors import SentenceEncoder, text_limit
+from bertwright.tasks.sentence_vectors import SentenceEncoder, limit_of, text_limit
 from bertwright.version import __version__
 
 TOLERANCE = 1e-4
@@ -59,7 +60,7 @@ def export_onnx(
     least_agreement: float = LEAST_AGREEMENT,
     text: Path | None = None,
     check_retrieval: Path | None = None,
-    least_overlap: float = LEAST_OVERLAP,
+    least_overlap: float | None = None,
 ) -> dict[str, Any]:
     """Write `out`: model.onnx, with `int8` also model_quantized.onnx, config.json, the tokenizer and export.json.
 
@@ -69,18 +70,21 @@ def export_onnx(
     Both graphs are compared with PyTorch on the lines of `text`, or on built-in texts. Nothing is written where an
     output of model.onnx differs by more than TOLERANCE, or an output of model_quantized.onnx agrees less than
     `least_agreement`. Rankings by int8 vectors are compared on these texts, or on the folder `check_retrieval` in
-    BEIR's layout; see `RankingCheck`. Return the content of export.json and its text for a person.
+    BEIR's layout, with the limit `least_overlap` (None: LEAST_OVERLAP); see `RankingCheck`. Return the content of
+    export.json and its text for a person.
 
-    Raises InputError for such a difference, for an unknown architecture, for random weights, and where `out` exists;
-    MissingExtra where a package is missing.
+    Raises InputError for such a difference, for an unknown architecture, for random weights, for a check of rankings
+    where the graph gives no vectors, and where `out` exists; MissingExtra where a package is missing.
     """
     versions = _versions()
-    _check_request(model, out, {"--least-agreement": least_agreement, "--least-overlap": least_overlap})
+    overlap = LEAST_OVERLAP if least_overlap is None else least_overlap
+    _check_request(model, out, {"--least-agreement": least_agreement, "--least-overlap": overlap})
     saved = open_model(model)
     tokenizer, head = open_tokenizer(saved), _vector_head(saved)
     torch_model = open_architecture(saved) if head is None else _vector_model(saved, head)
-    if head is None and check_retrieval is not None:
-        raise InputError(f"--check-retrieval {check_retrieval}: the graph of {model} gives no vectors of texts")
+    for option, value in (("--check-retrieval", check_retrieval), ("--least-overlap", least_overlap)):
+        if head is None and value is not None:
+            raise InputError(f"{option} {value}: the graph of {model} gives no vectors of texts; leave the option out")
     texts, num_texts = comparison_texts(text)
     rows, num_separate = comparison_rows(torch_model, tokenizer, texts)
     if (long := _long_setting(saved)) != "truncate":
@@ -88,8 +92,8 @@ def export_onnx(
     if num_texts > len(texts):
         say(f"{text}: the first {len(texts)} of its {num_texts:,} texts are compared")
     batches = list(comparison_batches(torch_model, rows, num_separate))
-    limits: Any = {"least_overlap": least_overlap, "least_agreement": least_agreement}
-    ranking = RankingCheck(texts, check_retrieval, **limits)
+    data = None if check_retrieval is None else open_retrieval(check_retrieval)
+    ranking = RankingCheck(texts, data, least_overlap=overlap, least_agreement=least_agreement)
     with atomic_folder(out) as folder:
         say("writing model.onnx")
         graphs = folder if head is None else folder / "onnx"
@@ -108,7 +112,7 @@ def export_onnx(
             if head is not None:
                 session = _session(graphs / "model_quantized.onnx")
                 agreement = ranking.compare(SentenceEncoder(saved, tokenizer, head), session)
-                result["int8"]["ranking"] = asdict(agreement) | {"least_overlap": least_overlap}
+                result["int8"]["ranking"] = asdict(agreement) | {"least_overlap": overlap}
         copy_description(saved, folder)
         if head is not None:
             write_vector_head(folder, head, positions=saved.config.max_positions)
@@ -231,7 +235,7 @@ def _vector_model(saved: SavedModel, head: VectorHead) -> SentenceModel:
     """Return the encoder of a folder with its head, in evaluation mode."""
     encoder_shape(saved.config, saved.source)
     encoder = frozen_encoder(saved)
-    assert isinstance(encoder, Encoder)
+    assert isinstance(encoder, TransformerBackbone)
     return SentenceModel(encoder, head).eval()
 
 
@@ -267,11 +271,14 @@ def _metadata(saved: SavedModel, head: VectorHead | None = None) -> dict[str, st
     labels = json.dumps(saved.labels, ensure_ascii=False)
     if head is not None:
         settings = head.settings
+        max_tokens = text_limit(saved, settings)
         return {
             "architecture": SentenceModel.architecture,
             "labels": labels,
-            "max_tokens": str(text_limit(saved, settings)),
+            "max_tokens": str(max_tokens),
+            "max_query_tokens": str(min(limit_of(settings, "query", max_tokens), saved.config.max_positions)),
             "prompts": json.dumps(settings.prompts, ensure_ascii=False),
+            "default_prompt": settings.default_prompt or "",
             "similarity": settings.similarity,
         }
     max_tokens = saved.max_length if "max_length" in saved.extra else saved.config.max_positions

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.model.bert import ARCHITECTURES, Bert
-from bertwright.model.encoder import Encoder, SelfAttention
+from bertwright.model.encoder import SelfAttention, TransformerBackbone
 from bertwright.model.vector_head import VectorHead
 from bertwright.version import __version__
 
@@ -42,7 +42,7 @@ class SentenceModel(nn.Module):
 
     architecture = "BertModel"
 
-    def __init__(self, encoder: Encoder, head: VectorHead) -> None:
+    def __init__(self, encoder: TransformerBackbone, head: VectorHead) -> None:
         super().__init__()
         self.encoder, self.head = encoder, head
 
@@ -88,13 +88,16 @@ def write_graph(model: GraphModel, path: Path, *, metadata: Mapping[str, str]) -
 
 
 def _with_attention_nodes(model: GraphModel) -> GraphModel:
-    """Return a copy of the model that shares its weights, with each layer's attention as one node of ONNX Runtime."""
+    """Return a copy of the model that shares its weights, with each layer's attention as one node of ONNX Runtime.
+
+    That node has no rotary positions. Attention with them is written as torch's exporter has it.
+    """
     shared_weights = {id(weight): weight for weight in model.parameters()}
     copied = copy.deepcopy(model, shared_weights)
     for layer in copied.encoder.layers:
         attention = layer.get_submodule("attention")
-        assert isinstance(attention, SelfAttention)
-        layer.register_module("attention", _AttentionNode(attention))
+        if isinstance(attention, SelfAttention):
+            layer.register_module("attention", _AttentionNode(attention))
     return copied
 
 

@@ -6,25 +6,25 @@ that are found are compared.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.interop.onnx_parity import feed
+from bertwright.interop.onnx_parity import TEXTS, feed
 from bertwright.model.vector_settings import Similarity
 from bertwright.search.evaluate import VectorSource, ranked_documents, ranking_metrics
 from bertwright.search.exact import as_compared
-from bertwright.tasks.beir import RetrievalData, open_retrieval
+from bertwright.tasks.beir import RetrievalData
 from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.inference import answered_batches, padded_inputs
 from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole
 
 NEAREST: Final = 10
 """Number of nearest texts that are compared."""
+FEW_TEXTS: Final = 4 * NEAREST
+"""Number of different texts below which the built-in texts are added."""
 LEAST_OVERLAP: Final = 0.8
 """Default least fraction of the ten nearest texts by PyTorch's vectors that the int8 vectors find too."""
 NDCG: Final = "ndcg@10"
@@ -56,26 +56,27 @@ class RankingAgreement:
 
 @dataclass(frozen=True)
 class RankingCheck:
-    """Texts, or a folder in BEIR's layout, by which rankings are compared, and the limits.
+    """Texts, or the judgements of a folder in BEIR's layout, by which rankings are compared, and the limits.
+
+    Of few texts nearly all others are the ten nearest. The built-in texts are then searched too.
 
     least_overlap    least `overlap`
     least_agreement  least nDCG@10 of the int8 graph, as a fraction of that of PyTorch
     """
 
     texts: Sequence[str] = field(default=())
-    folder: Path | None = None
+    data: RetrievalData | None = None
     least_overlap: float = LEAST_OVERLAP
     least_agreement: float = 0.0
-
-    @cached_property
-    def data(self) -> RetrievalData | None:
-        """The judgements of the folder. Raises InputError for a folder in another layout."""
-        return None if self.folder is None else open_retrieval(self.folder)
 
     def compare(self, encoder: SentenceEncoder, session: Any) -> RankingAgreement:
         """Return the agreement of the graph of a session with `encoder`. Raises InputError where it is too small."""
         graph = GraphVectors(encoder, session)
-        agreement = of_texts(encoder, graph, self.texts) if self.data is None else of_search(encoder, graph, self.data)
+        if self.data is None:
+            is_few = len({*self.texts}) < FEW_TEXTS
+            agreement = of_texts(encoder, graph, [*self.texts, *(TEXTS if is_few else ())])
+        else:
+            agreement = of_search(encoder, graph, self.data)
         if not agreement.overlap >= self.least_overlap:
             raise InputError(
                 f"int8: sentence_embedding: {agreement.text}; less than --least-overlap {self.least_overlap}; nothing "

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig, encoder_shape
-from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.encoder import Pooler, TransformerBackbone
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead, MaskedLMHead, NextSentenceHead, SpanHead
 
@@ -51,10 +51,12 @@ class Bert(nn.Module):
         super().__init__()
         self.architecture = architecture
         encoder = build_backbone(config)
-        assert isinstance(encoder, Encoder)
+        assert isinstance(encoder, TransformerBackbone)
         self.encoder = encoder
         heads = architecture_of(architecture).heads
-        if "pooler" in heads and (config.classifier_has_pooler if "classifier" in heads else config.has_pooler):
+        reads_tokens = bool({"classifier", "span"} & {*heads}) and config.transforms_tokens
+        pools = "pooler" in heads and (config.classifier_has_pooler if "classifier" in heads else config.has_pooler)
+        if reads_tokens or pools:
             self.pooler = Pooler(config)
         if "masked_lm" in heads:
             self.masked_lm = MaskedLMHead(config)
@@ -63,7 +65,7 @@ class Bert(nn.Module):
         if "classifier" in heads:
             outputs = 1 if architecture == "BertForMultipleChoice" else num_labels
             bias = config.classifier_has_bias or "pooler" not in heads
-            self.classifier = ClassificationHead(config.hidden, outputs, config.hidden_dropout, bias=bias)
+            self.classifier = ClassificationHead(config.hidden, outputs, config.head_dropout, bias=bias)
         if "span" in heads:
             self.span = SpanHead(config)
 
@@ -77,13 +79,14 @@ class Bert(nn.Module):
         if self.architecture == "BertForMultipleChoice":
             ids, segments, mask = (part.flatten(0, 1) for part in (ids, segments, mask))  # [B·C, T]
         last = self.encoder(ids, segments, mask).last
-        outputs = self._outputs(last)
+        outputs = self._outputs(last, mask)
         if self.architecture == "BertForMultipleChoice":
             outputs = (outputs[0].view(-1, choices),)  # [B·C, 1] → [B, C]
         names = ARCHITECTURES[self.architecture].outputs  # without a pooler, the states are the only output
         return dict(zip(names, outputs, strict=len(outputs) > 1))
 
-    def _outputs(self, last: Tensor) -> tuple[Tensor, ...]:
+    def _outputs(self, last: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        tokens = self.pooler(last) if self.encoder.config.transforms_tokens and hasattr(self, "pooler") else last
         embeddings = self.encoder.embeddings.word.weight  # [V, D]
         match self.architecture:
             case "BertModel":
@@ -95,12 +98,12 @@ class Bert(nn.Module):
             case "BertForNextSentencePrediction":
                 return (self.next_sentence(self.pooler(last[:, 0])),)
             case "BertForQuestionAnswering":
-                start, end = self.span(last).unbind(-1)
+                start, end = self.span(tokens).unbind(-1)
                 return start, end
             case "BertForTokenClassification":
-                return (self.classifier(last),)
+                return (self.classifier(tokens),)
             case _:
-                return (self.classifier(self.pooler(last[:, 0])),)
+                return (self.classifier(self.pooler(self.encoder.pooled(last, mask))),)
 
 
 def architecture_of(name: str) -> Architecture:

@@ -67,7 +67,7 @@ def pretraining_card(
     if not metrics:
         limits.append("There was no validation: its loss on text outside of the training data is not known.")
     return _card(
-        title=_shape("A BERT encoder" if fills else f"A {_title(config)}", config),
+        title=_shape(f"A {_title(config)} encoder" if fills else f"A {_title(config)}", config),
         config=config,
         architecture=architecture,
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
@@ -77,7 +77,7 @@ def pretraining_card(
             *([f"exposure: {exposure}"] if exposure else []),
             *_settings(settings, leave_out=("steps", "minutes", "words", "epochs", "checkpoints_by_words")),
         ],
-        numbers=[*(f"{name}: {value:.4f}" for name, value in metrics.items()), *more_numbers],
+        numbers=[*(f"{name}: {_number(value)}" for name, value in metrics.items()), *more_numbers],
         data_of_numbers="On validation text, at the end of the training:",
         compared_with="the paper's",
         limits=limits,
@@ -230,6 +230,11 @@ def _settings(settings: Settings, *, leave_out: Sequence[str] = (), prefix: str 
             yield from _settings(value, prefix=f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}: {_plain(value)}"
+
+
+def _number(value: float) -> str:
+    """Return a metric with four decimals, and a count without."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
 
 
 def _plain(value: Any) -> str:

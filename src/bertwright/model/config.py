@@ -20,6 +20,8 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 """Probability that a value is dropped; values that are kept are divided by 1 minus it."""
 Attends = Literal["both", "left", "right"]
 """Tokens that a token attends to beside itself: all tokens, those before it, or those after it."""
+Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
+"""Activations of heads; those of layers are the two forms of GELU."""
 Start = Literal["random", "local", "matching"]
 """Attention initialisation: random weights, attention to neighbouring positions, or to equal pieces as well."""
 
@@ -65,6 +67,16 @@ class BackboneConfig(Settings):
     def distinct_layers(self) -> int:
         """Return the number of layers that have weights of their own; with fewer than `layers`, layers share them."""
         return self.layers
+
+    @property
+    def head_dropout(self) -> float:
+        """Return the dropout probability before the last layer of a task's head."""
+        return self.hidden_dropout
+
+    @property
+    def transforms_tokens(self) -> bool:
+        """Return True where the heads on tokens, too, have the layer that precedes a classifier."""
+        return False
 
     @property
     def needs_segments(self) -> bool:
@@ -159,14 +171,58 @@ class EncoderConfig(SingleBackboneConfig):
         return True
 
     @property
-    def masked_lm_activation(self) -> Literal["gelu", "gelu_tanh"]:
+    def masked_lm_activation(self) -> Activation:
         """Return the activation in the masked-LM head."""
         return self.activation
 
     @property
-    def pooler_activation(self) -> Literal["tanh", "relu", "gelu"]:
+    def pooler_activation(self) -> Activation:
         """Return the activation between the linear layer on the first token's state and a classifier."""
         return "tanh"
+
+    @property
+    def pooler_has_norm(self) -> bool:
+        """Return True where a LayerNorm follows that activation."""
+        return False
+
+    @property
+    def pools_all(self) -> bool:
+        """Return True where classifiers read the mean of all states, and not the first token's state."""
+        return False
+
+    @property
+    def norms_have_bias(self) -> bool:
+        """Return True where the LayerNorms add a bias."""
+        return True
+
+    @property
+    def heads_have_bias(self) -> bool:
+        """Return True where the first linear layer of a head, masked LM's included, adds a bias."""
+        return True
+
+    @property
+    def output_has_bias(self) -> bool:
+        """Return True where the masked-LM head has a bias for each vocabulary entry."""
+        return True
+
+    @property
+    def has_bert_blocks(self) -> bool:
+        """Return True where embeddings and layers are BERT's; fast products and attention initialisation need them."""
+        return True
+
+    @property
+    def is_gated(self) -> bool:
+        """Return True where the feed-forward layer multiplies its inner numbers with a gate of the same width."""
+        return False
+
+    @property
+    def usual_intermediate(self) -> int:
+        """Return the width of the feed-forward layer in the named sizes."""
+        return 4 * self.hidden
+
+    def mean_keys(self, length: int) -> float:
+        """Return the number of tokens that a token of a row is compared with in attention, as the layers' mean."""
+        return float(length)
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> Self:
@@ -204,7 +260,7 @@ def with_dropout(config: AnyConfig, probability: float) -> AnyConfig:
     changes: dict[str, Any] = {}
     for name in type(config).model_fields:
         value = getattr(config, name)
-        if name in ("hidden_dropout", "attention_dropout"):
+        if name.endswith("_dropout"):
             changes[name] = probability
         elif isinstance(value, BackboneConfig):
             changes[name] = with_dropout(value, probability)
@@ -219,6 +275,11 @@ def predicts_next(config: BackboneConfig) -> bool:
 def attends_both_ways(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
     """Return True for a bidirectional encoder, as the paper builds it."""
     return isinstance(config, EncoderConfig) and config.attends == "both"
+
+
+def has_bert_blocks(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
+    """Return True for a Transformer with BERT's embeddings and layers, whatever its direction of attention."""
+    return isinstance(config, EncoderConfig) and config.has_bert_blocks
 
 
 Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all", "elmo"]

@@ -6,7 +6,10 @@ Shapes: B batch, T tokens, Q positions that are computed, D hidden, E width of t
 """
 
 import math
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import cast
 
 import torch
@@ -14,7 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.model.backbones import Backbone, EncoderOutput
-from bertwright.model.config import Attends, BackboneConfig, EncoderConfig, SingleBackboneConfig
+from bertwright.model.config import Activation, Attends, BackboneConfig, EncoderConfig, SingleBackboneConfig
+
+ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = MappingProxyType(
+    {"gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu, "tanh": torch.tanh}
+)
+"""Function of each activation."""
 
 
 @torch.library.custom_op("bertwright::random_bits", mutates_args=())
@@ -80,32 +88,32 @@ class SelfAttention(nn.Module):
         keys, values = self._split(key), self._split(value)
         if past is not None:
             keys, values = past.add(keys, values)
-        context = self._attend(self._split(query), keys, values, keep)
+        context = attend(self._split(query), keys, values, keep, dropout_p=self.dropout if self.training else 0.0)
         merged: Tensor = self.output(context.transpose(1, 2).flatten(2))  # [B, Q, D]
         return merged
 
     def probabilities(self, hidden: Tensor, keep: Tensor) -> Tensor:
         """Return the attention probabilities of the tokens of `hidden` [B, T, D], without dropout: [B, H, T, T]."""
         query, key, _ = self.qkv(hidden).split(hidden.shape[-1], dim=-1)  # 3 x [B, T, D]
-        return _probabilities(self._split(query), self._split(key), keep)
+        return attention_probabilities(self._split(query), self._split(key), keep)
 
     def _split(self, rows: Tensor) -> Tensor:
         parts: Tensor = rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
         return parts
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, keep: Tensor) -> Tensor:
-        """Return the context [B, H, Q, K]: by torch's fused attention, or step by step where that is needed or faster.
 
-        On processors no fused attention has dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that of
-        the steps (docs/log.md, "Attention in bf16").
-        """
-        probability = self.dropout if self.training else 0.0
-        is_slow = query.dtype == torch.bfloat16 and torch.is_grad_enabled()
-        if query.device.type != "cpu" or not (probability or is_slow):
-            return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=probability)
-        kept = dropout(_probabilities(query, key, keep), probability, training=True)
-        context: Tensor = kept @ value  # [B, H, Q, K]
-        return context
+def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, dropout_p: float) -> Tensor:
+    """Return the context [B, H, Q, K]: by torch's fused attention, or step by step where that is needed or faster.
+
+    On processors no fused attention has dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that of
+    the steps (docs/log.md, "Attention in bf16").
+    """
+    is_slow = query.dtype == torch.bfloat16 and torch.is_grad_enabled()
+    if query.device.type != "cpu" or not (dropout_p or is_slow):
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=dropout_p)
+    kept = dropout(attention_probabilities(query, key, keep), dropout_p, training=True)
+    context: Tensor = kept @ value  # [B, H, Q, K]
+    return context
 
 
 class KeyValues:
@@ -123,12 +131,19 @@ class KeyValues:
         return keys, values
 
 
-def _probabilities(query: Tensor, key: Tensor, keep: Tensor) -> Tensor:
+def attention_probabilities(query: Tensor, key: Tensor, keep: Tensor) -> Tensor:
+    """Return the probabilities [B, H, Q, T] of queries [B, H, Q, K] and keys [B, H, T, K]; `keep` as in attention."""
     scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # [B, H, Q, T]
     return torch.softmax(scores.masked_fill(~keep, torch.finfo(scores.dtype).min), dim=-1)
 
 
-class TokensAndPositions(nn.Module):
+class WordEmbeddings(nn.Module):
+    """Embeddings with a table of words."""
+
+    word: nn.Embedding
+
+
+class TokensAndPositions(WordEmbeddings):
     """Sum of word and learned absolute position embeddings, then dropout: the embeddings of GPT-1."""
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -240,10 +255,41 @@ class SingleBackbone(Backbone):
         return tuple(self.layers)
 
 
-class Encoder(SingleBackbone):
-    """A Transformer encoder: embeddings and layers."""
+class TransformerBackbone(SingleBackbone):
+    """A Transformer: embeddings of words, and layers with attention."""
 
     config: EncoderConfig
+    embeddings: WordEmbeddings
+
+    def layer_at(self, index: int) -> nn.Module:
+        """Return the module that computes layer `index`; layers that share weights are one module."""
+        return self.layers[index * len(self.layers) // self.config.layers]
+
+    def summary(self, ids: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
+        """Return the state that classifiers read [B, D]; see `pooled`."""
+        if not self.config.pools_all:
+            return super().summary(ids, segments, mask)
+        return self.pooled(self(ids, segments, mask).last, mask)
+
+    def pooled(self, last: Tensor, mask: Tensor) -> Tensor:
+        """Return the states that classifiers read [B, D] of last states [B, T, D]: the first token's, or the mean."""
+        if not self.config.pools_all:
+            return last[:, 0]
+        real = mask[:, :, None]  # [B, T, 1]
+        return last.masked_fill(~real, 0.0).sum(1) / real.sum(1)
+
+    @abstractmethod
+    def attention(self, ids: Tensor, segments: Tensor, mask: Tensor, *, layer: int) -> Tensor:
+        """Return the attention probabilities of layer `layer`, from 0, for a batch: [B, H, T, T]."""
+
+    @abstractmethod
+    def last_projections(self, states: Tensor) -> Tensor:
+        """Return the queries, keys and values of the last layer [B, T, 3·D] for the states before it [B, T, D]."""
+
+
+class Encoder(TransformerBackbone):
+    """A Transformer encoder with BERT's layers."""
+
     embeddings: TokensAndPositions
 
     def __init__(
@@ -279,9 +325,18 @@ class Encoder(SingleBackbone):
             states.append(hidden)
         return EncoderOutput(hidden, tuple(states) if all_hidden else ())
 
-    def layer_at(self, index: int) -> nn.Module:
-        """Return the module that computes layer `index`; layers that share weights are one module."""
-        return self.layers[index * len(self.layers) // self.config.layers]
+    def attention(self, ids: Tensor, segments: Tensor, mask: Tensor, *, layer: int) -> Tensor:
+        """Return attention probabilities, see `TransformerBackbone.attention`."""
+        keep = visible_keys(mask, self.config.attends)
+        hidden = self.embeddings(ids, segments)
+        for below in map(self.layer_at, range(layer)):
+            hidden = below(hidden, keep)
+        return cast(EncoderLayer, self.layer_at(layer)).attention.probabilities(hidden, keep)
+
+    def last_projections(self, states: Tensor) -> Tensor:
+        """Return the last layer's queries, keys and values, see `TransformerBackbone.last_projections`."""
+        projected: Tensor = cast(EncoderLayer, self.layers[-1]).attention.qkv(states)
+        return projected
 
     def flops(self, length: int, num_last: int) -> float:
         """Return the FLOPs of a row's forward pass, see `Backbone.flops`."""
@@ -309,21 +364,27 @@ def share_parts(encoder: Encoder, parts: Sequence[str], *, groups: int) -> None:
                 layer.__dict__[part] = owner.get_submodule(part)
 
 
+def layer_norm(config: EncoderConfig) -> nn.LayerNorm:
+    """Return a new LayerNorm of the states."""
+    return nn.LayerNorm(config.hidden, eps=config.layer_norm_eps, bias=config.norms_have_bias)
+
+
 class Pooler(nn.Module):
     """Dense layer and tanh on the state of [CLS], as in the original code; the paper's C is the state itself.
 
-    Other families have another activation.
+    Other families have another activation, no bias, or a LayerNorm at the end.
     """
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden, config.hidden)
-        self.activation = config.pooler_activation if isinstance(config, EncoderConfig) else "tanh"
+        shape = config if isinstance(config, EncoderConfig) else None
+        self.dense = nn.Linear(config.hidden, config.hidden, bias=shape is None or shape.heads_have_bias)
+        self.activation: Activation = "tanh" if shape is None else shape.pooler_activation
+        self.norm = nn.Identity() if shape is None or not shape.pooler_has_norm else layer_norm(shape)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return pooled vectors [B, D] for states [B, D]."""
-        activations = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}
-        pooled: Tensor = activations[self.activation](self.dense(state))
+        """Return pooled vectors [B, D] for states [B, D], or [B, T, D] for [B, T, D]."""
+        pooled: Tensor = self.norm(ACTIVATIONS[self.activation](self.dense(state)))
         return pooled
 
 
@@ -366,6 +427,7 @@ def init_weights(module: nn.Module, deviation: float, generator: torch.Generator
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)
+        if isinstance(part, nn.LayerNorm) and part.bias is not None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LSTM):  # the distribution that torch uses
             bound = 1 / math.sqrt(part.hidden_size)

@@ -227,6 +227,13 @@ def _unfinished_hint(run: Path) -> str:
     return f"; its run has not finished yet{models}"
 
 
+def notes_of(source: str) -> Mapping[str, Any]:
+    """Return the entries of bertwright in the config.json of MODEL, without its weights; empty where it has none."""
+    path = model_within(folder_of(source)) / "config.json"
+    notes = read_object(path).get("bertwright") if path.is_file() else None
+    return notes if isinstance(notes, Mapping) else {}
+
+
 def model_within(folder: Path) -> Path:
     """Return the model folder in a run folder; another folder is returned as it is."""
     return folder / "model" if (folder / "model" / "config.json").is_file() else folder

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.model.config import BackboneConfig, EncoderConfig
-from bertwright.model.encoder import dropout
+from bertwright.model.encoder import ACTIVATIONS, Pooler, dropout
 
 
 def for_loss(logits: Tensor) -> Tensor:
@@ -17,18 +17,20 @@ def for_loss(logits: Tensor) -> Tensor:
 
 
 class MaskedLMHead(nn.Module):
-    """Linear layer with GELU, LayerNorm, the transposed word embeddings and a bias for each vocabulary entry."""
+    """Linear layer with an activation, LayerNorm, the transposed word embeddings, a bias for each vocabulary entry."""
+
+    bias: Tensor
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
-        self.transform = nn.Linear(config.hidden, config.embedding_width)
-        self.norm = nn.LayerNorm(config.embedding_width, eps=config.layer_norm_eps)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.approximate = "tanh" if config.masked_lm_activation == "gelu_tanh" else "none"
+        self.transform = nn.Linear(config.hidden, config.embedding_width, bias=config.heads_have_bias)
+        self.norm = nn.LayerNorm(config.embedding_width, eps=config.layer_norm_eps, bias=config.norms_have_bias)
+        add_output_bias(self, config.vocab_size, learned=config.output_has_bias)
+        self.activation = config.masked_lm_activation
 
     def states(self, rows: Tensor) -> Tensor:
         """Return the transformed rows, which are multiplied with the word embeddings: […, D] → […, E]."""
-        out: Tensor = self.norm(F.gelu(self.transform(rows), approximate=self.approximate))
+        out: Tensor = self.norm(ACTIVATIONS[self.activation](self.transform(rows)))
         return out
 
     def forward(self, rows: Tensor, embeddings: Tensor) -> Tensor:
@@ -46,15 +48,20 @@ class TiedOutput(nn.Module):
 
     def __init__(self, config: BackboneConfig, *, bias: bool) -> None:
         super().__init__()
-        zeros = torch.zeros(config.vocab_size)
-        if bias:
-            self.bias = nn.Parameter(zeros)
-        else:
-            self.register_buffer("bias", zeros, persistent=False)
+        add_output_bias(self, config.vocab_size, learned=bias)
 
     def states(self, rows: Tensor) -> Tensor:
         """Return the rows unchanged: the word embeddings are multiplied with the states themselves."""
         return rows
+
+
+def add_output_bias(head: nn.Module, vocab_size: int, *, learned: bool) -> None:
+    """Add the bias of each vocabulary entry to a head (in place): a parameter, or zeros that no file holds."""
+    zeros = torch.zeros(vocab_size)
+    if learned:
+        head.register_parameter("bias", nn.Parameter(zeros))
+    else:
+        head.register_buffer("bias", zeros, persistent=False)
 
 
 class ClassificationHead(nn.Module):
@@ -84,7 +91,15 @@ class NextSentenceHead(ClassificationHead):
 
 
 class SpanHead(ClassificationHead):
-    """Start and end vectors S and E of paper §4.2: two logits, start and end, for each token's vector."""
+    """Start and end vectors S and E of paper §4.2: two logits, start and end, for each token's vector.
+
+    There is dropout only where a layer of the head precedes them.
+    """
 
     def __init__(self, config: BackboneConfig) -> None:
-        super().__init__(config.hidden, 2, dropout=0.0)
+        super().__init__(config.hidden, 2, dropout=config.head_dropout if config.transforms_tokens else 0.0)
+
+
+def token_transform(config: BackboneConfig) -> nn.Module:
+    """Return the layer between the states of tokens and the head on them; for most families the identity."""
+    return Pooler(config) if config.transforms_tokens else nn.Identity()

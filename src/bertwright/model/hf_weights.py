@@ -40,7 +40,7 @@ def named_weights(tensors: Mapping[str, Tensor], description: ModelDescription, 
     family = stored_family(description.raw, source)
     if family is not None:
         tied = description.raw.get("tie_word_embeddings") is not False
-        return family.weights_from_foreign(tensors, source, tied=tied)
+        return family.weights_from_foreign(tensors, source, tied=tied, architecture=description.architecture)
     for name, tensor in tensors.items():
         if not tensor.is_floating_point():
             raise InputError(f"{source}: {name} is {tensor.dtype}; weights are floating-point numbers")

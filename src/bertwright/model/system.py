@@ -5,7 +5,13 @@ This module does not import torch, because `--help` reads it.
 
 from typing import TYPE_CHECKING, Literal
 
-from bertwright.model.config import BackboneConfig, SingleBackboneConfig, attends_both_ways, size_config
+from bertwright.model.config import (
+    BackboneConfig,
+    SingleBackboneConfig,
+    attends_both_ways,
+    has_bert_blocks,
+    size_config,
+)
 from bertwright.model.families import SystemFamily, families, family_of
 
 _FAMILIES = {
@@ -43,5 +49,11 @@ MASKED_LM_SYSTEMS: tuple[str, ...] = tuple(
     system for system in SYSTEMS if attends_both_ways(system_config(system, "tiny", vocab_size=1000))
 )
 """Systems that learn masked LM, because their tokens attend to both sides; the others are language models."""
+PAIR_SYSTEMS: tuple[str, ...] = tuple(system for system in MASKED_LM_SYSTEMS if _FAMILIES[system].learns_pairs)
+"""Systems whose masked LM may have a second objective about two sentences."""
+STARTED_SYSTEMS: tuple[str, ...] = tuple(
+    system for system in SYSTEMS if has_bert_blocks(system_config(system, "tiny", vocab_size=1000))
+)
+"""Systems with an attention initialisation: those with BERT's embeddings and layers."""
 SPAN_SYSTEMS: tuple[str, ...] = tuple(system for system, family in _FAMILIES.items() if family.trains_on_spans)
 """Language models that are trained on spans of the text, without tokens around sentences: GPT-1 and GPT-2."""

@@ -158,7 +158,7 @@ def language_metrics(
     }
     if sums["characters"]:
         metrics["bits_per_character"] = bits_per_character(sums["text_nats"], sums["characters"])
-    return metrics | {"rows": sums["rows"], "predictions": sums["predictions"]}
+    return metrics | {name: int(sums[name]) for name in ("rows", "predictions")}
 
 
 def language_architecture(config: SingleBackboneConfig) -> str:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig, attends_both_ways, encoder_shape, need_segments
-from bertwright.model.encoder import Encoder, Pooler
+from bertwright.model.encoder import Pooler, TransformerBackbone
 from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
@@ -60,9 +60,9 @@ class PretrainingModel(nn.Module):
         if second_sentence != "none":
             need_segments(config, f"second_sentence {second_sentence}")
         encoder = build_backbone(config)
-        assert isinstance(encoder, Encoder)
+        assert isinstance(encoder, TransformerBackbone)
         self.encoder = encoder
-        self.pooler = Pooler(config)
+        self.pooler = Pooler(config) if config.has_pooler or second_sentence != "none" else nn.Identity()
         output = family_of(config).output(config)
         assert isinstance(output, MaskedLMHead)
         self.masked_lm = output
@@ -114,7 +114,7 @@ def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tup
     return terms
 
 
-def pretraining_flops(backbone: Encoder, inputs: Inputs) -> float:
+def pretraining_flops(backbone: TransformerBackbone, inputs: Inputs) -> float:
     """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
     rows, length = inputs.ids.shape
     config, width, narrow = backbone.config, backbone.config.hidden, backbone.config.embedding_width
@@ -182,7 +182,7 @@ def masked_lm_metrics(
     if second["pairs"]:
         name, pairs = _TERMS[model.second_sentence], second["pairs"]
         metrics |= {f"{name}_loss": second["loss"] / pairs, f"{name}_accuracy": second["right"] / pairs}
-    return metrics | {"rows": masked["rows"], "predictions": masked["predictions"]}
+    return metrics | {name: int(masked[name]) for name in ("rows", "predictions")}
 
 
 def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> None:

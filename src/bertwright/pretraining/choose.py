@@ -14,7 +14,7 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
-from bertwright.model.config import BackboneConfig, EncoderConfig, Start, attends_both_ways, initializer_range_for
+from bertwright.model.config import BackboneConfig, Start, attends_both_ways, has_bert_blocks, initializer_range_for
 from bertwright.model.folder import open_model
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config, system_of
 from bertwright.pretraining.exposure import refuse_uncounted
@@ -221,9 +221,9 @@ def _start(config: BackboneConfig, system: str) -> Start:
     The first layer can be initialised where a LayerNorm stands before it, as in BERT. Layers that share their weights,
     and layers behind narrow embeddings, keep random weights.
     """
-    if config.hidden % 2 or (isinstance(config, EncoderConfig) and config.hidden < NARROWEST_HEAD * config.heads):
+    if not has_bert_blocks(config) or config.hidden % 2 or config.hidden < NARROWEST_HEAD * config.heads:
         return "random"
-    if isinstance(config, EncoderConfig) and (config.projects_embeddings or config.distinct_layers != config.layers):
+    if config.projects_embeddings or config.distinct_layers != config.layers:
         return "random"
     layers = config.layers - (0 if attends_both_ways(config) or system.startswith("bert") else 1)
     return "matching" if layers >= 2 else "local" if layers == 1 else "random"

@@ -78,7 +78,7 @@ def size_name(config: BackboneConfig) -> str:
             return f"{written} of {config.cells} cells"
     elif not isinstance(config, EncoderConfig):
         return written
-    elif config.intermediate != 4 * config.hidden:
+    elif config.intermediate != config.usual_intermediate:
         return f"{written} of {config.heads} heads, {config.intermediate} inside"
     else:
         written = written_size(config.layers, config.hidden, config.heads)

@@ -127,7 +127,7 @@ def affordable_steps(pretraining: Pretraining, timings: Timings) -> int:
             f"--minutes {settings.minutes:g}: evaluations and checkpoints take {overhead:.0f} s, more than half of "
             "them; the run will take longer"
         )
-    step = sum(phase.share * seconds for phase, seconds in zip(settings.phases, timings.steps, strict=True))
+    step = sum(phase.share * seconds for phase, seconds in zip(settings.stages, timings.steps, strict=True))
     return max(1, round(max(budget - overhead, budget / 2) / step))
 
 
@@ -233,14 +233,14 @@ def _expected_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
     flops = trainable_of(pretraining.model).flops
     flops_per_step = sum(
         phase.share * sum(map(flops, pretraining.micro_batches(examples, 0)))
-        for phase, examples in zip(settings.phases, pretraining.phase_rows, strict=True)
+        for phase, examples in zip(settings.stages, pretraining.phase_rows, strict=True)
     )
     return pretraining.steps * flops_per_step / (_USUAL_MFU * numerics.peak_flops * pretraining.ranks.world_size)
 
 
 def _longest_phase_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
     """Return the seconds of a step in the phase with the most steps, measured without the other processes."""
-    phases = zip(pretraining.settings.phases, pretraining.phase_rows, strict=True)
+    phases = zip(pretraining.settings.stages, pretraining.phase_rows, strict=True)
     _, examples = max(phases, key=lambda pair: pair[0].share)
     return step_seconds(pretraining, examples, numerics, seconds=_TRIAL_SECONDS)
 

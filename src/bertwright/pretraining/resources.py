@@ -132,8 +132,9 @@ def _numbers_per_token(settings: PretrainSettings, config: SingleBackboneConfig,
     if isinstance(config, LSTMConfig):
         return 7 * config.cells + 3 * config.hidden  # gates and cells, inputs and outputs
     assert isinstance(config, EncoderConfig)
-    # attention, norms and dropout keep 10 D, the feed-forward part 8 D
-    return 18 * config.hidden + _attention_numbers(settings, config, length, precision)
+    # attention, norms and dropout keep 10 D, the feed-forward part its inner numbers before and after the activation
+    inner = (4 if config.is_gated else 2) * config.intermediate
+    return 10 * config.hidden + inner + _attention_numbers(settings, config, length, precision)
 
 
 def _attention_numbers(settings: PretrainSettings, config: EncoderConfig, length: int, precision: str) -> int:
@@ -144,7 +145,7 @@ def _attention_numbers(settings: PretrainSettings, config: EncoderConfig, length
     if settings.device != "cpu":
         return 0
     kept = 3 if settings.dropout else 1 if precision == "bf16" else 0
-    return kept * config.heads * length
+    return int(kept * config.heads * config.mean_keys(length))
 
 
 def estimate_memory(

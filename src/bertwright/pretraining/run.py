@@ -8,6 +8,7 @@ from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
 from bertwright.model.system import NAMES
 from bertwright.pretraining.dry_run import run_warnings
+from bertwright.pretraining.extend import begin_from, stable_checkpoint
 from bertwright.pretraining.frequencies import no_better_than_frequencies
 from bertwright.pretraining.measure import (
     advise_micro_tokens,
@@ -33,6 +34,7 @@ def pretrain(
     out: Path,
     held_out: Path | None = None,
     init_from: str | None = None,
+    extend: Path | None = None,
     resume: bool = False,
     allow_other_numerics: bool = False,
     numerics: Numerics | None = None,
@@ -42,6 +44,7 @@ def pretrain(
     """Start or resume a pre-training run; return {"out", "steps", "stopped", "held_out", "model", …}.
 
     corpus: a corpus folder, or several with weights, in proportion to which the rows of a step are drawn.
+    extend: a run with the schedule wsd that this run makes longer.
     numerics: those of this machine, where they were measured for the same settings; None measures them.
     ranks, sharding: the processes that train together, and how they divide the model. A run may resume with another
         number of processes.
@@ -52,6 +55,7 @@ def pretrain(
         settings, corpus=corpus, out=out, held_out=held_out, init_from=init_from, numerics=numerics, ranks=ranks
     )
     options: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "sharding": sharding}
+    options["extend"] = extend
     return pretrain_prepared(pretraining, measured, out=out, held_out=held_out, init_from=init_from, **options)
 
 
@@ -64,11 +68,13 @@ def pretrain_prepared(
     init_from: str | None,
     resume: bool,
     allow_other_numerics: bool,
+    extend: Path | None = None,
     sharding: Sharding = "ddp",
 ) -> Mapping[str, Any]:
     """Start or resume the run of a prepared pre-training, on a machine with the numerics `measured`; see `pretrain`."""
     ranks = pretraining.ranks
     _refuse_changed_corpora(pretraining)
+    begin = stable_checkpoint(extend, _data_facts(pretraining), pretraining.steps) if extend else None
     if not (out / "run.json").exists():
         apply_numerics(measured)
         advise_micro_tokens(pretraining, measured, lambda: preflight_if_close(pretraining, measured))
@@ -93,6 +99,9 @@ def pretrain_prepared(
             }
         )
         is_resumed = "resolved" in run.record
+        if begin and "extends" not in run.record and ranks.is_main:
+            begin_from(begin, run)
+        ranks.barrier()
         resolved, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )

@@ -5,16 +5,23 @@ Without a recipe `PLAIN` takes its place, and `choose.py` adapts it to the corpu
 is read for --help, so it imports no torch.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import ConfigDict, Field, model_validator
 
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
 from bertwright.model.config import Start
-from bertwright.model.system import MASKED_LM_SYSTEMS, SPAN_SYSTEMS, USUAL_SECOND_SENTENCE, System
+from bertwright.model.system import (
+    MASKED_LM_SYSTEMS,
+    PAIR_SYSTEMS,
+    SPAN_SYSTEMS,
+    STARTED_SYSTEMS,
+    USUAL_SECOND_SENTENCE,
+    System,
+)
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
@@ -36,6 +43,30 @@ class Phase(Settings):
 
     def __str__(self) -> str:
         return f"{self.length}:{self.share:g}"
+
+
+class MaskPhase(Settings):
+    """The fraction `masked` of the tokens predicted for a fraction `share` of the steps."""
+
+    masked: Annotated[float, Field(gt=0, le=1)]
+    share: Share
+
+
+class Stage(Phase):
+    """A part of the steps with one row length and one fraction of predicted tokens (None: that of the masking)."""
+
+    masked: float | None = None
+
+
+def parse_mask_schedule(text: str) -> list[dict[str, float]]:
+    """Return the phases of '0.3:0.5,0.15:0.3,0.05:0.2', before they are validated."""
+    try:
+        parts = (part.split(":") for part in text.split(","))
+        return [{"masked": float(masked), "share": float(share)} for masked, share in parts]
+    except ValueError:
+        raise InputError(
+            f"--mask-schedule {text!r}: expected FRACTION-OF-TOKENS:FRACTION-OF-STEPS,… such as 0.3:0.5,0.15:0.5"
+        ) from None
 
 
 def parse_lengths(text: str) -> list[dict[str, float]]:
@@ -75,6 +106,9 @@ class PretrainSettings(Settings):
         Phase(length=512, share=0.1),
     )
     """Tokens per row, and the fraction of the steps for each length, in order."""
+    mask_schedule: Annotated[tuple[MaskPhase, ...], Option("schedule", read=parse_mask_schedule)] = ()
+    """Fraction of the tokens that is predicted, and the fraction of the steps for each, in order, such as
+    0.3:0.5,0.15:0.3,0.05:0.2; it replaces --mask-share."""
     batch_size: Annotated[int, Field(gt=0, le=1 << 24), Option("schedule")] = 256
     """Number of rows per optimiser step."""
     micro_tokens: Annotated[Positive, Option("machine")] = 8192
@@ -82,7 +116,8 @@ class PretrainSettings(Settings):
     steps: Annotated[Positive | None, Option("schedule")] = None
     """Number of optimiser steps. Give this, --minutes, --words or --epochs."""
     minutes: Annotated[_Minutes | None, Option("schedule")] = None
-    """Training time in minutes. The number of steps that fit is measured before the first step."""
+    """Training time in minutes. The number of steps that fit is measured before the first step, so the run takes longer
+    where the machine is busier later."""
     words: Annotated[Positive | None, Option("schedule", read=parse_words)] = None
     """Number of words of text that the run sees, repeats counted, such as 100M, 1.5M or 100k."""
     epochs: Annotated[Annotated[float, Field(gt=0, le=1e6)] | None, Option("schedule")] = None
@@ -150,8 +185,10 @@ class PretrainSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if abs(sum(phase.share for phase in self.phases) - 1.0) > 1e-6:
-            raise ValueError(f"expected fractions of the phases that sum to 1, got {sum(p.share for p in self.phases)}")
+        for name, phases in (("phases", self.phases), ("mask_schedule", self.mask_schedule)):
+            total = sum(phase.share for phase in phases)
+            if phases and abs(total - 1.0) > 1e-6:
+                raise ValueError(f"{name}: expected fractions of the steps that sum to 1, got {total:g}")
         budgets = (self.steps, self.minutes, self.words or self.epochs)
         if sum(budget is not None for budget in budgets) != 1:
             raise ValueError("give either --steps or --minutes, or --words, --epochs or both")
@@ -164,13 +201,40 @@ class PretrainSettings(Settings):
                 raise ValueError(f"system {self.system}: {reason}")
         return self
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the parts of the steps in order: a new one begins with each phase of lengths or of masks."""
+        if not self.mask_schedule:
+            return tuple(Stage(length=phase.length, share=phase.share) for phase in self.phases)
+        lengths, masks = _ends(self.phases), _ends(self.mask_schedule)
+        ends = sorted({end for end, _ in (*lengths, *masks)})
+        stages, begin = [], 0.0
+        for end in ends:
+            length = next(phase.length for last, phase in lengths if last >= end)
+            masked = next(phase.masked for last, phase in masks if last >= end)
+            stages.append(Stage(length=length, share=end - begin, masked=masked))
+            begin = end
+        return tuple(stages)
+
+    def examples_of(self, stage: Stage) -> ExampleSettings:
+        """Return the settings of the rows of a stage, with its fraction of predicted tokens."""
+        if stage.masked is None:
+            return self.examples
+        masking = self.examples.masking.model_copy(update={"share": stage.masked})
+        return self.examples.model_copy(update={"masking": masking})
+
     def _conflicts(self) -> Iterator[tuple[bool, str]]:
         """Yield the settings that a language model cannot have: true where one is set, and the reason."""
         examples, system = self.examples, self.system
+        second = f"(second_sentence {examples.second_sentence})"
         if system in MASKED_LM_SYSTEMS:
+            is_fixed = self.start != "random" and system not in STARTED_SYSTEMS
+            yield is_fixed, f"its attention has no initialisation; expected random (start {self.start})"
+            yield examples.pairs and system not in PAIR_SYSTEMS, f"it learns masked LM alone; expected none {second}"
             return
-        yield examples.pairs, f"a language model has no second sentence (second_sentence {examples.second_sentence})"
+        yield examples.pairs, f"a language model has no second sentence {second}"
         yield examples.masking != MaskingSettings(), "nothing is masked in a language model (masking)"
+        yield bool(self.mask_schedule), "nothing is masked in a language model (mask_schedule)"
         yield examples.static_masks > 0, f"there are no masks to repeat (static_masks {examples.static_masks})"
         longest = max(phase.length for phase in self.phases)
         if system in SPAN_SYSTEMS:
@@ -179,9 +243,19 @@ class PretrainSettings(Settings):
             yield longest > _GPT_POSITIONS, f"GPT-1 has {_GPT_POSITIONS} positions, and rows are {longest} tokens long"
             yield self.activation != "gelu_tanh", "GPT-1 has the tanh form of GELU (activation gelu_tanh)"
         if system.startswith("lstm"):
-            yield self.activation != "gelu", "an LSTM has no GELU (activation)"
             yield self.start != "random", "an LSTM has no attention to initialise (start)"
+            yield self.activation != "gelu", "an LSTM has no GELU (activation)"
             yield self.optimizer.method == "muon", "Muon trains the matrices of Transformer layers (optimizer)"
+
+
+AnyPhase = TypeVar("AnyPhase", Phase, MaskPhase)
+
+
+def _ends(phases: Sequence[AnyPhase]) -> list[tuple[float, AnyPhase]]:
+    """Return the fraction of the steps at which each phase ends, rounded, and the phase; the last one ends at 1."""
+    shares = [phase.share for phase in phases]
+    ends: list[float] = [round(sum(shares[: index + 1]), 6) for index in range(len(phases) - 1)]
+    return list(zip([*ends, 1.0], phases, strict=True))
 
 
 RECIPES: Mapping[str, PretrainSettings] = MappingProxyType(
@@ -256,8 +330,10 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
     if "system" in changes:  # it has its own defaults for these
         is_masked = changes["system"] in MASKED_LM_SYSTEMS
         left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}
-        if recipe is None and changes["system"].startswith("lstm"):  # it has no attention
-            left_out |= {"start": True, "optimizer": {"method"}}
+        if recipe is None and changes["system"] not in STARTED_SYSTEMS:
+            left_out["start"] = True
+        if recipe is None and changes["system"].startswith("lstm"):
+            left_out["optimizer"] = {"method"}
     settings = RECIPES[recipe] if recipe else PLAIN
     values = settings.model_dump(exclude_unset=True, exclude=left_out)
     return PretrainSettings.model_validate(merged(values, changes))

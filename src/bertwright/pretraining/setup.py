@@ -39,6 +39,7 @@ from bertwright.pretraining.systems import (
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable, full_state
 from bertwright.training.hardware import Numerics, resolve_numerics
 from bertwright.training.loop import Plan, checkpoint_activations
+from bertwright.training.optimizer import stable_steps
 from bertwright.training.run_folder import RunFolder
 
 _SEGMENTS = "encoder.embeddings.segment.weight"
@@ -163,7 +164,7 @@ def encoder_config(
     if saved:
         config = adapted_config(saved, settings, longest=longest)
         changes = {name: value for name, value in changes.items() if name in type(config).model_fields}
-        return config.model_copy(update={**changes, "vocab_size": vocab_size})
+        return with_dropout(config.model_copy(update={**changes, "vocab_size": vocab_size}), settings.dropout)
     changes["pad_id"] = pad_id
     config = system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
     return config.model_copy(update={"end_id": end_id} if "end_id" in type(config).model_fields else {})
@@ -222,10 +223,17 @@ class Pretraining:
         fraction = 0.0 if validation_corpus else settings.held_out_share
         split: Any = {"part": "train" if fraction else "all", "held_out_share": fraction, "write_plans": write_plans}
         self.phase_rows = [
-            example_rows(settings.system, corpora, settings.examples, length=phase.length, seed=settings.seed, **split)
-            for phase in settings.phases
+            example_rows(
+                settings.system,
+                corpora,
+                settings.examples_of(stage),
+                length=stage.length,
+                seed=settings.seed,
+                **split,
+            )
+            for stage in settings.stages
         ]
-        """The training rows of each phase."""
+        """The training rows of each stage."""
         self.exposure = Exposure(
             [corpus for corpus, _ in corpora],
             self.phase_rows,
@@ -278,13 +286,14 @@ class Pretraining:
 
     def phase_bounds(self, steps: int) -> list[tuple[int, int]]:
         """Return (first step, end) of each phase."""
-        fractions = [sum(phase.share for phase in self.settings.phases[: n + 1]) for n in range(len(self.phase_rows))]
+        stages = self.settings.stages
+        fractions = [sum(stage.share for stage in stages[: n + 1]) for n in range(len(stages))]
         ends = [*(round(fraction * steps) for fraction in fractions[:-1]), steps]
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def work_left(self, done: int, steps: int) -> float:
         """Return the number of steps after `done`, each weighted by its row length."""
-        bounds = zip(self.phase_bounds(steps), self.settings.phases, strict=True)
+        bounds = zip(self.phase_bounds(steps), self.settings.stages, strict=True)
         return float(sum(max(0, end - max(begin, done)) * phase.length for (begin, end), phase in bounds))
 
     def micro_batches(self, examples: ExampleRows, step: int, *, rows: int | None = None) -> list[Any]:
@@ -321,8 +330,14 @@ class Pretraining:
             evaluate_at=frozenset(round(steps * (index + 1) / count) for index in range(count)) - {0},
             snapshot=save_snapshot if run else None,
             snapshot_at=frozenset(kept),
+            stable=self._stable_steps(steps),
             words=(lambda done: self.exposure.words(done, steps)) if self.exposure.is_counted else None,
         )
+
+    def _stable_steps(self, steps: int) -> int | None:
+        """Return the number of steps with the peak learning rate of the schedule wsd; None for another schedule."""
+        optimizer = self.settings.optimizer
+        return stable_steps(steps, optimizer.decay_share) if optimizer.schedule == "wsd" else None
 
     def kept_models(self, run: Path, steps: int) -> dict[int, list[Path]]:
         """Return the steps after which models are kept in a run folder, with the model folders of each."""
@@ -345,7 +360,7 @@ class Pretraining:
         if _SEGMENTS in weights and self.one_segment:
             first = weights[_SEGMENTS][:1]
             weights = {**weights, _SEGMENTS: first.expand_as(weights[_SEGMENTS]).clone()}
-        phases = zip(self.phase_bounds(of), self.settings.phases, strict=True)
+        phases = zip(self.phase_bounds(of), self.settings.stages, strict=True)
         architecture = architecture_name(self.model)
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
         teacher = [self.teaching.data] if self.teaching else []

@@ -71,14 +71,15 @@ def with_pages(result: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the result of a run that has just ended in `folder`, with the paths of its report and its loss curve.
 
     A search gets a report for each combination. A stopped run gets no report; neither does a process that is not the
-    main one, whose result is empty.
+    main one, whose result is empty. `signalled`, which is for programs that start several runs, is left out.
     """
+    result = {name: value for name, value in result.items() if name != "signalled"}
     if not result or result.get("stopped"):
-        return dict(result)
+        return result
     if "rows" in result:
         for row in result["rows"]:
             try_report(Path(row["model"]).parent)
-        return dict(result)
+        return result
     run = RunFolder(folder, read_object(folder / "run.json"), writes=False)
     curve = {"curve": try_curve(run)} if run.record["kind"] == "pretrain" else {}
     return {**result, **curve, "report": try_report(folder)}

@@ -1,25 +1,18 @@
-"""run folder → state, progress, speed and last metrics of the run, and the table of `bertwright runs`."""
+"""run folder → state, progress, speed and last metrics of the run, and the rows of `bertwright runs`."""
 
 import math
 import operator
 import os
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from bertwright.errors import InputError
 from bertwright.files import read_json
+from bertwright.training.checkpoint import list_checkpoints
 from bertwright.training.run_folder import read_metrics
 from bertwright.training.run_lock import State, state_of
 
@@ -43,8 +36,6 @@ COUNTS = frozenset({"rows", "predictions"})
 _LAST_LINES = 10
 """Lines of metrics.jsonl by whose speed the remaining time is estimated; steps differ in length."""
 _MOST_SEEDS = 10_000
-_TABLE_WIDTH = 180
-"""Width of the table in characters where standard output is no terminal."""
 
 KIND_TITLES = {"pretrain": "pre-training", "finetune": "fine-tuning"}
 
@@ -65,7 +56,8 @@ class Run:
     """A run, read from its folder.
 
     detail: the reason for the state, empty where there is none. streams: lines of metrics.jsonl by seed folder; a
-    pre-training has one stream, "". seed_records: run.json of each seed of a fine-tuning, by seed folder.
+    pre-training has one stream, "". seed_records: run.json of each seed of a fine-tuning, by seed folder. saved: step
+    of the newest checkpoint, by seed folder; 0 where there is none.
     """
 
     folder: Path
@@ -74,6 +66,7 @@ class Run:
     detail: str
     streams: Mapping[str, Sequence[Mapping[str, Any]]]
     seed_records: Mapping[str, Mapping[str, Any]]
+    saved: Mapping[str, int]
 
     @property
     def name(self) -> str:
@@ -87,8 +80,8 @@ class Run:
 
     @property
     def steps_done(self) -> int:
-        """Number of steps up to the last line of metrics, summed over the seeds."""
-        return sum(lines[-1]["step"] for lines in self.streams.values() if lines)
+        """Number of steps up to the last line of metrics or the newest checkpoint, summed over the seeds."""
+        return sum(max(lines[-1]["step"] if lines else 0, self.saved[name]) for name, lines in self.streams.items())
 
     @property
     def steps_planned(self) -> int | None:
@@ -150,11 +143,15 @@ class Run:
 
     @property
     def last_metrics(self) -> dict[str, float]:
-        """Last validation metrics; of a fine-tuning the mean of the best epochs over its finished seeds."""
+        """Last validation metrics; of a fine-tuning the mean of the best epochs over its finished seeds.
+
+        Before the first seed has finished, the metrics of its best epoch so far.
+        """
         if self.kind != "finetune":
             measured = self.validation()
             return measured[-1][1] if measured else {}
         best = [metrics_of(seed["scores"]) for seed in self.seeds]
+        best = best or [metrics_of(_dig(record, "best", "held_out")) for record in self.seed_records.values()][:1]
         return {name: sum(metrics[name] for metrics in best) / len(best) for name in (best[0] if best else ())}
 
     @property
@@ -266,9 +263,16 @@ def _read(folder: Path, record: Any) -> Run:
         }
     streams = {name: read_metrics(folder / name) for name in seeds} if seeds else {"": read_metrics(folder)}
     state, detail = state_of(folder, record)
-    run = Run(folder, record, state, detail, streams, seeds)
+    saved = {name: _saved_step(folder / name) for name in streams}
+    run = Run(folder, record, state, detail, streams, seeds, saved)
     _ = summary(run)  # raises here where a value is broken
     return run
+
+
+def _saved_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint of a run folder; 0 where there is none."""
+    steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder / "checkpoints")]
+    return max(steps, default=0)
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -359,42 +363,3 @@ def _dig(record: Mapping[str, Any], *names: str) -> Any:
 
 def _whole(value: Any) -> int | None:
     return value if type(value) is int else None
-
-
-def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the table of `bertwright runs`: a line for each run, and below them the reasons for their states."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in ("run", "kind", "state"):
-        table.add_column(name, overflow="fold")
-    for name in ("steps", "tokens/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("loss", "validation", "left", "started"):
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in _cells(row)))
-    stream = StringIO()
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _TABLE_WIDTH
-    console = Console(file=stream, width=width, highlight=False, no_color=True)
-    console.print(table)
-    for row in rows:
-        if row["detail"]:
-            console.print(Text(f"{row['name']}: {row['state']}: {row['detail']}"))
-    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n")
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    if row["state"] == "broken":
-        return [row["name"], "", "broken", *[""] * 6]
-    planned = f"{row['planned']:,}" if row["planned"] else "?"
-    validation = list(row["held_out"].items())[:2]
-    return [
-        row["name"],
-        KIND_TITLES[row["kind"]],
-        row["state"],
-        f"{row['steps']:,} / {planned}",
-        f"{row['tokens_per_second']:,.0f}" if row["tokens_per_second"] else "",
-        " ".join(f"{name} {value:.3f}" for name, value in row["loss"].items()),
-        " ".join(f"{name} {value:.3f}" for name, value in validation),
-        duration(row["seconds_left"]),
-        moment(row["started"]) if row["started"] else "",
-    ]

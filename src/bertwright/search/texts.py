@@ -132,8 +132,7 @@ def _text(cells: Sequence[object], names: Sequence[str], location: str) -> str:
         columns = " and ".join(f"'{name}'" for name in names)
         raise BadRow(
             "without a text",
-            f"{location}: expected a text in {columns}, got an empty one; correct or remove the row, or add --on-error "
-            "skip",
+            f"{location}: expected a text in {columns}, got an empty one; correct or remove the row",
         )
     return text
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from bertwright.errors import InputError, shown
 from bertwright.model.config import EncoderConfig
-from bertwright.model.encoder import Encoder, EncoderLayer, visible_keys
+from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.folder import SavedModel
 from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.serving.embeddings import Pool, check_pool, pooled, token_states
@@ -236,7 +236,10 @@ class FillPipeline(Pipeline[MaskedText, EncodedInputs]):
         refuse_halves([value])
         ids = tuple(self.tokenizer.ids([value], special=True)[0])
         if self.tokenizer.mask_id not in ids:
-            raise InputError(f"{shown(value)!r} holds no [MASK]; write [MASK] in place of a word, in capitals")
+            raise InputError(
+                f"{shown(value)!r} holds no [MASK]; write [MASK] in place of a word, in capitals. This model was "
+                "pre-trained and fills masks; for labels, load a fine-tuned model"
+            )
         if len(ids) + 2 > self.max_length:
             raise InputError(f"the text has {len(ids) + 2} tokens; this model takes at most {self.max_length}")
         return MaskedText(value, ids)
@@ -279,7 +282,7 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
         if not isinstance(saved.config, EncoderConfig):
             raise InputError(f"{saved.source}: is no single Transformer, so it has no attention to show")
         encoder = frozen_encoder(saved)
-        assert isinstance(encoder, Encoder)
+        assert isinstance(encoder, TransformerBackbone)
         self.encoder, self.tokenizer = encoder, tokenizer
         self.max_length = min(MOST_TOKENS, saved.config.max_positions)
 
@@ -314,13 +317,7 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
 
     def _view(self, row: ModelRow, layer: int) -> AttentionView:
         batch = padded_batch([row], pad_id=self.tokenizer.pad_id)
-        keep = visible_keys(batch.mask, self.encoder.config.attends)
-        hidden = self.encoder.embeddings(batch.ids, batch.segments)
-        for block in map(self.encoder.layer_at, range(layer - 1)):
-            hidden = block(hidden, keep)
-        last = self.encoder.layer_at(layer - 1)
-        assert isinstance(last, EncoderLayer)
-        attention = last.attention.probabilities(hidden, keep)[0]  # [H, T, T]
+        attention = self.encoder.attention(batch.ids, batch.segments, batch.mask, layer=layer - 1)[0]  # [H, T, T]
         return AttentionView(
             pieces=[self.tokenizer.pieces[token] for token in batch.ids[0].tolist()],
             segments=batch.segments[0].tolist(),

@@ -230,7 +230,7 @@ class Predictor:
         The model was fine-tuned on pairs, the query as the first text: the score is the number of a regression, or the
         probability of the label `relevant`, rounded to six decimals. None is the label that `relevant_label` of this
         object names. Of equal scores the earlier text comes first. Raises InputError for another model, for two labels
-        of which none is known as the relevant one, an empty query, and an input that is not a text.
+        of which neither is known to be the relevant one, an empty query, and an input that is not a text.
         """
         label = relevance(self.pipeline, self.source, relevant=relevant)
         check_query(query)

@@ -51,10 +51,17 @@ class BadRows:
 
 @contextmanager
 def bad_rows_of(source: object, policy: BadRowPolicy, *, unit: str = "row") -> Iterator[BadRows]:
-    """Yield the bad rows of a table, and print their numbers at the end. An error of the block gets the numbers too."""
+    """Yield the bad rows of a table, and print their numbers at the end. An error of the block gets the numbers too.
+
+    A bad row that ends the reading is raised with the option that leaves it out.
+    """
     bad_rows = BadRows(policy, unit)
     try:
         yield bad_rows
+    except BadRow as error:
+        if policy == "skip":
+            raise
+        raise BadRow(error.reason, f"{error}; --on-error skip leaves such {unit}s out") from None
     except InputError as error:
         if not bad_rows.counts:
             raise

@@ -97,13 +97,20 @@ class Table:
             return replace(self, rows=self.rows.select(rows), lines=lines)
         return replace(self, rows=tuple(self.rows[row] for row in rows), lines=lines)
 
+    def check_columns(self, names: Iterable[str]) -> None:
+        """Raise InputError where the table lacks columns; the message names all of them."""
+        missing = [f"'{name}'" for name in names if name not in self.columns]
+        if missing:
+            problem = f"there {'is no column' if len(missing) == 1 else 'are no columns'} {' and '.join(missing)}"
+            columns = f"{', '.join(self.available)}{separator_hint(self.format, self.available)}"
+            raise InputError(f"{self.source}: {problem}; the columns are: {columns}")
+
     def _index(self, name: str) -> int:
-        indices = [index for index, column in enumerate(self.columns) if column == name]
-        if len(indices) != 1:
-            problem = "there are several columns" if indices else "there is no column"
-            hint = "" if indices else separator_hint(self.format, self.available)
-            raise InputError(f"{self.source}: {problem} '{name}'; the columns are: {', '.join(self.available)}{hint}")
-        return indices[0]
+        self.check_columns([name])
+        if self.columns.count(name) > 1:
+            columns = ", ".join(self.available)
+            raise InputError(f"{self.source}: there are several columns '{name}'; the columns are: {columns}")
+        return self.columns.index(name)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def open_retrieval(data: Path, *, on_error: OnError = raise_error) -> RetrievalD
     Raises InputError, with file and line, for a missing file, and for a document or query that cannot be read.
     """
     folder = data if data.is_dir() else data.parent.parent
-    qrels = _qrels_of(data)
+    qrels = judgements_file(data)
     corpus, queries_file = corpus_file(folder), _existing(folder / _QUERIES)
     ids = tuple(sorted((id for _, id, _ in _unique(corpus)), reverse=True))
     if not ids:
@@ -171,7 +171,8 @@ def _existing(path: Path) -> Path:
     return file
 
 
-def _qrels_of(data: Path) -> Path:
+def judgements_file(data: Path) -> Path:
+    """Return the judgements that a search measures: `data` itself, or of a folder those of test, or its only ones."""
     if not data.is_dir():
         return data
     if tests := qrels_file(data, "test"):
@@ -180,7 +181,7 @@ def _qrels_of(data: Path) -> Path:
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "no table"
         raise InputError(
-            f"{data / QRELS}: expected test.tsv or a single table, found {names}; name one: --data "
+            f"{data / QRELS}: expected test.tsv or a single table, found {names}; give one in place of the folder, as "
             f"{data / QRELS / 'NAME.tsv'}"
         )
     return files[0]

@@ -37,9 +37,9 @@ class Answerable(SavedModel):
 
     @property
     def computed(self) -> Answering:
-        """Return the precision with which the model is computed: only encoders that attend both ways are packed."""
-        packs = self.answering in ("fp32", "int8")
-        return "plain" if packs and not attends_both_ways(self.config) else self.answering
+        """Return the precision with which the model is computed: only BERT's layers to both sides are packed."""
+        packs, fits = self.answering in ("fp32", "int8"), attends_both_ways(self.config) and self.config.has_bert_blocks
+        return "plain" if packs and not fits else self.answering
 
 
 def choose(precision: str, *, device: Device = "cpu") -> Answering:
@@ -91,7 +91,7 @@ def ready(model: Model, saved: SavedModel) -> Model:
     model = model.to(resolve_device(saved.device))
     if saved.computed == "plain":
         if saved.answering == "int8":
-            say(f"{saved.source}: int8 needs an encoder that attends both ways; using fp32")
+            say(f"{saved.source}: int8 needs BERT's layers, with attention to both sides; using fp32")
         return model.eval()
     return _in_bf16(model) if saved.computed == "bf16" else packed_copy(model, saved.computed)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any, Generic
 
@@ -83,6 +84,8 @@ class Plan:
     """Saves the model after a step of `snapshot_at`, before the checkpoint of that step: a resumed run has the snapshot
     or makes it."""
     snapshot_at: frozenset[int] = frozenset()
+    stable: int | None = None
+    """Step after which a checkpoint is kept for longer runs: the last one with the peak learning rate."""
     skip_loss_spikes: bool = False
     """Skip the update of a bad step, MOST_SKIPPED times at most, instead of stopping."""
     watch_spikes: bool = False
@@ -151,6 +154,8 @@ def train(
             if plan.snapshot and done in plan.snapshot_at:
                 loop.optimizer.apply_pending_decay()
                 plan.snapshot(done)
+            if done == plan.stable and run:
+                loop.save(done, run.stable)
             stopped, save = loop.sync_decisions(signals.received, loop.is_time_to_save(done))
             if stopped or save or done == plan.steps:
                 loop.save(done)
@@ -307,13 +312,13 @@ class Loop(Generic[Batch]):
             return done % self.plan.save_every == 0
         return time.monotonic() - self._saved >= self.plan.save_seconds
 
-    def save(self, done: int) -> None:
-        """Write a checkpoint, with the sums of the unfinished log line."""
+    def save(self, done: int, folder: Path | None = None) -> None:
+        """Write a checkpoint with the sums of the unfinished log line, into the run's folder of them or another one."""
         if self.run:
             self.run.flush_metrics()
             notes = {"sums": self._sums, "work": self._work, **self._guard.notes()}
             save_checkpoint(
-                self.run.checkpoints,
+                folder or self.run.checkpoints,
                 self.trainable.module,
                 self.optimizer,
                 step=done,
@@ -347,7 +352,8 @@ class Loop(Generic[Batch]):
 
     def _rate(self, step: int) -> float:
         settings = self.plan.optimizer
-        return settings.learning_rate * rate_at(step, self.plan.steps, settings.warmup, settings.schedule)
+        fraction = rate_at(step, self.plan.steps, settings.warmup, settings.schedule, settings.decay_share)
+        return settings.learning_rate * fraction
 
     def _is_finite(self) -> bool:
         """Return whether all weights are finite, on every rank."""

@@ -17,15 +17,23 @@ _CHUNK = 1024
 """Number of squares that are added up in the precision of the gradient."""
 
 
-def rate_at(step: int, steps: int, warmup: float, schedule: Schedule = "linear") -> float:
+def rate_at(step: int, steps: int, warmup: float, schedule: Schedule = "linear", decay: float = 0.0) -> float:
     """Return the learning rate at `step` (from 0) as a fraction of the peak rate.
 
     It rises linearly over the warm-up. Then it falls to 0, linearly or along a cosine that is measured from step 0.
+    With `wsd` it stays at the peak, and falls linearly in the last steps: the fraction `decay` of all steps.
     """
     warmup_steps = int(steps * warmup)
     if step < warmup_steps:
         return step / warmup_steps
+    if schedule == "wsd":
+        return min(1.0, (steps - step) / max(1, steps - stable_steps(steps, decay)))
     return 1.0 - step / steps if schedule == "linear" else (1.0 + math.cos(math.pi * step / steps)) / 2
+
+
+def stable_steps(steps: int, decay: float) -> int:
+    """Return the number of steps before the learning rate of the schedule wsd falls."""
+    return steps - int(steps * decay)
 
 
 def trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -37,6 +37,11 @@ class RunFolder:
         return self.folder / "checkpoints"
 
     @property
+    def stable(self) -> Path:
+        """Return the folder of the checkpoint from which a longer run can continue."""
+        return self.folder / "stable"
+
+    @property
     def model(self) -> Path:
         """Return the model folder, which is written when the run has finished."""
         return self.folder / "model"
@@ -184,7 +189,11 @@ def _open_run(
             )
         run.changes = {} if run.finished else changes
     if any(record.get(name) != value for name, value in configuration.items()):
-        raise InputError(f"{folder}: holds a run of another configuration: {_differences(record, configuration)}")
+        further = f"; to train its model further, start another run with --init-from {folder}"
+        raise InputError(
+            f"{folder}: holds a run of another configuration: {_differences(record, configuration)}"
+            f"{further if configuration.get('kind') == 'pretrain' else ''}"
+        )
     if run.changes and other_numerics:
         say(f"{folder}: resumes with other numerics: {other_numerics}")
     return run

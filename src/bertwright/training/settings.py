@@ -8,8 +8,9 @@ from bertwright.config import Number, Option, PositiveNumber, Settings, Share
 
 Device = Literal["cpu", "cuda"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
-Schedule = Literal["linear", "cosine"]
-"""Decay of the learning rate to 0: linear as in BERT (paper §A.2), cosine as in GPT-1 (GPT paper §4.1)."""
+Schedule = Literal["linear", "cosine", "wsd"]
+"""Decay of the learning rate to 0: linear as in BERT (paper §A.2), cosine as in GPT-1 (GPT paper §4.1), or
+warm-up, stable, decay: the peak rate up to the last steps (arXiv 2404.06395)."""
 MUON_RATE = 0.006
 
 
@@ -26,7 +27,10 @@ class OptimizerSettings(Settings):
     warmup: Annotated[Share, Option("optimiser")] = 0.01
     """Fraction of the steps over which the learning rate rises from 0 to its peak."""
     schedule: Annotated[Schedule, Option("optimiser")] = "linear"
-    """Decay of the learning rate after warm-up: linear as in BERT, or cosine as in GPT-1."""
+    """Decay of the learning rate after warm-up: linear as in BERT, cosine as in GPT-1, or wsd, which keeps the peak
+    up to the last steps and can be extended."""
+    decay_share: Annotated[Share, Option("optimiser")] = 0.2
+    """Fraction of the steps over which the learning rate falls to 0 at the end of the schedule wsd."""
     beta1: Beta = 0.9
     beta2: Annotated[Beta, Option("optimiser")] = 0.999
     """Decay rate of Adam's average of squared gradients."""

@@ -1,8 +1,9 @@
 """A whole entry on small made-up data: its parts against the single commands, its stops, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
-from shutil import copytree
+from shutil import copyfile, copytree
 from typing import Any
 
 import numpy as np
@@ -10,15 +11,19 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from bertwright.babylm import measures, plan
-from bertwright.babylm.request import EntryRequest
+from bertwright.babylm import measures, plan, results
+from bertwright.babylm.request import EntryRequest, opened
+from bertwright.babylm.run import training_words, typed_settings
 from bertwright.babylm.settings import EntrySettings
 from bertwright.babylm.text import draw_text, make_corpus
 from bertwright.cli import main
 from bertwright.corpus.sample import draw_documents
 from bertwright.corpus.shards import Corpus
+from bertwright.errors import InputError
 from bertwright.files import read_object, write_json
 from bertwright.model.folder import open_model
+from bertwright.objectives.dataset import used_documents
+from bertwright.pretraining.measure import Timings
 from bertwright.scoring.evaluate import measure_minimal_pairs
 from bertwright.scoring.pairs import MinimalPair, Paradigm
 from bertwright.scoring.settings import ScoreSettings
@@ -26,7 +31,7 @@ from bertwright.text.document import TextSettings
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from bertwright.training import loop
 from tests.support.blimp import made_up_pairs, write_blimp, write_lines
-from tests.support.folders import contents, with_words
+from tests.support.folders import contents, read_jsonl, with_words
 from tests.support.page_data import documents
 from tests.support.paper_data import write_data
 
@@ -153,17 +158,35 @@ def test_the_same_command_repeats_nothing(entry: Path, entry_data: Path, monkeyp
 
 
 def test_a_plan_writes_nothing(
-    entry: Path, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    entry: Path,
+    entry_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Pre-training is planned with trial steps, here of 0.5 s, and the rest by the speed of these."""
+    timings = Timings(steps=(0.5,), evaluation=6.0, checkpoint=0.0)
+    monkeypatch.setattr("bertwright.pretraining.dry_run.measure_timings", lambda *_, **__: timings)
     corpus = ["--corpus", str(entry_data / "corpus"), "--words", "1M", "--epochs", "3", "--plan", "--json"]
     names = "corpus pre-training blimp blimp,_checkpoints supplement supplement,_checkpoints rte model_card".split()
     for out, is_finished in ((entry, True), (tmp_path / "new", False)):
         before = contents(tmp_path)
         assert entry_of(out, *corpus, *measured(entry_data)) == 0
-        steps = json.loads(capsys.readouterr().out.splitlines()[-1])["steps"]
+        planned = json.loads(capsys.readouterr().out.splitlines()[-1])
+        steps = planned["steps"]
         assert [step["step"] for step in steps] == [name.replace("_", " ") for name in names]
         assert {step["finished"] for step in steps[1:]} == {is_finished}
         assert contents(tmp_path) == before
+        assert steps[6]["what"] == "12 rows, epochs: 20, seeds: 1"
+    assert planned["speed"] == "trial steps"
+    num_steps = read_object(entry / "pretraining" / "run.json")["result"]["steps"]
+    assert steps[1]["minutes"] == pytest.approx((0.5 * num_steps + 2 * 6) / 60)
+    manifest = Corpus.open(entry_data / "corpus").manifest
+    pairs = [line for file in (entry_data / "blimp").iterdir() for line in read_jsonl(file)]
+    texts = [pair[name].split() for pair in pairs for name in ("sentence_good", "sentence_bad")]
+    lengths = [len(text) * manifest.tokens / 1_000_000 for text in texts]
+    seconds = sum(length * (length + 2) for length in lengths) / 3 * 0.5 / (8 * 16)
+    assert steps[2]["minutes"] == pytest.approx(seconds / 60)
 
 
 def test_a_plan_is_longer_for_more_words(entry_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,6 +197,10 @@ def test_a_plan_is_longer_for_more_words(entry_data: Path, tmp_path: Path, monke
     requests = [request_of(entry_data, tmp_path / "new", text_words=words) for words in (10**6, 2 * 10**6)]
     minutes = [plan.plan_entry(request)["steps"][1]["minutes"] for request in requests]
     assert minutes[1] == pytest.approx(2 * minutes[0])
+
+
+def interrupts(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
 
 
 TEXT = ["--words", "1200", "--epochs", "2", "--vocab-size", "200", "--held-out", "0.2"]
@@ -187,9 +214,6 @@ def test_a_stopped_entry_continues(
     options = ["--corpus", str(entry_data / "text.txt"), *TEXT, "--blimp", str(entry_data / "blimp")]
     calm, torn = tmp_path / "calm", tmp_path / "torn"
     assert entry_of(calm, *options) == 0
-
-    def interrupts(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
 
     step = loop.Loop.step
 
@@ -219,7 +243,7 @@ def test_a_stopped_entry_continues(
         assert texts[0] == texts[1]
     capsys.readouterr()
     assert entry_of(torn, *options, "--seed", "1") == 2
-    assert "its entry was begun with pretraining" in capsys.readouterr().err
+    assert "its entry was begun with seed" in capsys.readouterr().err
 
 
 def test_the_vocabulary_is_learned_from_the_drawn_text_alone(entry_data: Path, tmp_path: Path) -> None:
@@ -232,6 +256,54 @@ def test_the_vocabulary_is_learned_from_the_drawn_text_alone(entry_data: Path, t
     assert corpus.manifest.words == sum(len(text.split()) for text in drawn)
     assert corpus.tokenizer_hash == train_wordpiece(lines_of(drawn), vocab_size=300).hash
     assert corpus.tokenizer_hash != train_wordpiece(lines_of(texts), vocab_size=300).hash
+
+
+def test_a_text_that_was_changed_after_the_vocabulary_is_refused(
+    entry_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other documents would be drawn, so that the vocabulary would be that of another text."""
+    text = Path(copyfile(entry_data / "text.txt", tmp_path / "text.txt"))
+    request = replace(request_of(entry_data, tmp_path / "entry", text_words=1200, vocab_size=300), corpus=(str(text),))
+    with monkeypatch.context() as patched, opened(request):
+        patched.setattr("bertwright.babylm.text.build_corpus", interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            make_corpus(request, draw_text(request))
+    text.write_text(f"Another first document.\n\n{text.read_text('utf-8')}", "utf-8")
+    assert draw_text(request) is None
+    with pytest.raises(InputError, match=r"text\.txt: the text was changed after the vocabulary in .*tokenizer"):
+        make_corpus(request, None)
+
+
+def test_the_words_of_copies_and_of_validation_are_not_seen(own_corpus: Path, tmp_path: Path) -> None:
+    """Models are kept at a million words where the run sees as many."""
+    corpus = Corpus.open(with_words(Path(copytree(own_corpus, tmp_path / "corpus")), 1_250_000))
+    kept = {int(number) for number in used_documents(corpus, part="held_out", held_out_share=0.2)}
+    copies = {int(number) for number in corpus.duplicates}
+    first, lengths, trained = corpus.document_first(), corpus.sentence_lengths(), 0
+    for number in set(range(corpus.num_documents)) - kept - copies:
+        trained += int(lengths[first[number] : first[number + 1]].sum())
+    words = 1_250_000 * trained / corpus.num_tokens
+    assert training_words(corpus, 0.2) == pytest.approx(words)
+    request = EntryRequest(out=tmp_path, entry=EntrySettings(passes=1), text=TextSettings(), pretraining={})
+    for seen, is_kept in ((999_999.0, False), (1_000_000.0, True)):
+        settings = typed_settings(request, 1_250_000, 0.2, trained=seen)
+        assert settings["checkpoints_by_words"] is is_kept
+
+
+def test_notes_name_ties_and_only_what_was_measured(entry_data: Path, tmp_path: Path) -> None:
+    request = request_of(entry_data, tmp_path)
+    assert results._notes(request, {"glue": {}}) == []
+    assert results._notes(request, {"blimp": {"ties": 1_200, "pairs": 67_000}}) == [
+        "Minimal pairs: masking `piece`, fp32.",
+        "BLiMP: 1,200 of its 67,000 pairs have two equal scores, and count as wrong.",
+    ]
+
+
+def test_the_help_has_the_defaults_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["babylm", "--help"])
+    words = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "(the two may be swapped), or none. (default: none)" in words
 
 
 def lines_of(texts: list[str]) -> list[str]:
@@ -261,6 +333,7 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("--corpus {text} --words 1k --supplement {data}", "expected files *.jsonl"),
     ("--corpus {text} --words 1k --blimp-pairs {text}", "needs --blimp"),
     ("--corpus {text} --words 1k --glue {blimp}", "expected the files of at least one task of GLUE"),
+    ("--corpus {text} --words 1k --glue {broken}", "RTE/train.tsv:2: "),
     ("--corpus {text} --words none", "--words 'none': expected a number of words"),
 )
 
@@ -269,40 +342,68 @@ REFUSED: tuple[tuple[str, str], ...] = (
 def test_bad_input_leaves_nothing(
     options: str, message: str, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    broken = entry_data / "broken"
+    (broken / "glue" / "RTE").mkdir(parents=True, exist_ok=True)
+    for name in ("train", "dev"):
+        (broken / "glue" / "RTE" / f"{name}.tsv").write_text("sentence1\tsentence2\tlabel\nalone\n")
     names = {
         "text": entry_data / "text.txt",
         "corpus": entry_data / "corpus",
         "data": entry_data / "data",
         "blimp": entry_data / "blimp",
+        "broken": broken,
     }
     assert entry_of(tmp_path / "entry", *options.format_map(names).split()) == 2
     assert message in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
 
 
-def test_an_occupied_folder_stays(entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("others", [[], ["--plan"]])
+def test_an_occupied_folder_stays(
+    others: list[str], entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The refusal comes before the words of the text are counted."""
     (tmp_path / "mine.txt").write_text("mine")
-    assert entry_of(tmp_path, "--corpus", str(entry_data / "text.txt"), *TEXT) == 2
-    assert "exists already and is not an empty folder" in capsys.readouterr().err
+    assert entry_of(tmp_path, "--corpus", str(entry_data / "text.txt"), *TEXT, *others) == 2
+    printed = capsys.readouterr().err
+    assert "exists already and is not an empty folder" in printed
+    assert "counts the words" not in printed
     assert contents(tmp_path) == {"mine.txt": b"mine"}
 
 
 def test_measurements_may_be_added_but_not_left_out(
-    entry: Path, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    entry: Path,
+    entry_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The card keeps its measurements while others are added, and a report that is missing is written."""
     out = Path(copytree(entry, tmp_path / "entry"))
+    (out / "pretraining" / "report.html").unlink()
     corpus = ["--corpus", str(entry_data / "corpus"), "--words", "1M", "--epochs", "3"]
     options = measured(entry_data)
     without_glue = [*options[:-4], *options[-2:]]
     record = read_object(out / "entry.json")
     write_json(out / "entry.json", {**record, "glue": None})
+    with monkeypatch.context() as patched:
+        patched.setattr("bertwright.babylm.run.fine_tune", interrupts)
+        assert entry_of(out, *corpus, *options) == 130
+    assert "| BLiMP, mean of the paradigms |" in (out / "model" / "README.md").read_text("utf-8")
     assert entry_of(out, *corpus, *options) == 0
     assert read_object(out / "entry.json") == record
+    assert (out / "pretraining" / "report.html").is_file()
     capsys.readouterr()
+    ids = tmp_path / "pairs.json"
+    ids.write_text(json.dumps({"transitive": ["0"]}))
+    assert entry_of(out, *corpus, *options, "--blimp-pairs", str(ids)) == 2
+    assert "its entry was begun with --blimp-pairs null, now it is" in capsys.readouterr().err
+    assert read_object(out / "entry.json") == record
     assert entry_of(out, *corpus, *without_glue) == 2
-    assert f"its entry was begun with glue {json.dumps(record['glue'])[:20]}" in capsys.readouterr().err
-    assert entry_of(out, *corpus[:-1], "4", *options) == 2
-    assert "its entry was begun with entry.passes 3.0, now it is 4.0" in capsys.readouterr().err
+    assert f"its entry was begun with --glue {json.dumps(record['glue'])[:20]}" in capsys.readouterr().err
+    for others in ([], ["--plan"]):
+        assert entry_of(out, *corpus[:-1], "4", *options, *others) == 2
+        assert "its entry was begun with --epochs 3.0, now it is 4.0" in capsys.readouterr().err
 
 
 def test_the_first_pairs_are_those_of_the_data() -> None:

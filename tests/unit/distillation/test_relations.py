@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.distillation.relations import last_projections, relation_heads, relation_loss
+from bertwright.distillation.relations import relation_heads, relation_loss
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder, init_weights
 
@@ -79,4 +79,4 @@ def test_the_projections_are_those_with_which_the_last_layer_attends() -> None:
     encoder.layers[-1].attention.qkv.register_forward_hook(lambda *parts: seen.append(parts[2]))
     ids = torch.arange(10).view(2, 5)
     out = encoder(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool), all_hidden=True)
-    assert torch.equal(last_projections(encoder, out.hidden[-2]), seen[0])
+    assert torch.equal(encoder.last_projections(out.hidden[-2]), seen[0])

@@ -177,7 +177,7 @@ def test_places_are_those_of_the_lines(tmp_path: Path) -> None:
     assert named(findings, "contradictions").text.endswith(f"{train}:6 (good) and {train}:62 (bad)")
     assert named(findings, "empty texts").text.endswith(f"{train}:63")
     assert named(findings, "duplicates").text.endswith(f"{train}:62")
-    assert named(findings, "dev, leak").text == f"2 of 22 rows also stand in train, first {dev}:22 and {train}:9"
+    assert named(findings, "dev, leak").text == f"rows that also stand in train: 2 of 22, first {dev}:22 and {train}:9"
     assert named(findings, "dev, leak").level == "error"
 
 
@@ -249,6 +249,7 @@ def test_how_texts_fit_a_vocabulary_and_a_length(tmp_path: Path) -> None:
     assert levels(cut) == {"length": "warning"}
     lengths = sorted(len(text.split()) + 2 for text, _ in healthy_rows())
     assert named(cut, "length").value["largest"] == lengths[-1]
+    assert named(cut, "length").text.startswith("train: mean ")
     assert named(cut, "length").value["share"] == pytest.approx(np.mean(np.array(lengths) > 8))
     strange = [(f"{text} ночь", label) for text, label in healthy_rows()]
     assert levels(fitted(tmp_path, strange, LOWER, 16)) == {"unknown": "warning"}
@@ -436,7 +437,7 @@ def test_a_note_of_another_version_is_no_task(tmp_path: Path) -> None:
     examination = Examination(Request(model=str(model), data=data))
     examination.model()
     assert named(examination.read_data(), "reads").level == "ok"
-    with pytest.raises(InputError, match="there is no ''"):
+    with pytest.raises(InputError, match="there is no task ''; there are: classify, "):
         examine(Request(data=data, task=""))
 
 

@@ -85,6 +85,7 @@ def test_this_machine_is_measured() -> None:
 
 def test_extras_that_are_installed_and_missing() -> None:
     lines = ["torch>=2", 'numpy>=2; extra == "have"', 'no-such-thing>=1; extra == "lack"', 'absent; extra == "dev"']
+    lines += ['absent; extra == "bench"']  # no command needs it
     some = doctor_machine.extras(lines)
     assert some.value == {"installed": ["have"], "missing": ["lack"]}
     assert "pip install 'bertwright[lack]'" in some.advice

@@ -11,7 +11,8 @@ from transformers import AutoModelForSequenceClassification
 
 import bertwright
 from bertwright.cli import main
-from bertwright.finetuning.evaluate import evaluate_task, predict_file
+from bertwright.files import write_json
+from bertwright.finetuning.evaluate import evaluate_task, predict_file, task_name_of
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
@@ -176,6 +177,8 @@ def test_what_cannot_be_written_is_refused_at_once(
         ("ner", "--data d --calibrate", "--calibrate: expected a task of sentences or pairs with labels"),
         ("pretraining", "--corpus c --calibrate", "evaluate pretraining: has no labels"),
         ("pretraining", "--corpus c --on-error skip", "evaluate pretraining: reads a corpus; leave --data, "),
+        ("", "--data d", "m: not a model folder"),
+        ("sst2", "--data d", "--data d: there is no such file or folder"),
         ("sst2", "--data d --corpus c", "evaluate sst2: --corpus, --rows and --length are for evaluate pretraining"),
     ],
 )
@@ -190,6 +193,24 @@ def test_tasks_without_such_an_output_are_refused(
     monkeypatch.chdir(tmp_path)
     assert main(f"evaluate {task} --model m {option}".split()) == 2
     assert words in capsys.readouterr().err
+    assert main("predict --model m --input absent.tsv".split()) == 2
+    assert "--input absent.tsv: there is no such file" in capsys.readouterr().err
+
+
+def test_without_a_task_the_one_that_the_folder_notes_is_measured(
+    noisy_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = []
+    for task in (["classify"], []):
+        command = ["evaluate", *task, "--model", str(noisy_run / "run"), "--data", str(noisy_run / "data"), "--json"]
+        assert main(command) == 0
+        results.append(json.loads(capsys.readouterr().out))
+    assert results[0] == results[1]
+    write_json(tmp_path / "config.json", {"model_type": "bert"})
+    assert main(["evaluate", "--model", str(tmp_path), "--data", "d"]) == 2
+    assert f"notes no task; write bertwright evaluate TASK --model {tmp_path} " in capsys.readouterr().err
+    write_json(tmp_path / "modules.json", [])
+    assert task_name_of(str(tmp_path)) == "embed"
 
 
 def test_a_text_that_tsv_cannot_hold_is_refused_before_anything_is_computed(

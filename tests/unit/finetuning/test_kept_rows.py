@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from bertwright.errors import InputError
+from bertwright.files import file_digest, read_object
 from bertwright.finetuning.evaluate import evaluate_task
+from bertwright.finetuning.kept_rows import NOTE, warn_of_judgements
 from bertwright.finetuning.result import finished_result
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
+from bertwright.model.vector_settings import VectorSettings
 from bertwright.tables.reader import read_table
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.embedding.spec import VectorTask
@@ -21,7 +24,10 @@ from bertwright.tasks.spec import get_spec, with_reading
 from bertwright.training.run_folder import RunFolder
 from tests.support.commands import run_json
 from tests.support.encoders import write_encoder
+from tests.support.folders import update_json
+from tests.support.retrieval import write_beir
 from tests.support.task_examples import EXAMPLES, example_data
+from tests.support.vectors import write_vector_model
 
 FAST = FinetuneSettings(epochs=1, batch_size=4, learning_rate=1e-3, max_length=40, precision="fp32", threads=1)
 ONE_OF_EACH = ("classify", "swag", "squad1", "ner", "embed")
@@ -138,3 +144,20 @@ def test_a_training_file_with_a_validation_file_beside_it_is_no_measure(
     assert "was trained on all rows of this file" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(InputError, match=r"--calibrate: .*was trained on all rows of this file; give rows"):
         evaluate_task(task, model=str(tmp_path / "run"), data=tmp_path / "train.csv", calibrate=True)
+
+
+@pytest.mark.parametrize(("kept", "rows"), [(None, "all rows"), ({"rows": 1, "sha256": "0"}, "rows")])
+def test_judgements_of_the_training_are_measured_with_a_warning(
+    kept: Any, rows: str, tmp_path: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, data = tmp_path / "model", write_beir(tmp_path / "data")
+    write_vector_model(model, own_tokenizer, VectorSettings(normalize=True))
+    trained_on = data / "qrels/test.tsv"
+    notes = read_object(model / "config.json").get("bertwright", {})
+    update_json(model / "config.json", bertwright={**notes, NOTE: {"sha256": file_digest(trained_on), "kept": kept}})
+    _, printed = run_json(capsys, "evaluate", "embed", "--model", model, "--data", data)
+    assert f"{trained_on}: the model was trained on {rows} of this file: the numbers below are better" in printed
+    trained_on.write_text("q3\td2\t1\n", "utf-8")
+    for other in (data, trained_on, tmp_path / "nowhere"):
+        warn_of_judgements(str(model), other)
+    assert capsys.readouterr().err == ""

@@ -23,6 +23,7 @@ from bertwright.tasks.beir import open_retrieval
 from bertwright.tasks.sentence_vectors import SentenceEncoder, open_sentence_encoder
 from tests.support.commands import run_json
 from tests.support.encoders import write_encoder
+from tests.support.pages import python_blocks
 from tests.support.retrieval import write_beir
 from tests.support.texts import own_lines
 from tests.support.vectors import write_vector_model
@@ -35,6 +36,7 @@ SETTINGS = VectorSettings(
     normalize=True,
     prompts={"query": "a question: ", "document": ""},
     max_length=24,
+    query_length=12,
     width=20,
 )
 LAYOUT = {"1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors", "3_Dense/config.json"}
@@ -66,11 +68,12 @@ def test_the_graph_gives_our_vectors(exported_vectors: tuple[Path, dict[str, Any
     """Every pooling, dense layers, normalisation and truncation are inside; a long text is cut before it."""
     folder, result = exported_vectors
     encoder = open_sentence_encoder(result["model"], None, "cpu")
-    texts = [*own_lines()[:6], "a", " ".join(own_lines()[:4])]
+    texts = [*own_lines()[:6], "a", " ".join(own_lines()[:4]), ""]
     expected = encoder.vectors(texts)
     vectors = graph_vectors(folder / "onnx" / "model.onnx", encoder, texts)
-    assert vectors.shape == (8, 20)
+    assert vectors.shape == (9, 20)
     np.testing.assert_allclose(vectors, expected, atol=1e-5, rtol=0)
+    np.testing.assert_allclose(vectors[:, :8], encoder.vectors(texts, width=8), atol=1e-5, rtol=0)
     np.testing.assert_allclose(graph_vectors(folder / "onnx" / "model.onnx", encoder, ["a"]), expected[6:7], atol=1e-5)
     int8 = graph_vectors(folder / "onnx" / "model_quantized.onnx", encoder, texts)
     assert 1e-4 < np.abs(int8 - expected).max() < 0.5
@@ -87,12 +90,36 @@ def test_the_folder_has_the_layout_of_sentence_transformers(exported_vectors: tu
     assert [entry.name for entry in session.get_outputs()] == ["last_hidden_state", "sentence_embedding"]
     assert [entry.name for entry in session.get_inputs()] == ["input_ids", "attention_mask", "token_type_ids"]
     noted = session.get_modelmeta().custom_metadata_map
-    assert (noted["max_tokens"], noted["similarity"]) == ("24", "cosine")
-    assert json.loads(noted["prompts"]) == SETTINGS.prompts
+    assert (noted["max_tokens"], noted["max_query_tokens"], noted["similarity"]) == ("24", "12", "cosine")
+    assert (json.loads(noted["prompts"]), noted["default_prompt"]) == (SETTINGS.prompts, "")
     head, ours = (open_vector_head(path, 48) for path in (folder, Path(result["model"])))
     assert head is not None
     assert ours is not None
     assert head.settings == ours.settings == SETTINGS
+
+
+def test_the_lines_of_the_manual_give_the_vector_of_a_query(
+    exported_vectors: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Python of docs/export.md, for a query that is cut: with its own maximum of tokens, and with its prompt."""
+    folder, result = exported_vectors
+    manual = (Path(__file__).parents[3] / "docs" / "export.md").read_text("utf-8")
+    lines = next(code for code in python_blocks(manual) if "minilm-onnx" in code)
+    query = own_lines()[0]
+    (tmp_path / "minilm-onnx").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(lines.replace("a walk to the harbour", query), names)
+    encoder = open_sentence_encoder(result["model"], None, "cpu")
+    assert encoder.rows([query], "query")[1] == [True]
+    np.testing.assert_allclose(names["vectors"], encoder.vectors([query], "query"), atol=1e-5)
+
+
+def test_the_default_prompt_is_in_the_file(tmp_path: Path, own_tokenizer: Path) -> None:
+    settings = VectorSettings(prompts={"query": "to ask: "}, default_prompt="query")
+    head = write_vector_model(tmp_path / "model", own_tokenizer, settings)
+    noted = export._metadata(open_model(str(tmp_path / "model")), head)
+    assert (noted["default_prompt"], noted["max_tokens"], noted["max_query_tokens"]) == ("query", "64", "64")
 
 
 def test_the_reported_overlap_is_that_of_the_ten_nearest(exported_vectors: tuple[Path, dict[str, Any]]) -> None:
@@ -153,7 +180,9 @@ def test_int8_with_other_rankings_is_refused(tmp_path: Path, own_tokenizer: Path
     encoder = open_sentence_encoder(str(tmp_path / "model"), None, "cpu")
     with pytest.raises(InputError, match=r"int8: sentence_embedding: .*nearest of 40 texts.*less than --least-overlap"):
         RankingCheck(TEXTS, least_overlap=0.8).compare(encoder, Session())
-    beir = write_beir(tmp_path / "beir")
+    with pytest.raises(InputError, match=r"nearest of 41 texts are the same"):  # all others are the nearest of one
+        RankingCheck(["alone"], least_overlap=0.8).compare(encoder, Session())
+    beir = open_retrieval(write_beir(tmp_path / "beir"))
     with pytest.raises(InputError, match=r"nDCG@10 \d\.\d+, fp32 \d\.\d+; less than --least-agreement 10"):
         RankingCheck((), beir, least_overlap=0.0, least_agreement=10).compare(encoder, Session())
     assert RankingCheck((), beir, least_overlap=0.0).compare(encoder, Session()).fp32 is not None
@@ -180,16 +209,26 @@ def test_a_pooling_without_the_prompt_gives_the_states_alone(
 def test_what_fits_no_vectors_is_refused(
     tmp_path: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = write_encoder(tmp_path / "model", own_tokenizer)
-    beir = str(write_beir(tmp_path / "beir"))
-    command = ["export", "onnx", "--model", model, "--out", str(tmp_path / "out")]
-    for options, message in (
-        (["--check-retrieval", beir], "--check-retrieval and --least-overlap need --int8"),
-        (["--int8", "--check-retrieval", beir], "gives no vectors of texts"),
-        (["--int8", "--least-overlap", "80"], "--least-overlap 80.0: allowed are 0 to 1"),
+    """Before the graph is written."""
+    plain = write_encoder(tmp_path / "encoder", own_tokenizer)
+    write_vector_model(tmp_path / "vectors", own_tokenizer, VectorSettings())
+    vectors, beir = str(tmp_path / "vectors"), str(write_beir(tmp_path / "beir"))
+    (tmp_path / "empty").mkdir()
+    for model, options, message in (
+        (plain, ["--check-retrieval", beir], "--check-retrieval and --least-overlap need --int8"),
+        (plain, ["--int8", "--check-retrieval", beir], "gives no vectors of texts"),
+        (plain, ["--int8", "--least-overlap", "0.5"], "--least-overlap 0.5: the graph of"),
+        (plain, ["--int8", "--least-overlap", "80"], "--least-overlap 80.0: allowed are 0 to 1"),
+        (
+            vectors,
+            ["--int8", "--check-retrieval", str(tmp_path / "empty")],
+            "qrels: expected test.tsv or a single table",
+        ),
     ):
-        assert main([*command, *options]) == 2
-        assert message in capsys.readouterr().err
+        assert main(["export", "onnx", "--model", model, "--out", str(tmp_path / "out"), *options]) == 2
+        printed = capsys.readouterr().err
+        assert message in printed
+        assert "writing model.onnx" not in printed
     assert not (tmp_path / "out").exists()
 
 

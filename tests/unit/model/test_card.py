@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.card import finetuning_card, origin
+from bertwright.model.card import finetuning_card, origin, pretraining_card
 from bertwright.model.config import BackboneConfig
 from bertwright.model.families.bert import FEATURES
 from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.families.elmo import PairConfig
 from bertwright.model.system import system_config
+from bertwright.pretraining.settings import PretrainSettings
 
 BERT, GPT, LEFT = (system_config(system, "tiny", 400) for system in ("bert", "gpt", "bert-left"))
 PAIR = PairConfig(left=system_config("lstm-left", "tiny", 400), right=system_config("lstm-right", "tiny", 400))
@@ -75,6 +76,20 @@ def test_a_card_says_what_a_model_is_and_who_reads_it(
     assert ("is read by bertwright alone" in card) == (not is_theirs)
     assert card.startswith(f"---\nlibrary_name: {'transformers' if is_theirs else 'bertwright'}\n")
     assert ("pipeline_tag: text-classification" in card) == ("\n- bert\n" in card) == is_theirs
+
+
+def test_counts_of_pretraining_have_no_decimals() -> None:
+    card = pretraining_card(
+        PretrainSettings(steps=10),
+        BERT,
+        data=["a corpus"],
+        tokens=1000,
+        architecture="BertForPreTraining",
+        steps=10,
+        metrics={"mlm_loss": 4.5, "rows": 2048, "predictions": 20332},
+        longest=128,
+    )
+    assert "\n- mlm_loss: 4.5000\n- rows: 2,048\n- predictions: 20,332\n" in card
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_metrics_are_means_over_all_predictions(system: System) -> None:
     assert metrics["bits_per_character"] == pytest.approx(
         sum(text) / math.log(2) / float(characters[labels.numpy()].sum())
     )
-    assert (metrics["rows"], metrics["predictions"]) == (4.0, len(losses))
+    assert (repr(metrics["rows"]), repr(metrics["predictions"])) == ("4", str(len(losses)))
 
 
 def test_characters_of_byte_level_pieces_add_up_to_those_of_the_text() -> None:

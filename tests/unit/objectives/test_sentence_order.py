@@ -105,4 +105,6 @@ def test_without_rows_of_its_own_the_metrics_are_those_of_masked_lm(tmp_path: Pa
     with torch.inference_mode():
         figures = masked_lm_metrics(tiny_run.built("order"), [rows.step_batch(0, tiny_run.ROWS)])
     assert figures["rows"] == tiny_run.ROWS
+    assert isinstance(figures["rows"], int)
+    assert isinstance(figures["predictions"], int)
     assert "sop_loss" not in figures

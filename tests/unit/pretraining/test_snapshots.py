@@ -12,6 +12,7 @@ from bertwright.pretraining.resources import estimate_disk
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import Phase, PretrainSettings
 from bertwright.pretraining.snapshots import snapshot_folder, snapshot_steps
+from bertwright.reports.report import with_pages
 from bertwright.training import loop
 
 SHARES = (0.25, 0.5, 0.75)
@@ -78,6 +79,7 @@ def test_a_signal_at_the_end_is_reported(own_corpus: Path, tmp_path: Path, monke
     monkeypatch.setattr(loop.Loop, "log", interrupted)
     result = pretrain(snapshot_settings(log_every=100), corpus=own_corpus, out=tmp_path / "run")
     assert (result["stopped"], result["signalled"]) == (False, True)
+    assert "signalled" not in with_pages(result, tmp_path / "run")  # the printed result
 
 
 def test_the_disk_of_a_run_includes_snapshots(own_corpus: Path) -> None:

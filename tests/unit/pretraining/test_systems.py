@@ -13,6 +13,7 @@ from bertwright.model.families.elmo import LSTMConfig, PairConfig
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.families.roberta import RobertaConfig
 from bertwright.model.folder import SavedModel, save_model
+from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.objectives.language_model import LanguageModel
 from bertwright.pretraining.init_from import size_name
@@ -43,6 +44,8 @@ def test_settings_come_back_from_a_record(system: System) -> None:
         ({"examples": {"masking": {"share": 0.3}}}, "nothing is masked"),
         ({"examples": {"masking": {"units": "word"}}}, "nothing is masked"),
         ({"examples": {"static_masks": 2}}, "no masks to repeat"),
+        ({"mask_schedule": [{"masked": 0.3, "share": 1.0}]}, "nothing is masked"),
+        ({"system": "bert", "mask_schedule": [{"masked": 0.3, "share": 0.5}]}, "mask_schedule: expected fractions"),
         ({"system": "gpt", "activation": "gelu"}, "the tanh form of GELU"),
         ({"system": "gpt", "examples": {"short_share": 0.2}}, "all of one length"),
         ({"system": "gpt", "phases": [{"length": 600, "share": 1.0}]}, "512 positions, and rows are 600 tokens long"),
@@ -74,7 +77,7 @@ def test_shapes_of_a_size() -> None:
     shapes = {
         system: encoder_config(one_step_settings(system=system, size="mini", dropout=0.2), 99) for system in SYSTEMS
     }
-    assert {EncoderConfig, GPTConfig, LSTMConfig, RobertaConfig} <= {type(shape) for shape in shapes.values()}
+    assert {EncoderConfig, GPTConfig, LSTMConfig, RobertaConfig, ModernBertConfig} <= {*map(type, shapes.values())}
     assert all(shape.hidden_dropout == 0.2 for shape in shapes.values())
     assert all(size_name(shape) == "mini" for shape in shapes.values())
     assert size_name(shapes["lstm-left"].model_copy(update={"cells": 999})) == "4x256 of 999 cells"

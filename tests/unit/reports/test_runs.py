@@ -15,7 +15,8 @@ from bertwright.cli import main
 from bertwright.errors import InputError, RunFailed, Stopped
 from bertwright.files import read_json
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.reports.runs import list_runs, read_run, runs_table
+from bertwright.reports.runs import list_runs, read_run
+from bertwright.reports.runs_table import runs_table
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import LOCK, is_locked, say_finished, session
 from tests.golden.renew import GOLDEN
@@ -224,6 +225,20 @@ def test_seeds_belong_to_their_run(tmp_path: Path) -> None:
         assert row["seconds_left"] == pytest.approx(20 * 2.0 / 20)
     with pytest.raises(InputError, match="one seed of a fine-tuning"):
         read_run(run.folder / "seed-1")
+
+
+def test_a_stopped_finetuning_has_the_metrics_of_its_best_epoch_and_the_step_of_its_checkpoint(tmp_path: Path) -> None:
+    settings = {"seeds": 2}
+    run = start_run(tmp_path / "t", kind="finetune", settings=settings, data={"task": {"name": "x"}}, resume=False)
+    seed_run = start_run(run.folder / "seed-0", kind="finetune-seed", settings={"seed": 0}, data={}, resume=True)
+    seed_run.note(resolved={"steps": 800}, best={"step": 200, "held_out": {"f1": 0.75, "collapsed": 0.0}})
+    for step in (100, 200, 300):
+        seed_run.log(log_line(step, loss=0.5))
+    for step in (300, 324):  # what is saved where a run stops stands between two lines of metrics
+        (seed_run.checkpoints / f"step-{step:09}").mkdir(parents=True)
+    (row,) = list_runs(tmp_path)
+    assert (row["steps"], row["planned"], row["held_out"]) == (324, 1600, {"f1": 0.75})
+    assert "f1 0.750" in runs_table([row])
 
 
 def test_what_a_process_killed_at_the_very_end_left_goes_with_the_next_look(tmp_path: Path) -> None:

@@ -100,7 +100,12 @@ def test_blanks_at_the_ends_of_an_id_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
-        (['{"id": 1, "text": " "}'], {}, r"a.jsonl:2: expected a text in 'text', got an empty one; correct or remove"),
+        (
+            ['{"id": 1, "text": " "}'],
+            {},
+            "a.jsonl:2: expected a text in 'text', got an empty one; correct or remove the row; --on-error skip leaves "
+            "such rows out$",
+        ),
         (['{"id": 1, "text": 3}'], {}, r"a.jsonl:2: expected a text in 'text', got 3"),
         (['{"text": "One."}'], {}, r"a.jsonl:2: expected an id in 'id', got nothing"),
         (['{"id": "", "text": "One."}'], {}, r"a.jsonl:2: expected an id in 'id', got ''"),

@@ -105,6 +105,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
         ),
         ("/v1/predict", {"inputs": [{"premise": "a", "hypothesis": "b"}]}, 422, "a pair as a list of two texts"),
         ("/v1/fill", {"inputs": ["rain"]}, 422, "holds no [MASK]; write [MASK] in place of a word"),
+        ("/v1/predict", {"inputs": ["rain"]}, 422, "for labels, load a fine-tuned model"),
         ("/v1/embeddings", {"input": []}, 422, "input"),
         ("/v1/embeddings", {"input": [15339, 1917]}, 422, "input: expected a text or a list of texts, got token ids"),
         ("/v1/embeddings", {"input": [[15339], [1917]]}, 422, "got token ids; send the texts"),

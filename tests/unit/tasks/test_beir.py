@@ -39,7 +39,7 @@ def test_the_file_of_judgements_is_test_or_the_named_one(tmp_path: Path) -> None
     assert is_retrieval(train)
     assert not is_retrieval(tmp_path)
     (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "dev.tsv")
-    with pytest.raises(InputError, match=r"qrels: expected test.tsv or a single table, found dev.tsv, train.tsv; name"):
+    with pytest.raises(InputError, match=r"qrels: expected test.tsv or a single table, found dev.tsv, train.tsv; give"):
         open_retrieval(folder)
 
 

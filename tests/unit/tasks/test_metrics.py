@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertwright.errors import MissingExtra
-from bertwright.tasks.metrics import METRICS, collapsed, measure
+from bertwright.tasks.metrics import collapsed, measure
 
 BITS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=30)
 NUMBERS = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2, max_size=20)
@@ -113,7 +113,7 @@ def test_collapse_to_one_number_is_named():
     assert collapsed(np.array([2.0, 2.5, 3.0]), targets, ()) is None
 
 
-@pytest.mark.parametrize("name", [name for name in METRICS if name != "accuracy"])
+@pytest.mark.parametrize("name", ["f1", "macro_f1", "matthews", "pearson", "spearman"])
 def test_without_the_extra_the_install_line_is_given(monkeypatch, name):
     for module in ["sklearn.metrics", "scipy.stats"]:
         monkeypatch.setitem(sys.modules, module, None)

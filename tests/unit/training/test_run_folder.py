@@ -54,7 +54,7 @@ def test_a_run_of_before_a_setting_existed_is_resumed_with_its_default(old_run: 
     ],
 )
 def test_another_value_of_a_setting_is_refused(old_run: Path, settings: RunSettings, words: str) -> None:
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=f"{words}; to train its model further, start another run with --init-from"):
         start_run(old_run, kind="pretrain", settings=settings, data={}, resume=True)
 
 

@@ -72,11 +72,13 @@ class SystemFamily(Family[AnyConfig]):
     learns_positions: True where the model has a table of position embeddings.
     trains_on_spans: True for a language model that is trained on spans of the text, without tokens around sentences.
     second_sentence: the usual objective for pairs of sentences (`objectives.settings`), of systems with masked LM.
+    learns_pairs: False where masked LM may have no such objective.
     """
 
     systems: Mapping[str, str]
     learns_positions: bool = True
     second_sentence: str = "next"
+    learns_pairs: bool = True
     trains_on_spans: bool = False
 
     @abstractmethod
@@ -135,11 +137,12 @@ class TransformersFamily(SystemFamily[AnyConfig]):
 
     @abstractmethod
     def weights_from_foreign(
-        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True, architecture: str | None = None
     ) -> "dict[str, Tensor]":
         """Return tensors of a standard model under our names, in fp32; InputError for tensors that do not belong.
 
         tied: False where config.json says that the output layer is another tensor than the word embeddings.
+        architecture: our name of the heads that config.json names, for families whose heads share names.
         """
 
     def name_in_file(self, name: str, stored: Collection[str] = (), architecture: str = "") -> str:

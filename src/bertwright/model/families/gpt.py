@@ -139,7 +139,7 @@ class _GPT(TransformersFamily[GPTConfig]):
         return {rename(name, _WEIGHT_NAMES): _transposed(name, tensor) for name, tensor in weights.items()}
 
     def weights_from_foreign(
-        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True, architecture: str | None = None
     ) -> "dict[str, Tensor]":
         """Return tensors of transformers' GPT-1 under our names in fp32.
 

@@ -131,9 +131,9 @@ class _GPT2(EncoderFamily[GPT2Config]):
         return {rename(name, modules): _transposed(name, tensor) for name, tensor in weights.items()}
 
     def weights_from_foreign(
-        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True, architecture: str | None = None
     ) -> "dict[str, Tensor]":
-        weights = super().weights_from_foreign(tensors, source, tied=tied)
+        weights = super().weights_from_foreign(tensors, source, tied=tied, architecture=architecture)
         return {name: _transposed(name, tensor) for name, tensor in weights.items()}
 
     def is_constant(self, name: str) -> bool:

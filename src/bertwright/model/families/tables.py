@@ -3,7 +3,7 @@
 A family of bidirectional encoders with post-LayerNorm blocks is an `EncoderFamily` with its own tables.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from bertwright.model.hf_config import check_values, labels_to_json, notes_in, o
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bertwright.model.encoder import Encoder
+    from bertwright.model.encoder import TransformerBackbone
     from bertwright.model.heads import MaskedLMHead, TiedOutput
 
 AnyEncoderConfig = TypeVar("AnyEncoderConfig", bound=EncoderConfig)
@@ -40,6 +40,8 @@ CONFIG_NAMES = {
 """Our field → entry of config.json in BERT and in most of its successors."""
 _ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
 _ALSO_TANH = "gelu_pytorch_tanh"
+_QUERY = "encoder.layers.#.attention.query"
+"""Module of a family that stores query, key and value as three tensors."""
 
 
 def encoder_modules(prefix: str) -> dict[str, str]:
@@ -92,7 +94,7 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
     written: Collection[str] = ()
     published_tokenizers: bool = False
 
-    def build(self, config: AnyEncoderConfig) -> "Encoder":
+    def build(self, config: AnyEncoderConfig) -> "TransformerBackbone":
         """Return the encoder of the common blocks."""
         from bertwright.model.encoder import Encoder  # torch
 
@@ -131,7 +133,7 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
         return config.model_dump()
 
     def values_from_json(self, raw: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that config.json gives, by our names."""
+        """Return the fields that config.json gives, by our names; ValueError for entries that cannot be read."""
         return our_values(raw, self.config_names)
 
     def config_from_json(self, raw: Mapping[str, Any], path: Path) -> ModelDescription:
@@ -148,6 +150,8 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
             config = self.config_class.model_validate(values)
         except ValidationError as error:
             raise InputError(f"{path}: {self._by_stored_names(error)}") from None
+        except ValueError as error:  # from `values_from_json`
+            raise InputError(f"{path}: {error}") from None
         labels = read_labels(raw.get("id2label") or {}, path)
         return ModelDescription(config, self._our_class(named), labels, notes_in(raw, path), raw)
 
@@ -174,14 +178,15 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
         return {**self.modules, **self.class_modules.get(architecture, {})}
 
     def weights_to_foreign(self, weights: "Mapping[str, Tensor]", architecture: str) -> "dict[str, Tensor]":
-        """Return weights under the names of transformers, with query, key and value as three tensors."""
+        """Return weights under the names of transformers, with query, key and value as three tensors or as one."""
         from bertwright.model.hf_weights import rename, split_qkv  # torch
 
         modules = self._modules(architecture)
-        return {rename(name, modules): tensor for name, tensor in split_qkv(weights).items()}
+        split = split_qkv(weights) if _QUERY in modules else weights
+        return {rename(name, modules): tensor for name, tensor in split.items()}
 
     def weights_from_foreign(
-        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True
+        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True, architecture: str | None = None
     ) -> "dict[str, Tensor]":
         """Return tensors of transformers, with today's or older names, under our names in fp32.
 
@@ -207,10 +212,10 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
             named[full], in_file[full] = tensor, name
         weights = {name: tensor.float() for name, tensor in named.items()}
         if not tied:
-            self._refuse_single_table(in_file, source)
+            self._refuse_single_table(in_file, source, self.tables_for(in_file, architecture))
         for output, tied_to in self.tied.items():
             weights = without_tied_output(weights, output, tied_to, source=source, in_file=in_file)
-        tables = [self.modules, *self.class_modules.values()]
+        tables = self.tables_for(weights, architecture)
         weights = our_names(weights, tables, kind=self.title_in_messages, source=source, in_file=in_file)
         return fuse_qkv(weights, source=source, in_file=partial(self.name_in_file, stored=tensors))
 
@@ -219,7 +224,7 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
         from bertwright.model.hf_weights import module_of, rename, wrapper_prefix  # torch
 
         modules = self._modules(architecture)
-        split = name if module_of(name) in modules else name.replace(".qkv.", ".query.")
+        split = name.replace(".qkv.", ".query.") if _QUERY in modules else name
         if module_of(split) not in modules:
             return name
         renamed = rename(split, modules)
@@ -234,13 +239,19 @@ class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
             renamed = renamed.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         return prefix + renamed
 
-    def _refuse_single_table(self, in_file: Mapping[str, str], source: str) -> None:
+    def tables_for(self, names: Collection[str], architecture: str | None) -> Sequence[Mapping[str, str]]:
+        """Return the tables of modules by which tensors with these `names` are read: those of all classes."""
+        return [self.modules, *self.class_modules.values()]
+
+    def _refuse_single_table(
+        self, in_file: Mapping[str, str], source: str, modules: Sequence[Mapping[str, str]]
+    ) -> None:
         """Raise InputError where a masked-LM head has one table for input and output, though they are not tied."""
         from bertwright.model.hf_weights import module_of  # torch
 
         output, words = next(iter(self.tied.items()))
         tables = [in_file[name] for name in (words, output) if name in in_file]
-        heads = {module for ours, module in self.modules.items() if ours.startswith("masked_lm")}
+        heads = {module for table in modules for ours, module in table.items() if ours.startswith("masked_lm")}
         if len(tables) == 1 and any(module_of(name) in heads for name in in_file):
             raise InputError(
                 f"{source}: tie_word_embeddings is false in config.json, so that the word embeddings and the output "

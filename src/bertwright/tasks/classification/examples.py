@@ -192,7 +192,9 @@ def _refuse_label_as_text(task: ClassificationTask, path: Path | str) -> None:
 
 def _read(task: ClassificationTask, path: Path | str, columns: Sequence[str], on_error: OnError = raise_error) -> Table:
     options: Any = {"headerless": task.columns, "broken_rows": task.broken_rows, "format": task.input_format}
-    return read_table(path, columns=columns, on_error=on_error, **options)
+    table = read_table(path, columns=columns, on_error=on_error, **options)
+    table.check_columns(columns)
+    return table
 
 
 def _read_labelled(task: ClassificationTask, path: Path | str, on_error: OnError) -> Table:

@@ -57,7 +57,7 @@ class Classifier(nn.Module):
         self.encoder = build_backbone(config)
         self.pooler = Pooler(config) if config.classifier_has_pooler else nn.Identity()
         bias = config.classifier_has_bias
-        self.classifier = ClassificationHead(config.hidden, num_outputs, config.hidden_dropout, bias=bias)
+        self.classifier = ClassificationHead(config.hidden, num_outputs, config.head_dropout, bias=bias)
         self.both_orders = both_orders
 
     def forward(self, rows: TextBatch) -> Tensor:

@@ -35,12 +35,14 @@ class NoReranker(InputError):
 def relevant_label(task: TaskSpec, source: str, *, relevant: str | None = None) -> str | None:
     """Return the label whose probability is the relevance of a pair; None for a regression, whose number it is.
 
-    It is `relevant` where that is given, else the positive label of the task. Else it is found by the words: of two
-    labels of which one is the other with a negation before it (relevant, not_relevant), the one without; of 0 and 1, no
-    and yes, false and true, negative and positive, the second; and the label that alone has a word such as "duplicate".
+    The first of these that there is: `relevant`, the positive label of the task, and a label that its words name:
 
-    Raises NoReranker, with `source`, for a task without pairs, and for one that has neither a number nor two labels;
-    InputError for labels of which none is known as the relevant one, and for a `relevant` that is no label of the task.
+    - one label is the other with a negation before it (relevant, not_relevant): the one without the negation;
+    - 0 and 1, no and yes, false and true, negative and positive: the second;
+    - only one label has a word such as "duplicate": that one.
+
+    Raises NoReranker, with `source`, for a task without pairs, and for one that has neither a number nor two labels.
+    Raises InputError if neither label is known to be the relevant one, and if `relevant` is no label of the task.
     """
     if not isinstance(task, ClassificationTask):
         raise NoReranker(source, f"one for {task.name}")

@@ -23,7 +23,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig, predicts_next
 from bertwright.model.encoder import gather_rows
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import SpanHead
+from bertwright.model.heads import SpanHead, token_transform
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
@@ -67,6 +67,7 @@ class SpanModel(nn.Module):
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         self.encoder = build_backbone(config)
+        self.pooler = token_transform(config)
         self.span = SpanHead(config)
         self.swaps = predicts_next(config)
 
@@ -75,7 +76,7 @@ class SpanModel(nn.Module):
         last = self.encoder(rows.ids, rows.segments, rows.mask).last
         if self.swaps:
             last = gather_rows(last, _ends_swapped(rows.mask))
-        start, end = self.span(last).unbind(-1)
+        start, end = self.span(self.pooler(last)).unbind(-1)
         return start, end
 
 

@@ -21,7 +21,7 @@ from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import ClassificationHead
+from bertwright.model.heads import ClassificationHead, token_transform
 from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.spec import Context
@@ -153,12 +153,13 @@ class Tagger(nn.Module):
     def __init__(self, config: BackboneConfig, num_labels: int) -> None:
         super().__init__()
         self.encoder = build_backbone(config)
-        self.classifier = ClassificationHead(config.hidden, num_labels, config.hidden_dropout)
+        self.pooler = token_transform(config)
+        self.classifier = ClassificationHead(config.hidden, num_labels, config.head_dropout)
 
     def forward(self, rows: TagRows) -> Tensor:
         """Return logits [B, Q, L]."""
         last = self.encoder(rows.ids, torch.zeros_like(rows.ids), rows.mask, at=rows.at).last
-        logits: Tensor = self.classifier(last)
+        logits: Tensor = self.classifier(self.pooler(last))
         return logits
 
 

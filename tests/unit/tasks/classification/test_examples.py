@@ -37,8 +37,15 @@ def test_bad_rows_are_left_out_and_counted_by_reason(write: Any, capsys: pytest.
     assert f"{path}: 6 rows are left out: 2 without a text, 1 empty, 1 not UTF-8 text, 1 with another " in messages
     assert f"left out: {path}:3: expected a label in column 'label', got ''" in messages
     assert read_examples(task, path).left_out == COUNTS
-    with pytest.raises(InputError, match=r"a\.tsv:5: expected a row, got an empty line$"):
+    with pytest.raises(InputError, match=r"a\.tsv:5: expected a row, got an empty line; --on-error skip leaves such"):
         read_training(get_task("classify"), path)
+
+
+def test_missing_columns_are_named_together_and_without_a_way_to_leave_rows_out(write: Any) -> None:
+    path = write("a.csv", "review,rating\ngood,5\n")
+    for task in (get_task("classify"), skipping(get_task("classify"))):
+        with pytest.raises(InputError, match=r"no columns 'text' and 'label'; the columns are: review, rating$"):
+            read_training(task, path)
 
 
 @pytest.mark.parametrize(

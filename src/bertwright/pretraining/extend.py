@@ -1,0 +1,72 @@
+"""Finished run with the schedule wsd → a longer run that continues from the last step at the peak learning rate.
+
+The steps up to there do not depend on the length of the run, but for the warm-up and for the lengths of rows, which are
+fractions of it. So the longer run repeats none of them.
+"""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertwright.console import say
+from bertwright.errors import InputError
+from bertwright.files import read_object
+from bertwright.pretraining.settings import BUDGETS, PretrainSettings, merged
+from bertwright.training.checkpoint import list_checkpoints
+from bertwright.training.run_folder import RunFolder
+
+_OF_THE_LENGTH = BUDGETS | {"evaluations", "snapshots", "checkpoints_by_words"}
+"""Settings that a longer run does not take from the run that it extends."""
+
+
+def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
+    """Return the settings of a longer run: those of `run`, and the typed ones.
+
+    Raises InputError where `run` is no pre-training with the schedule wsd, where nothing typed says how long the longer
+    run is, and for a typed setting that would change the steps that are done.
+    """
+    record = read_object(run / "run.json")
+    settings = record.get("settings")
+    if record.get("kind") != "pretrain" or not isinstance(settings, dict):
+        raise InputError(f"--extend {run}: expected the folder of a pre-training run, got a run of another kind")
+    noted = PretrainSettings.model_validate(settings)
+    if noted.optimizer.schedule != "wsd":
+        raise InputError(
+            f"--extend {run}: expected a run with --schedule wsd, got one with --schedule {noted.optimizer.schedule}: "
+            "its learning rate fell with every step; continue its model with --init-from"
+        )
+    if not BUDGETS & set(typed) or "minutes" in typed:
+        raise InputError(f"--extend {run}: give the length of the longer run: --steps, --words or --epochs")
+    kept = {name: value for name, value in settings.items() if name not in _OF_THE_LENGTH}
+    extended = PretrainSettings.model_validate(merged(kept, typed))
+    free = _OF_THE_LENGTH | PretrainSettings.changeable | PretrainSettings.numeric | {"log_every", "save_minutes"}
+    changed = {name for name in PretrainSettings.model_fields if getattr(extended, name) != getattr(noted, name)}
+    if others := sorted(changed - free):
+        raise InputError(f"--extend {run}: {', '.join(others)} cannot change: the steps so far were made with it")
+    return extended
+
+
+def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None) -> Path:
+    """Return the checkpoint from which `run` can be extended to `steps` steps with the same data.
+
+    Raises InputError where there is none, for other data, and where the longer run would end before it.
+    """
+    checkpoints = list_checkpoints(run / "stable")
+    if not checkpoints:
+        raise InputError(f"--extend {run}: has no checkpoint in {run / 'stable'}: the run did not get to its decay")
+    if read_object(run / "run.json").get("data") != dict(data):
+        raise InputError(f"--extend {run}: was trained with another corpus, validation corpus or initial model")
+    done = int(checkpoints[-1].name.removeprefix("step-"))
+    if steps is not None and steps <= done:
+        raise InputError(f"--extend {run}: is at step {done:,}; expected more steps than that, got {steps:,}")
+    return checkpoints[-1]
+
+
+def begin_from(checkpoint: Path, run: RunFolder) -> None:
+    """Copy a checkpoint and the metrics up to it into the folder of a new run."""
+    source = checkpoint.parents[1]
+    shutil.copytree(checkpoint, run.checkpoints / checkpoint.name)
+    shutil.copyfile(source / "metrics.jsonl", run.folder / "metrics.jsonl")
+    run.note(extends=str(source.absolute()))
+    say(f"{run.folder}: extends {source} from step {int(checkpoint.name.removeprefix('step-')):,}")

@@ -1,0 +1,71 @@
+"""Warm-up, stable, decay: its learning rates, and a longer run that equals one of that length from the start."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.errors import InputError
+from bertwright.pretraining.extend import extended_settings
+from bertwright.training.checkpoint import list_checkpoints
+from bertwright.training.optimizer import rate_at, stable_steps
+from tests.support.folders import read_jsonl
+
+
+def options(corpus: Path, out: Path, steps: int, **more: str) -> list[str]:
+    named = {"size": "1x64", "lengths": "16", "batch-size": "4", "threads": "1", "precision": "fp32", "warmup": "0"}
+    named |= {"schedule": "wsd", "second-sentence": "none", "steps": str(steps), "log-every": "2", **more}
+    return [
+        "pretrain",
+        "--corpus",
+        str(corpus),
+        "--out",
+        str(out),
+        *(f"--{name}={value}" for name, value in named.items()),
+    ]
+
+
+def test_the_rate_stays_at_its_peak_up_to_the_decay() -> None:
+    rates = [rate_at(step, 20, 0.1, "wsd", 0.2) for step in range(20)]
+    assert rates[:2] == [0.0, 0.5]
+    assert rates[2:17] == [1.0] * 15
+    assert rates[17:] == [0.75, 0.5, 0.25]
+    assert stable_steps(20, 0.2) == 16
+    assert rate_at(19, 20, 0.0, "wsd", 0.0) == 1.0
+
+
+def test_a_longer_run_equals_one_of_that_length(own_corpus: Path, tmp_path: Path) -> None:
+    short, longer, whole = tmp_path / "short", tmp_path / "longer", tmp_path / "whole"
+    assert main(options(own_corpus, short, 5)) == 0
+    assert [path.name for path in list_checkpoints(short / "stable")] == ["step-000000004"]
+    extend = ["pretrain", "--extend", str(short), "--corpus", str(own_corpus), "--out", str(longer), "--steps", "10"]
+    assert main(extend) == 0
+    assert main([*extend, "--resume"]) == 0  # the finished run says so
+    assert main(options(own_corpus, whole, 10)) == 0
+    same: list[Any] = [(run / "model" / "model.safetensors").read_bytes() for run in (longer, whole)]
+    assert same[0] == same[1]
+    losses = [[line["mlm"] for line in read_jsonl(run / "metrics.jsonl")] for run in (longer, whole)]
+    assert losses[0] == losses[1]
+
+
+def test_a_run_that_cannot_be_extended_is_refused(
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert main(options(own_corpus, run, 5)) == 0
+    for typed, message in (
+        ({}, "give the length of the longer run"),
+        ({"minutes": 3.0}, "give the length of the longer run"),
+        ({"steps": 9, "batch_size": 8}, "batch_size cannot change: the steps so far were made with it"),
+    ):
+        with pytest.raises(InputError, match=message):
+            extended_settings(run, typed)
+    extend = ["pretrain", "--extend", str(run), "--corpus", str(own_corpus), "--out", str(out)]
+    assert main([*extend, "--steps", "4"]) == 2
+    assert "is at step 4; expected more steps than that, got 4" in capsys.readouterr().err
+    assert not out.exists()
+    linear = tmp_path / "linear"
+    assert main(options(own_corpus, linear, 2, schedule="linear")) == 0
+    with pytest.raises(InputError, match="expected a run with --schedule wsd, got one with --schedule linear"):
+        extended_settings(linear, {"steps": 9})

@@ -207,7 +207,7 @@ def test_other_tokenizers_shapes_and_lengths_are_refused(tmp_path: Path, own_tex
     [
         ({"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         ({"is_decoder": True}, "is_decoder is True"),
-        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"model_type": "roberta"}, "46 of 46 tensors do not belong to a RoBERTa"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
         ({"num_attention_heads": 5}, "hidden 32 is not a multiple of heads 5"),
     ],

@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from bertwright.model.attention import SelfAttention
 from bertwright.model.bert import ARCHITECTURES, Bert
-from bertwright.model.encoder import SelfAttention, TransformerBackbone
+from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.vector_head import VectorHead
 from bertwright.version import __version__
 

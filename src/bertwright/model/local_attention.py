@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.model.encoder import attend
+from bertwright.model.attention import attend
 
 LEAST_BLOCK: Final = 32
 """Smallest number of positions of a block; smaller ones would cost more than they save."""

@@ -13,18 +13,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from bertwright.model.attention import Stacked, attend, attention_probabilities, dropout
 from bertwright.model.backbones import EncoderOutput
-from bertwright.model.encoder import (
-    ACTIVATIONS,
-    Stacked,
-    TransformerBackbone,
-    WordEmbeddings,
-    attend,
-    attention_probabilities,
-    dropout,
-    gather_rows,
-    layer_norm,
-)
+from bertwright.model.encoder import ACTIVATIONS, TransformerBackbone, WordEmbeddings, gather_rows, layer_norm
 from bertwright.model.local_attention import attend_in_blocks, block_mask, is_long, window_mask
 from bertwright.model.modern_config import ModernBertConfig
 

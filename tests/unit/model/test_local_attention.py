@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertwright.model import modern_encoder
-from bertwright.model.encoder import attend, attention_probabilities, init_weights
+from bertwright.model.attention import attend, attention_probabilities
+from bertwright.model.encoder import init_weights
 from bertwright.model.local_attention import LONG, attend_in_blocks, block_mask, block_size, is_long, window_mask
 from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.modern_encoder import ModernEncoder, turned, turns

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.model.backbones import Backbone, EncoderOutput
-from bertwright.model.config import Activation, Attends, BackboneConfig, EncoderConfig, SingleBackboneConfig
+from bertwright.model.config import Attends, BackboneConfig, EncoderConfig, HeadActivation, SingleBackboneConfig
 
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = MappingProxyType(
+ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu, "tanh": torch.tanh}
 )
 """Function of each activation."""
@@ -83,7 +83,7 @@ class SelfAttention(nn.Module):
             query = F.linear(rows, self.qkv.weight[:width], self.qkv.bias[:width])  # [B, Q, D]
             key, value = F.linear(hidden, self.qkv.weight[width:], self.qkv.bias[width:]).split(width, dim=-1)
         parts = self._split(query), self._split(key), self._split(value)
-        context = attend(*parts, keep, dropout_p=self.dropout if self.training else 0.0)
+        context = attention_context(*parts, keep, dropout_p=self.dropout if self.training else 0.0)
         merged: Tensor = self.output(context.transpose(1, 2).flatten(2))  # [B, Q, D]
         return merged
 
@@ -97,7 +97,7 @@ class SelfAttention(nn.Module):
         return parts
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, dropout_p: float) -> Tensor:
+def attention_context(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, dropout_p: float) -> Tensor:
     """Return the context [B, H, Q, K]: by torch's fused attention, or step by step where that is needed or faster.
 
     On processors no fused attention has dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that of
@@ -328,7 +328,7 @@ class Pooler(nn.Module):
         super().__init__()
         shape = config if isinstance(config, EncoderConfig) else None
         self.dense = nn.Linear(config.hidden, config.hidden, bias=shape is None or shape.heads_have_bias)
-        self.activation: Activation = "tanh" if shape is None else shape.pooler_activation
+        self.activation: HeadActivation = "tanh" if shape is None else shape.pooler_activation
         self.norm = nn.Identity() if shape is None or not shape.pooler_has_norm else layer_norm(shape)
 
     def forward(self, state: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from bertwright.model.encoder import (
     Stacked,
     TransformerBackbone,
     WordEmbeddings,
-    attend,
+    attention_context,
     attention_probabilities,
     dropout,
     gather_rows,
@@ -71,7 +71,7 @@ class RotaryAttention(nn.Module):
                 query = query.gather(2, at[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3]))
                 wide = keep.shape[2] > 1
                 keep = keep.gather(2, at[:, None, :, None].expand(-1, -1, -1, keep.shape[3])) if wide else keep
-            merged = _merged(attend(query, key, value, keep, dropout_p=dropout_p), None)
+            merged = _merged(attention_context(query, key, value, keep, dropout_p=dropout_p), None)
         return dropout(self.output(merged), self.dropout, self.training)
 
     def probabilities(self, hidden: Tensor, view: View) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bertwright.model.config import Activation, EncoderConfig
+from bertwright.model.config import EncoderConfig, HeadActivation
 from bertwright.model.families.tables import EncoderFamily
 from bertwright.model.modern_config import ModernBertConfig, Reach, gated_width
 
@@ -22,7 +22,7 @@ _REACHES: Final[Mapping[str, Reach]] = {"full_attention": "global", "sliding_att
 """Entry of layer_types → our name; rope_parameters has the same keys."""
 _THETAS: Final = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 """Key of rope_parameters → the entry of transformers 4.48 with the same number."""
-_HEAD_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+_HEAD_ACTIVATIONS: Final[Mapping[str, HeadActivation]] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",

@@ -88,7 +88,9 @@ class SelfAttention(nn.Module):
         keys, values = self._split(key), self._split(value)
         if past is not None:
             keys, values = past.add(keys, values)
-        context = attend(self._split(query), keys, values, keep, dropout_p=self.dropout if self.training else 0.0)
+        context = attention_context(
+            self._split(query), keys, values, keep, dropout_p=self.dropout if self.training else 0.0
+        )
         merged: Tensor = self.output(context.transpose(1, 2).flatten(2))  # [B, Q, D]
         return merged
 
@@ -102,7 +104,7 @@ class SelfAttention(nn.Module):
         return parts
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, dropout_p: float) -> Tensor:
+def attention_context(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, dropout_p: float) -> Tensor:
     """Return the context [B, H, Q, K]: by torch's fused attention, or step by step where that is needed or faster.
 
     On processors no fused attention has dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that of

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from bertwright.model.attention import KeyValues, SelfAttention, dropout
 from bertwright.model.backbones import Backbone, EncoderOutput
-from bertwright.model.config import Activation, Attends, BackboneConfig, EncoderConfig, SingleBackboneConfig
+from bertwright.model.config import Attends, BackboneConfig, EncoderConfig, HeadActivation, SingleBackboneConfig
 
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = MappingProxyType(
+ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu, "tanh": torch.tanh}
 )
 """Function of each activation."""
@@ -279,7 +279,7 @@ class Pooler(nn.Module):
         super().__init__()
         shape = config if isinstance(config, EncoderConfig) else None
         self.dense = nn.Linear(config.hidden, config.hidden, bias=shape is None or shape.heads_have_bias)
-        self.activation: Activation = "tanh" if shape is None else shape.pooler_activation
+        self.activation: HeadActivation = "tanh" if shape is None else shape.pooler_activation
         self.norm = nn.Identity() if shape is None or not shape.pooler_has_norm else layer_norm(shape)
 
     def forward(self, state: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from bertwright.errors import InputError
 from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import open_model
-from tests.support.parity import assert_close, padded_batch
+from tests.support.parity import BERT_CLASSES, assert_close, padded_batch
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -59,6 +59,8 @@ def targets(kind: str, ids: Tensor, mask: Tensor) -> dict[str, Tensor]:
             return {"labels": tokens, "next_sentence_label": pair}
         case "BertForMaskedLM":
             return {"labels": tokens}
+        case "ElectraForPreTraining":
+            return {"labels": (ids % 3 == 0).long().masked_fill(~mask, -100)}
         case "BertForTokenClassification":
             return {"labels": (ids % LABELS[kind]).masked_fill(~mask, -100)}
         case "BertForQuestionAnswering":
@@ -80,11 +82,14 @@ def loss_of(kind: str, outputs: dict[str, Tensor], wanted: dict[str, Tensor]) ->
     if kind == "BertModel":
         return outputs["last_hidden_state"].square().sum() / 100 + outputs["pooler_output"].sum()
     logits = outputs["logits"]
+    if kind == "ElectraForPreTraining":
+        real = wanted["labels"] >= 0
+        return F.binary_cross_entropy_with_logits(logits[real], wanted["labels"][real].float())
     return F.cross_entropy(logits.flatten(0, -2), wanted["labels"].flatten())
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", BERT_CLASSES)
 def test_every_number_agrees(tmp_path: Path, own_tokenizer: Path, kind: str, shape: dict[str, Any]) -> None:
     """Outputs, states, attention and loss within 1e-5; every parameter's gradient within 1e-4 of its size."""
     theirs = publish_architecture(tmp_path / "m", own_tokenizer, kind, **shape)

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
+from bertwright.model.bert import Bert, open_architecture
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.serving.embeddings import write_features
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
+from tests.support.parity import BERT_CLASSES
 
 TEXTS = ["The heron waits.", "Größe and Ärger, 한국어!", "A longer line of text that has a few more words in it."]
 LABELS = ("no", "perhaps", "yes")
@@ -90,7 +91,7 @@ def test_the_installed_transformers_answers_alike(tmp_path: Path, own_text: Path
 @pytest.mark.slow
 def test_transformers_4_answers_alike(tmp_path: Path, own_text: Path) -> None:
     assert OLDER.is_dir(), f"{OLDER} is missing: `make slow` installs it"
-    version = answers_alike(tmp_path, own_text, list(ARCHITECTURES), path=str(OLDER))
+    version = answers_alike(tmp_path, own_text, list(BERT_CLASSES), path=str(OLDER))
     assert version.startswith("4.57.")
 
 

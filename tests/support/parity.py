@@ -5,6 +5,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from bertwright.model.bert import ARCHITECTURES
+
+BERT_CLASSES = tuple(kind for kind in ARCHITECTURES if kind.startswith("Bert"))
+"""Sets of heads that BERT has."""
 assert_close = partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
 
 

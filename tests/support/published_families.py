@@ -33,6 +33,8 @@ _MODERN = {**_USUAL, "local_attention": 4, "pad_token_id": 0, "num_hidden_layers
 _BIASED = dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
 FAMILIES = (
     Published("distilbert", "DistilBertConfig", {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 80}),
+    Published("electra", "ElectraConfig", {**_USUAL, "embedding_size": 12, "hidden_act": "gelu_new"}),
+    Published("electra", "ElectraConfig", {**_USUAL, "embedding_size": 32}),
     Published("albert", "AlbertConfig", _SHARED),
     Published("roberta", "RobertaConfig", {**_USUAL, "type_vocab_size": 1, "hidden_act": "gelu_new"}),
     Published("modernbert", "ModernBertConfig", _MODERN),

@@ -39,10 +39,10 @@ class _Costs:
     def model(self, settings: PretrainSettings) -> SystemModel:
         """Return the model of a pre-training, on torch's meta device."""
         config = encoder_config(settings, self._vocabulary)
-        second_sentence = settings.examples.second_sentence
-        key = f"{config.model_dump_json()} {second_sentence}"
+        second_sentence, generator_width = settings.examples.second_sentence, settings.generator_width
+        key = f"{config.model_dump_json()} {second_sentence} {generator_width}"
         if key not in self._models:
-            self._models[key] = meta_model(config, second_sentence=second_sentence)
+            self._models[key] = meta_model(config, second_sentence=second_sentence, generator_width=generator_width)
         return self._models[key]
 
     def pretraining_flops(self, settings: PretrainSettings) -> float:

@@ -21,6 +21,7 @@ from bertwright.model.backbones import Backbone, part_prefixes
 from bertwright.model.config import BackboneConfig, EncoderConfig, attends_both_ways, predicts_next
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bilstm import TopConfig
+from bertwright.model.families.electra import GENERATOR, ElectraConfig
 from bertwright.model.folder import SavedModel, load_weights, open_model
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -79,6 +80,11 @@ def open_initial_model(source: str, tokenizer: Path | None) -> tuple[SavedModel,
     """
     vocabulary = open_tokenizer_folder(tokenizer) if tokenizer else None
     saved = open_model(source, tokenizer=tokenizer, vocab_size=vocabulary.vocab_size if vocabulary else None)
+    if isinstance(saved.config, ElectraConfig) and saved.architecture == GENERATOR:
+        raise InputError(
+            f"{source}: expected ELECTRA's discriminator (ElectraForPreTraining), which is the model that is "
+            "fine-tuned, got its generator (ElectraForMaskedLM); name the folder of the discriminator"
+        )
     model_tokenizer = open_tokenizer(saved)
     if vocabulary and vocabulary.hash != model_tokenizer.hash:
         raise InputError(f"{tokenizer}: differs from the tokenizer of {source}; leave --tokenizer out")
@@ -140,8 +146,9 @@ def initial_weights(settings: FinetuneSettings, bound: BoundTask, saved: SavedMo
     with torch.device("meta"):  # only names and shapes are checked, so no memory is needed
         model = bound.build(start.config)
     load_weights(model, start, fresh=fresh)
-    # Only models that attend both ways are pre-trained with a pooler.
-    needs_pooler = attends_both_ways(saved.config) and "pooler.dense.weight" in model.state_dict()
+    # Other models are not pre-trained with a pooler.
+    has_pooler = attends_both_ways(saved.config) and saved.config.has_pooler
+    needs_pooler = has_pooler and "pooler.dense.weight" in model.state_dict()
     if needs_pooler and not settings.new_layers and "pooler." in fresh:
         say(f"{saved.source}: has no pooler, which this task needs; a new one is trained")
     return start

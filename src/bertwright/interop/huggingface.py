@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ from bertwright.text.vocabulary import Rules, has_casing, read_folder, read_voca
 from bertwright.text.wordpiece import Tokenizer
 
 _WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-_HEADS: tuple[Head, ...] = ("pooler", "masked_lm", "next_sentence", "classifier", "span")
+_HEADS: tuple[Head, ...] = get_args(Head)
 _LFS_POINTER = b"version https://git-lfs"
 _ALLOWED_CALLS = {
     "collections OrderedDict",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bertwright.errors import InputError
 from bertwright.interop.onnx_graph import INPUTS, GraphModel
+from bertwright.model.families.electra import DISCRIMINATOR
 from bertwright.tasks.classification.encoding import Encoded, encode
 from bertwright.tasks.classification.model import TextBatch, padded
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -67,7 +68,7 @@ TEXTS = (
 )
 """Built-in texts, short and long, written for this purpose."""
 
-ANSWERS, SETS = "equal answers", "equal sets of labels"
+ANSWERS, SETS, REPLACED = "equal answers", "equal sets of labels", "equal replaced tokens"
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Agreement:
     @property
     def text(self) -> str:
         """The agreement in words."""
-        if self.measure in (ANSWERS, SETS):
+        if self.measure in (ANSWERS, SETS, REPLACED):
             return f"{self.agreement:.2%} of {self.count:,} {self.measure.removeprefix('equal ')} equal"
         return f"{self.measure} {self.agreement:.4f} over {self.count:,}"
 
@@ -215,6 +216,8 @@ class _Tally:
                 return np.concatenate([expected[real], output[real]], axis=-1)  # [rows or tokens, 2]
             case _ if self.measure == SETS:
                 return np.asarray(((expected[real] > 0) == (output[real] > 0)).all(-1))
+            case _ if self.measure == REPLACED:
+                return np.asarray((expected[real] > 0) == (output[real] > 0))
             case _ if expected.ndim == 2 and not isinstance(real, slice):  # start and end logits: an answer a row
                 logits = [np.where(real, values, -np.inf) for values in (expected, output)]
                 return np.asarray(logits[0].argmax(-1) == logits[1].argmax(-1))
@@ -235,13 +238,15 @@ def _measure(architecture: str, shape: Sequence[int], is_multilabel: bool) -> st
         return "cosine"
     if is_multilabel:
         return SETS
+    if architecture == DISCRIMINATOR:
+        return REPLACED
     return "correlation" if shape[-1] == 1 else ANSWERS  # a single output is a score, not a choice between labels
 
 
 def _is_by_token(architecture: str, output: str) -> bool:
     """Return whether an output has the shape [B, T, …] and so holds padding."""
     if output == "logits":
-        return architecture in ("BertForMaskedLM", "BertForTokenClassification")
+        return architecture in ("BertForMaskedLM", "BertForTokenClassification", DISCRIMINATOR)
     return output in ("last_hidden_state", "prediction_logits", "start_logits", "end_logits")
 
 

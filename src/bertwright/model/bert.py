@@ -15,9 +15,9 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig, encoder_shape
 from bertwright.model.encoder import Pooler, TransformerBackbone
 from bertwright.model.folder import SavedModel, load_weights
-from bertwright.model.heads import ClassificationHead, MaskedLMHead, NextSentenceHead, SpanHead
+from bertwright.model.heads import ClassificationHead, MaskedLMHead, NextSentenceHead, ReplacedTokenHead, SpanHead
 
-Head = Literal["pooler", "masked_lm", "next_sentence", "classifier", "span"]
+Head = Literal["pooler", "masked_lm", "next_sentence", "classifier", "span", "replaced_token"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,12 @@ ARCHITECTURES = {
     "BertForMultipleChoice": Architecture(("pooler", "classifier"), ("logits",)),
     "BertForTokenClassification": Architecture(("classifier",), ("logits",)),
     "BertForQuestionAnswering": Architecture(("span",), ("start_logits", "end_logits")),
+    "ElectraForPreTraining": Architecture(("replaced_token",), ("logits",)),
 }
-"""Architectures by the name of the class of transformers, which config.json holds under `architectures`."""
+"""Architectures by the name of the class of transformers, which config.json holds under `architectures`.
+
+A family has the classes of BERT under names of its own; a set of heads that BERT lacks has the name of its family.
+"""
 
 
 class Bert(nn.Module):
@@ -68,12 +72,14 @@ class Bert(nn.Module):
             self.classifier = ClassificationHead(config.hidden, outputs, config.head_dropout, bias=bias)
         if "span" in heads:
             self.span = SpanHead(config)
+        if "replaced_token" in heads:
+            self.replaced_token = ReplacedTokenHead(config)
 
     def forward(self, ids: Tensor, segments: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Return outputs by name for `ids`, `segments` and `mask` (True for real tokens) [B, T]; [B, C, T] for choices.
 
         last_hidden_state [B, T, D], pooler_output [B, D], masked LM [B, T, V], next sentence [B, 2], sequence labels
-        [B, L], token labels [B, T, L], choices [B, C], start and end [B, T].
+        [B, L], token labels [B, T, L], choices [B, C], start and end [B, T], replaced tokens [B, T].
         """
         choices = ids.shape[1]
         if self.architecture == "BertForMultipleChoice":
@@ -102,6 +108,8 @@ class Bert(nn.Module):
                 return start, end
             case "BertForTokenClassification":
                 return (self.classifier(tokens),)
+            case "ElectraForPreTraining":
+                return (self.replaced_token(last),)
             case _:
                 return (self.classifier(self.pooler(self.encoder.pooled(last, mask))),)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.config import Settings
-from bertwright.model.config import BackboneConfig, SingleBackboneConfig, attends_both_ways
+from bertwright.model.config import BackboneConfig, SingleBackboneConfig, attends_both_ways, finds_replaced
 from bertwright.model.families import family_of
 from bertwright.model.families.elmo import PairConfig
 from bertwright.model.hf_config import describe_model
@@ -57,17 +57,24 @@ def pretraining_card(
         "not made for other languages and domains.",
         f"{reads}.",
     ]
-    if fills := attends_both_ways(config):
+    is_encoder, finds = attends_both_ways(config), finds_replaced(config)
+    fills = is_encoder and not finds
+    if fills:
         limits.append(
             "It is an encoder. Fine-tune it for a task, or use its vectors. The pieces that it predicts for `[MASK]` "
             "are likely, but need not be true."
+        )
+    elif finds:
+        limits.append(
+            "It is an encoder that finds replaced tokens. Fine-tune it for a task, or use its vectors. It fills no "
+            "`[MASK]`; its generator does."
         )
     else:
         limits.append("It is a language model. Fine-tune it for a task, or use its vectors.")
     if not metrics:
         limits.append("There was no validation: its loss on text outside of the training data is not known.")
     return _card(
-        title=_shape(f"A {_title(config)} encoder" if fills else f"A {_title(config)}", config),
+        title=_shape(f"{_article(_title(config))}{' encoder' * is_encoder}", config),
         config=config,
         architecture=architecture,
         use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
@@ -188,7 +195,7 @@ def _card(
     described = describe_model(config, architecture, ())
     standard = not str(described["model_type"]).startswith("bertwright-")
     pipeline_tag = f"pipeline_tag: {_TAGS[architecture]}\n" if standard and architecture in _TAGS else ""
-    tags = "".join(f"- {tag}\n" for tag in [*(["bert"] if standard else []), "bertwright"])
+    tags = "".join(f"- {tag}\n" for tag in [*([described["model_type"]] if standard else []), "bertwright"])
     stored_class = described["architectures"][0]
     readers = f"is read by transformers (`{stored_class}`) as well" if standard else "is read by bertwright alone"
     tokens = (
@@ -210,6 +217,10 @@ def _card(
 
 def _title(config: BackboneConfig) -> str:
     return family_of(config).title(config)
+
+
+def _article(name: str) -> str:
+    return f"{'An' if name[0] in 'AEIO' else 'A'} {name}"
 
 
 def _shape(kind: str, config: BackboneConfig) -> str:

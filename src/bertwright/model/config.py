@@ -166,6 +166,11 @@ class EncoderConfig(SingleBackboneConfig):
         return True
 
     @property
+    def finds_replaced(self) -> bool:
+        """Return True where pre-training learns to find tokens that a generator replaced, in place of masked LM."""
+        return False
+
+    @property
     def output_has_transform(self) -> bool:
         """Return True where a layer stands between the states and the word embeddings that predict pieces."""
         return True
@@ -275,6 +280,11 @@ def predicts_next(config: BackboneConfig) -> bool:
 def attends_both_ways(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
     """Return True for a bidirectional encoder, as the paper builds it."""
     return isinstance(config, EncoderConfig) and config.attends == "both"
+
+
+def finds_replaced(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
+    """Return True for an encoder that is pre-trained to find replaced tokens."""
+    return attends_both_ways(config) and config.finds_replaced
 
 
 def has_bert_blocks(config: BackboneConfig) -> TypeGuard[EncoderConfig]:

@@ -91,6 +91,21 @@ class NextSentenceHead(ClassificationHead):
         super().__init__(config.hidden, 2, dropout=0.0)
 
 
+class ReplacedTokenHead(nn.Module):
+    """ELECTRA's discriminator: linear layer with the activation of the layers, and one logit for each token."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden, config.hidden)
+        self.linear = nn.Linear(config.hidden, 1)
+        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return logits [B, T] for states [B, T, D]; a positive logit says that the token was replaced."""
+        logits: Tensor = self.linear(F.gelu(self.dense(states), approximate=self.approximate))
+        return logits.squeeze(-1)
+
+
 class SpanHead(ClassificationHead):
     """Start and end vectors S and E of paper §4.2: two logits, start and end, for each token's vector.
 

@@ -9,6 +9,7 @@ from bertwright.model.config import (
     BackboneConfig,
     SingleBackboneConfig,
     attends_both_ways,
+    finds_replaced,
     has_bert_blocks,
     size_config,
 )
@@ -49,6 +50,10 @@ MASKED_LM_SYSTEMS: tuple[str, ...] = tuple(
     system for system in SYSTEMS if attends_both_ways(system_config(system, "tiny", vocab_size=1000))
 )
 """Systems that learn masked LM, because their tokens attend to both sides; the others are language models."""
+REPLACED_TOKEN_SYSTEMS: tuple[str, ...] = tuple(
+    system for system in MASKED_LM_SYSTEMS if finds_replaced(system_config(system, "tiny", vocab_size=1000))
+)
+"""Those of them in which a generator learns masked LM, and the model finds the tokens that the generator replaced."""
 PAIR_SYSTEMS: tuple[str, ...] = tuple(system for system in MASKED_LM_SYSTEMS if _FAMILIES[system].learns_pairs)
 """Systems whose masked LM may have a second objective about two sentences."""
 STARTED_SYSTEMS: tuple[str, ...] = tuple(

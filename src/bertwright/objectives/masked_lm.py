@@ -18,6 +18,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import EncoderConfig, attends_both_ways, encoder_shape, need_segments
 from bertwright.model.encoder import Pooler, TransformerBackbone
 from bertwright.model.families import family_of
+from bertwright.model.families.electra import DISCRIMINATOR
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
 from bertwright.model.system import NAMES, system_of
@@ -204,6 +205,11 @@ def open_pretrained(
     if saved.weights is None:
         raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
     system = system_of(saved.config)
+    if fills and saved.architecture == DISCRIMINATOR:
+        raise InputError(
+            f"{saved.source}: expected a masked LM, such as ELECTRA's generator (ElectraForMaskedLM), got ELECTRA's "
+            "discriminator (ElectraForPreTraining), which finds replaced tokens and fills no [MASK]"
+        )
     if system and not attends_both_ways(saved.config):
         raise InputError(
             f"{saved.source}: expected a BERT, got a {NAMES[system]}, which predicts the next token and fills no [MASK]"

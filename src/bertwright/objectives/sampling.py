@@ -75,6 +75,20 @@ def stream_key(*numbers: int) -> np.uint64:
     return key
 
 
+@compiled
+def row_draws(rows: np.ndarray, width: int, key: np.uint64) -> np.ndarray:
+    """Return the first `width` numbers of the stream of each row as numbers below 2**32: int64 [B, width].
+
+    rows: row numbers, int64 [B]. key: key of the epoch's stream.
+    """
+    numbers = np.empty((rows.size, width), np.int64)
+    for i in range(rows.size):
+        stream = child(key, np.uint64(rows[i]))
+        for k in range(width):
+            numbers[i, k] = signed(draw(stream, np.uint64(k)) >> _32)
+    return numbers
+
+
 _ORDER = 0x0DE5  # the purpose in the stream's key
 _ROUNDS = 6
 

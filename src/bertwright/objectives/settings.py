@@ -57,6 +57,8 @@ def predictions_by_length(settings: MaskingSettings, length: int) -> "np.ndarray
 
 
 Part = Literal["all", "train", "held_out"]
+GENERATOR_WIDTH = 0.25
+"""Default width of a generator's states, as a fraction of those of its discriminator (ELECTRA, §3.2)."""
 SecondSentence = Literal["next", "order", "none"]
 
 

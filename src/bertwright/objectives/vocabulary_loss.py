@@ -63,11 +63,11 @@ def block_rows(device: str) -> int:
 
 def projected_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """Return the summed cross entropy of `states` [M, D], word embeddings [V, D] and `bias` [V] for `labels` [M]."""
-    is_bf16, states = _is_bf16(states.device), for_loss(states)
+    in_bf16, states = is_bf16(states.device), for_loss(states)
     tiled = states.dtype == torch.float32 and states.device.type == "cpu" and not torch.compiler.is_compiling()
     if tiled and torch.is_grad_enabled():
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            room = torch.empty(states.shape[0] * len(embeddings), dtype=torch.bfloat16 if is_bf16 else torch.float32)
+            room = torch.empty(states.shape[0] * len(embeddings), dtype=torch.bfloat16 if in_bf16 else torch.float32)
             powers = _powers(states, embeddings, bias, labels, room)
         if powers:
             loss: Tensor = _ProjectedLoss.apply(states, embeddings, bias, labels, powers)  # type: ignore[no-untyped-call]
@@ -77,11 +77,11 @@ def projected_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Ten
 
 def running_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """Return the loss of `projected_loss`, with the logits of a single block in memory (of all rows in float64)."""
-    is_bf16 = _is_bf16(states.device)
+    in_bf16 = is_bf16(states.device)
     states = for_loss(states)
     if states.dtype != torch.float32:
         return F.cross_entropy(for_loss(F.linear(states, embeddings, bias)), labels, reduction="sum")
-    loss: Tensor = _loss_and_gradients(states, embeddings, bias, labels, is_bf16)[0]
+    loss: Tensor = _loss_and_gradients(states, embeddings, bias, labels, in_bf16)[0]
     return loss
 
 
@@ -96,7 +96,8 @@ def token_losses(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tenso
     return torch.cat(losses), torch.cat(right)
 
 
-def _is_bf16(device: torch.device) -> bool:
+def is_bf16(device: torch.device) -> bool:
+    """Return True where matrix products on the device are computed in bf16 at present."""
     kind = device.type
     if not torch.amp.is_autocast_available(kind):
         return False

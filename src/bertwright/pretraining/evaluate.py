@@ -10,9 +10,11 @@ import torch
 
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.model.config import finds_replaced
 from bertwright.model.folder import open_model
 from bertwright.model.system import MASKED_LM_SYSTEMS, System, system_of
 from bertwright.objectives.batches import TokenBatch
+from bertwright.objectives.replaced_tokens import with_generator
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
 from bertwright.objectives.vocabulary_loss import characters_of
 from bertwright.pretraining.init_from import without_unused_rows
@@ -100,6 +102,7 @@ def evaluate_pretraining(
     """
     prepare_processor()
     saved = open_model(model)
+    saved = with_generator(saved) if finds_replaced(saved.config) else saved
     data = Corpus.open(corpus)
     most = saved.config.max_positions
     if rows < 1 or not 8 <= length <= most:

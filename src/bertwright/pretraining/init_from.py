@@ -7,6 +7,7 @@ output bias of a new piece are then the mean of those of its old pieces.
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,16 +20,17 @@ from bertwright.model.config import SIZES, BackboneConfig, EncoderConfig, Single
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import SavedModel, load_weights, open_model, weights_digest
 from bertwright.model.system import NAMES, system_config, system_of
+from bertwright.objectives.replaced_tokens import generator_hidden
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import SystemModel
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.text.extend_vocabulary import new_pieces
 from bertwright.text.wordpiece import Tokenizer
 
-_ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias", "lm.bias")
+_ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias", "lm.bias", "generator.masked_lm.bias")
 """Parameters with a row for each piece. The decoder uses the first one too."""
 _SHAPE = ("layers", "hidden", "heads", "intermediate", "cells")
-_HEADS = ("pooler", "masked_lm", "next_sentence", "lm")
+_HEADS = ("pooler", "masked_lm", "next_sentence", "lm", "replaced_token", "generator")
 """Modules that a published encoder may lack; they get new random weights."""
 
 
@@ -37,8 +39,16 @@ def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> Pretrai
     if saved is None:
         return settings
     names = ("activation", "initializer_range")  # new heads are drawn with the initialiser range
-    adopted = {"size": size_name(saved.config), **{name: getattr(saved.config, name, None) for name in names}}
+    adopted: dict[str, Any] = {name: getattr(saved.config, name, None) for name in names}
+    adopted["size"] = size_name(saved.config)
     is_set = settings.model_fields_set
+    if hidden := generator_hidden(saved):
+        if "generator_width" in is_set and round(settings.generator_width * saved.config.hidden) != hidden:
+            raise InputError(
+                f"--generator-width {settings.generator_width:g}: the generator beside {saved.source} is {hidden} "
+                "wide; leave the option out"
+            )
+        adopted["generator_width"] = hidden / saved.config.hidden
     update = {name: value for name, value in adopted.items() if value is not None and name not in is_set}
     return settings.model_copy(update=update)
 

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from bertwright.errors import InputError
-from bertwright.model.config import EncoderConfig, SingleBackboneConfig, attends_both_ways
+from bertwright.model.config import EncoderConfig, SingleBackboneConfig, attends_both_ways, finds_replaced
 from bertwright.model.families.elmo import LSTMConfig
-from bertwright.objectives.settings import SecondSentence, predictions_by_length
+from bertwright.objectives.replaced_tokens import generator_config
+from bertwright.objectives.settings import GENERATOR_WIDTH, SecondSentence, predictions_by_length
 from bertwright.objectives.vocabulary_loss import block_rows
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.systems import SystemModel, new_model
+from bertwright.pretraining.systems import SystemModel, new_model, trainable_of
 from bertwright.training import muon
 from bertwright.training.hardware import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
@@ -81,14 +82,22 @@ def count_parameters(model: nn.Module) -> int:
 
 def count_moments(model: SystemModel, optimizer: OptimizerSettings) -> int:
     """Return the number of moments: two for each parameter, one for a parameter that Muon trains."""
-    single = muon.matrices(model.encoder.blocks()) if optimizer.method == "muon" else ()
+    single = muon.matrices(trainable_of(model).blocks) if optimizer.method == "muon" else ()
     return 2 * count_parameters(model) - sum(weight.numel() for weight in single)
 
 
-def meta_model(config: SingleBackboneConfig, *, second_sentence: SecondSentence) -> SystemModel:
+def meta_model(
+    config: SingleBackboneConfig, *, second_sentence: SecondSentence, generator_width: float = GENERATOR_WIDTH
+) -> SystemModel:
     """Return the model on torch's meta device: it can be counted, and nothing is allocated."""
     with torch.device("meta"):
-        return new_model(config, second_sentence=second_sentence)
+        return new_model(config, second_sentence=second_sentence, generator_width=generator_width)
+
+
+def _meta_model(settings: PretrainSettings, config: SingleBackboneConfig) -> SystemModel:
+    """Return the model of a run on the meta device."""
+    second_sentence, width = settings.examples.second_sentence, settings.generator_width
+    return meta_model(config, second_sentence=second_sentence, generator_width=width)
 
 
 def checkpoint_bytes(num_parameters: int, moments: int) -> int:
@@ -112,8 +121,31 @@ def activation_bytes(
     processes: as for `largest_micro_batch`.
     """
     rows = largest_micro_batch(settings, length, processes=processes)
+    if not finds_replaced(config):
+        return _bytes_of(settings, config, (rows, length), precision)
+    generator = generator_config(config, settings.generator_width)
+    return sum(
+        _bytes_of(settings, part, (rows, length), precision, reads=part is config) for part in (generator, config)
+    )
+
+
+def _bytes_of(
+    settings: PretrainSettings,
+    config: SingleBackboneConfig,
+    shape: tuple[int, int],
+    precision: str,
+    *,
+    reads: bool = False,
+) -> int:
+    """Return the bytes that the backward pass needs of one backbone with its output layer.
+
+    shape: rows and tokens of the micro-batch. reads: True for a discriminator, which has a logit for each token.
+    """
+    rows, length = shape
     width, layer = config.hidden, _numbers_per_token(settings, config, length, precision)
-    if attends_both_ways(config):  # the last layer computes the masked positions and [CLS] alone
+    if reads:
+        last, logits = length * (layer + 4 * width), 0
+    elif attends_both_ways(config):  # the last layer computes the masked positions and [CLS] alone
         masked = int(predictions_by_length(settings.examples.masking, length)[-1])
         attention = _attention_numbers(settings, config, length, precision)
         last, logits = 3 * width * length + (15 * width + attention) * (masked + 1), rows * masked
@@ -152,7 +184,7 @@ def estimate_memory(
     settings: PretrainSettings, config: SingleBackboneConfig, *, precision: str, processes: int = 1
 ) -> Memory:
     """Return the memory of a process in its largest phase. Raises InputError without the device of the settings."""
-    model = meta_model(config, second_sentence=settings.examples.second_sentence)
+    model = _meta_model(settings, config)
     weights = _NUMBER_BYTES * count_parameters(model)
     lengths = [phase.length for phase in settings.phases]
     options: Any = {"precision": precision, "processes": processes}
@@ -203,7 +235,7 @@ def refuse_unfit(
     memory = estimate_memory(settings, config, precision=numerics.precision, processes=processes)
     usable = usable_bytes(numerics.device)
     refuse_memory(memory.peak, usable, settings, config, precision=numerics.precision, processes=processes)
-    model = meta_model(config, second_sentence=settings.examples.second_sentence)
+    model = _meta_model(settings, config)
     seconds = _least_seconds(settings, model, numerics.peak_flops * processes, steps=steps or settings.steps or 1)
     disk = estimate_disk(
         count_parameters(model),

@@ -7,6 +7,7 @@ from typing import Any
 from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
 from bertwright.model.system import NAMES
+from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
 from bertwright.pretraining.dry_run import run_warnings
 from bertwright.pretraining.extend import begin_from, stable_checkpoint
 from bertwright.pretraining.frequencies import no_better_than_frequencies
@@ -209,7 +210,9 @@ def _finish(pretraining: Pretraining, run: RunFolder, outcome: Outcome) -> dict[
         return result
     result |= pretraining.exposure.record(outcome.steps, outcome.steps)
     result |= {"held_out": dict(outcome.last), "model": str(run.model)}
-    pretraining.save(run.model, weights, steps=outcome.steps, of=outcome.steps, metrics=outcome.last)
+    generator = run.folder / GENERATOR_FOLDER
+    steps = outcome.steps
+    pretraining.save(run.model, weights, steps=steps, of=steps, metrics=outcome.last, generator=generator)
     run.note(finished=True, result=result)
     if warning := no_better_than_frequencies(pretraining, outcome.last):
         say(f"warning: {warning}")

@@ -17,12 +17,13 @@ from bertwright.model.config import Start
 from bertwright.model.system import (
     MASKED_LM_SYSTEMS,
     PAIR_SYSTEMS,
+    REPLACED_TOKEN_SYSTEMS,
     SPAN_SYSTEMS,
     STARTED_SYSTEMS,
     USUAL_SECOND_SENTENCE,
     System,
 )
-from bertwright.objectives.settings import ExampleSettings, MaskingSettings
+from bertwright.objectives.settings import GENERATOR_WIDTH, ExampleSettings, MaskingSettings
 from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
 
@@ -97,7 +98,7 @@ class PretrainSettings(Settings):
     numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
     """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt, gpt2; lstm-left,
-    lstm-right; … Those whose tokens attend to one side are language models."""
+    lstm-right; … Those whose tokens attend to one side are language models; electra finds replaced tokens."""
     size: Annotated[str, Option("model")] = "tiny"
     """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
     --init-from it is that of the model."""
@@ -133,6 +134,8 @@ class PretrainSettings(Settings):
     initializer_range: Annotated[PositiveNumber, Option("model")] = 0.02
     """Standard deviation of the initial weights; 0.02 suits models 768 wide, 0.05 models 128 wide. With --init-from it
     is that of the model."""
+    generator_width: Annotated[float, Field(gt=0, le=1), Option("model")] = GENERATOR_WIDTH
+    """Width of the generator of --system electra, as a fraction of the model's width."""
     start: Annotated[Start, Option("model")] = "random"
     """Attention initialisation: random as in the paper; local, with heads that attend to neighbouring tokens; or
     matching, with a head that attends to equal pieces too."""
@@ -170,7 +173,7 @@ class PretrainSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_system(cls, values: Any) -> Any:
-        """Add the defaults of the system: its objective for pairs of sentences; GPT-1 has the tanh form of GELU."""
+        """Add the defaults of the system: its second sentence and its masks; GPT-1 has the tanh form of GELU."""
         if not isinstance(values, Mapping) or values.get("system", "bert") not in USUAL_SECOND_SENTENCE:
             return values
         examples, system = values.get("examples", {}), values.get("system", "bert")
@@ -180,7 +183,8 @@ class PretrainSettings(Settings):
         if isinstance(examples, ExampleSettings):
             examples = examples.model_dump(exclude_unset=True)
         if isinstance(examples, Mapping):
-            values = {**values, "examples": {"second_sentence": second, **examples}}
+            masks = _masks_of_generator(examples.get("masking", {})) if system in REPLACED_TOKEN_SYSTEMS else {}
+            values = {**values, "examples": {"second_sentence": second, **examples, **masks}}
         return {"activation": "gelu_tanh", **values} if values["system"] in SPAN_SYSTEMS else values
 
     @model_validator(mode="after")
@@ -224,13 +228,16 @@ class PretrainSettings(Settings):
         return self.examples.model_copy(update={"masking": masking})
 
     def _conflicts(self) -> Iterator[tuple[bool, str]]:
-        """Yield the settings that a language model cannot have: true where one is set, and the reason."""
+        """Yield the settings that the system cannot have: true where one is set, and the reason."""
         examples, system = self.examples, self.system
+        if system not in REPLACED_TOKEN_SYSTEMS:
+            yield self.generator_width != GENERATOR_WIDTH, f"has no generator (generator_width {self.generator_width})"
         second = f"(second_sentence {examples.second_sentence})"
         if system in MASKED_LM_SYSTEMS:
             is_fixed = self.start != "random" and system not in STARTED_SYSTEMS
             yield is_fixed, f"its attention has no initialisation; expected random (start {self.start})"
-            yield examples.pairs and system not in PAIR_SYSTEMS, f"it learns masked LM alone; expected none {second}"
+            has_pairs = examples.pairs and system not in PAIR_SYSTEMS
+            yield has_pairs, f"its rows have no second sentence; expected none {second}"
             return
         yield examples.pairs, f"a language model has no second sentence {second}"
         yield examples.masking != MaskingSettings(), "nothing is masked in a language model (masking)"
@@ -246,6 +253,13 @@ class PretrainSettings(Settings):
             yield self.start != "random", "an LSTM has no attention to initialise (start)"
             yield self.activation != "gelu", "an LSTM has no GELU (activation)"
             yield self.optimizer.method == "muon", "Muon trains the matrices of Transformer layers (optimizer)"
+
+
+def _masks_of_generator(masking: Any) -> dict[str, Any]:
+    """Return the masking of ELECTRA: [MASK] for every chosen piece, where `masking` says nothing else (its §2)."""
+    if isinstance(masking, MaskingSettings):
+        masking = masking.model_dump(exclude_unset=True)
+    return {"masking": {"mask": 1.0, "same": 0.0, "random": 0.0, **masking}} if isinstance(masking, Mapping) else {}
 
 
 AnyPhase = TypeVar("AnyPhase", Phase, MaskPhase)
@@ -328,7 +342,7 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
     if BUDGETS & set(changes):
         left_out |= dict.fromkeys(BUDGETS, True)
     if "system" in changes:  # it has its own defaults for these
-        is_masked = changes["system"] in MASKED_LM_SYSTEMS
+        is_masked = changes["system"] in MASKED_LM_SYSTEMS and changes["system"] not in REPLACED_TOKEN_SYSTEMS
         left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}
         if recipe is None and changes["system"] not in STARTED_SYSTEMS:
             left_out["start"] = True

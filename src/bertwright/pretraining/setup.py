@@ -13,12 +13,18 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.attention_init import init_attention
 from bertwright.model.card import origin, pretraining_card
-from bertwright.model.config import SingleBackboneConfig, with_dropout
+from bertwright.model.config import SingleBackboneConfig, finds_replaced, with_dropout
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import system_config
 from bertwright.objectives.batches import split_batch
 from bertwright.objectives.masked_lm import second_objective
+from bertwright.objectives.replaced_tokens import (
+    ReplacedTokenModel,
+    save_generator,
+    weights_of_discriminator,
+    with_generator,
+)
 from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.exposure import Exposure
 from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted
@@ -32,7 +38,7 @@ from bertwright.pretraining.systems import (
     example_rows,
     model_inputs,
     new_model,
-    refuse_vocabulary,
+    refuse_corpora,
     second_sentence_of,
     trainable_of,
 )
@@ -84,13 +90,15 @@ def prepare_pretraining(
     corpora = [(Corpus.open(folder), weight) for folder, weight in weights.items()]
     data = corpora[0][0]
     validation_corpus = Corpus.open(held_out) if held_out else None
-    _refuse_corpora(settings, corpora, validation_corpus)
+    refuse_corpora(settings.system, corpora, validation_corpus)
     if isinstance(init_from, str) and init_from.startswith("random:"):
         raise InputError(
             f"--init-from {init_from}: expected a pre-trained model; a run without --init-from starts from random "
             "weights, give its --size"
         )
     saved = open_model(init_from) if isinstance(init_from, str) else init_from
+    if saved and finds_replaced(saved.config):
+        saved = with_generator(saved)
     settings = adopt_shape(settings, saved)
     has_weights = saved is not None and saved.weights is not None
     if saved and has_weights and settings.start != "random":
@@ -104,7 +112,7 @@ def prepare_pretraining(
     refuse_unfit(settings, config, **machine)
     model = build_model(settings, config, saved if has_weights else None, data)
     if settings.activation_checkpointing:
-        checkpoint_activations(model.encoder.blocks())
+        checkpoint_activations(trainable_of(model).blocks)
     pretraining = Pretraining(
         settings,
         model,
@@ -119,27 +127,6 @@ def prepare_pretraining(
         kept = pretraining.kept_models(out, pretraining.steps)
         refuse_unfit(settings, config, **machine, steps=pretraining.steps, snapshots=sum(map(len, kept.values())))
     return pretraining, numerics
-
-
-def _refuse_corpora(
-    settings: PretrainSettings, corpora: Sequence[tuple[Corpus, float]], validation_corpus: Corpus | None
-) -> None:
-    """Raise InputError for corpora of several tokenizers, or of a vocabulary that the system cannot use."""
-    first = corpora[0][0]
-    for other in [*(corpus for corpus, _ in corpora), *([validation_corpus] if validation_corpus else [])]:
-        if other.tokenizer_hash != first.tokenizer_hash:
-            raise InputError(f"{other.folder}: was built with another tokenizer than {first.folder}")
-        rules = other.manifest.text_rules, first.manifest.text_rules
-        if rules[0] != rules[1]:
-            say(
-                f"{other.folder}: was built by version {rules[0]} of the rules for text, {first.folder} by version "
-                f"{rules[1]}; to compare their metrics, build the older one again"
-            )
-    refuse_vocabulary(settings.system, first)
-    if validation_corpus and validation_corpus.fingerprint in [corpus.fingerprint for corpus, _ in corpora]:
-        say(
-            f"{validation_corpus.folder}: is used for training too; the validation metrics are of text seen in training"
-        )
 
 
 def encoder_config(
@@ -174,14 +161,15 @@ def build_model(
     settings: PretrainSettings, config: SingleBackboneConfig, saved: SavedModel | None, data: Corpus
 ) -> SystemModel:
     """Return the model with random weights and the attention initialisation of the settings, or with saved weights."""
-    model = new_model(config, second_sentence=settings.examples.second_sentence)
+    second_sentence, width = settings.examples.second_sentence, settings.generator_width
+    model = new_model(config, second_sentence=second_sentence, generator_width=width)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start != "random" and not saved:
         assert isinstance(model.encoder, Encoder)
         generator, special_ids = torch.Generator().manual_seed(settings.seed), data.tokenizer.special_ids
         init_attention(model.encoder, settings.start, generator=generator, special=special_ids)
     if saved:
-        if second_objective(saved) != settings.examples.second_sentence:  # the head would have another objective
+        if second_objective(saved) != second_sentence:  # the head would have another objective
             weights = saved.weights or {}
             saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
         load_adapted(model, saved, data)
@@ -349,9 +337,16 @@ class Pretraining:
         return self.validation.metrics(self.model, ranks=self.ranks)
 
     def save(
-        self, folder: Path, weights: Mapping[str, Tensor], *, steps: int, of: int, metrics: Mapping[str, float]
+        self,
+        folder: Path,
+        weights: Mapping[str, Tensor],
+        *,
+        steps: int,
+        of: int,
+        metrics: Mapping[str, float],
+        generator: Path | None = None,
     ) -> None:
-        """Write the model folder of the weights after `steps` of `of` steps.
+        """Write the model folder of the weights after `steps` of `of` steps; that of a generator to `generator`.
 
         A run without pairs does not train the embedding of the second segment. A copy of the first one is written in
         its place, since tasks with two texts would otherwise start with random numbers. Where the initial model was
@@ -360,6 +355,11 @@ class Pretraining:
         if _SEGMENTS in weights and self.one_segment:
             first = weights[_SEGMENTS][:1]
             weights = {**weights, _SEGMENTS: first.expand_as(weights[_SEGMENTS]).clone()}
+        config, tokenizer = with_dropout(self.config, TUNED_DROPOUT), self.corpus.folder / "tokenizer"
+        if isinstance(self.model, ReplacedTokenModel):
+            if generator and finds_replaced(config):
+                save_generator(generator, weights, config=config, tokenizer=tokenizer)
+            weights = weights_of_discriminator(weights)
         phases = zip(self.phase_bounds(of), self.settings.stages, strict=True)
         architecture = architecture_name(self.model)
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
@@ -368,8 +368,8 @@ class Pretraining:
         save_model(
             folder,
             weights,
-            config=with_dropout(self.config, TUNED_DROPOUT),
-            tokenizer=self.corpus.folder / "tokenizer",
+            config=config,
+            tokenizer=tokenizer,
             architecture=architecture,
             extra={"second_sentence": second_sentence_of(self.model)},
             card=pretraining_card(

@@ -1,7 +1,8 @@
 """Settings → model, rows, Trainable and validation metrics of each pre-training system.
 
-BERT learns masked LM and a second objective (paper §3.1). The other systems are language models: BERT's blocks with
-attention to one side (the ablation of §5.1), GPT-1, and the two halves of ELMo.
+BERT learns masked LM and a second objective (paper §3.1). ELECTRA learns to find replaced tokens. The other
+systems are language models: BERT's blocks with attention to one side (the ablation of §5.1), GPT-1, and the two halves
+of ELMo.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.config import SingleBackboneConfig, attends_both_ways
+from bertwright.model.config import SingleBackboneConfig, attends_both_ways, finds_replaced
+from bertwright.model.families.electra import DISCRIMINATOR
 from bertwright.model.folder import SavedModel
-from bertwright.model.system import MASKED_LM_SYSTEMS, SPAN_SYSTEMS, System
-from bertwright.objectives.batches import Mixture, ShuffledRows, TokenBatch, mixture_of
+from bertwright.model.system import MASKED_LM_SYSTEMS, REPLACED_TOKEN_SYSTEMS, SPAN_SYSTEMS, System
+from bertwright.objectives.batches import Mixture, ShuffledRows, mixture_of
 from bertwright.objectives.dataset import Examples, Spans, Unmasked
 from bertwright.objectives.language_model import (
     LanguageModel,
@@ -32,19 +35,31 @@ from bertwright.objectives.masked_lm import (
     second_objective,
     to_inputs,
 )
-from bertwright.objectives.settings import ExampleSettings, SecondSentence
+from bertwright.objectives.replaced_tokens import (
+    ReplacedTokenModel,
+    SampledRows,
+    open_replaced_tokens,
+    replaced_token_metrics,
+    replaced_token_task,
+    sampled_inputs,
+)
+from bertwright.objectives.settings import GENERATOR_WIDTH, ExampleSettings, SecondSentence
 from bertwright.text.base_tokenizer import MaskTokenizer
 from bertwright.text.published_tokenizer import PublishedTokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 
-SystemModel = PretrainingModel | LanguageModel
+SystemModel = PretrainingModel | ReplacedTokenModel | LanguageModel
 """The model that a system trains: a backbone with its heads."""
 ExampleRows = ShuffledRows[Any] | Mixture[Any]
 """The rows that a system is trained on, from one corpus or from several."""
 
 
-def new_model(config: SingleBackboneConfig, *, second_sentence: SecondSentence) -> SystemModel:
+def new_model(
+    config: SingleBackboneConfig, *, second_sentence: SecondSentence, generator_width: float = GENERATOR_WIDTH
+) -> SystemModel:
     """Return a model with torch's own random weights."""
+    if finds_replaced(config):
+        return ReplacedTokenModel(config, generator_width=generator_width)
     if attends_both_ways(config):
         return PretrainingModel(config, second_sentence=second_sentence)
     return LanguageModel(config)
@@ -64,48 +79,57 @@ def example_rows(
         if system in SPAN_SYSTEMS:
             parts.append(Spans(corpus, end_id=corpus.tokenizer.end_of_text_id, **options))
         else:
-            kind = Examples if system in MASKED_LM_SYSTEMS else Unmasked
+            masked = SampledRows if system in REPLACED_TOKEN_SYSTEMS else Examples
+            kind = masked if system in MASKED_LM_SYSTEMS else Unmasked
             parts.append(kind(corpus, settings, write_plans=write_plans, **options))
     return mixture_of(parts, [weight for _, weight in corpora])
 
 
 def model_inputs(model: SystemModel, batch: Any) -> Any:
     """Return the model's inputs for a batch of its rows."""
-    return language_inputs(batch, model.config) if isinstance(model, LanguageModel) else to_inputs(batch)
+    if isinstance(model, LanguageModel):
+        return language_inputs(batch, model.config)
+    return sampled_inputs(batch) if isinstance(model, ReplacedTokenModel) else to_inputs(batch)
 
 
 def trainable_of(model: SystemModel) -> Trainable[Any]:
     """Return the model with the functions by which the loop trains it."""
-    return language_task(model) if isinstance(model, LanguageModel) else pretraining_task(model)
+    if isinstance(model, LanguageModel):
+        return language_task(model)
+    return replaced_token_task(model) if isinstance(model, ReplacedTokenModel) else pretraining_task(model)
 
 
 def validation_metrics(
     model: SystemModel,
-    batches: Iterable[TokenBatch],
-    ordered: Iterable[TokenBatch] = (),
+    batches: Iterable[Any],
+    ordered: Iterable[Any] = (),
     characters: np.ndarray | None = None,
     *,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> dict[str, float]:
-    """Return validation metrics over batches.
+    """Return validation metrics over batches of the model's rows.
 
     ordered: batches for sentence order, where the model was trained for it. characters [V]: number of characters of
     each piece.
     """
     if isinstance(model, LanguageModel):
         return language_metrics(model, batches, characters, ranks=ranks)
-    return masked_lm_metrics(model, batches, ordered, characters, ranks=ranks)  # type: ignore[arg-type]
+    if isinstance(model, ReplacedTokenModel):
+        return replaced_token_metrics(model, batches, characters, ranks=ranks)
+    return masked_lm_metrics(model, batches, ordered, characters, ranks=ranks)
 
 
 def second_sentence_of(model: SystemModel) -> SecondSentence:
     """Return the model's objective for pairs of sentences."""
-    return "none" if isinstance(model, LanguageModel) else model.second_sentence
+    return model.second_sentence if isinstance(model, PretrainingModel) else "none"
 
 
 def architecture_name(model: SystemModel) -> str:
     """Return the class that config.json names."""
     if isinstance(model, LanguageModel):
         return language_architecture(model.config)
+    if isinstance(model, ReplacedTokenModel):
+        return DISCRIMINATOR
     return "BertForPreTraining" if model.next_sentence else "BertForMaskedLM"
 
 
@@ -113,6 +137,8 @@ def open_system_model(saved: SavedModel) -> SystemModel:
     """Return the pre-trained model of a folder, of any system. InputError for other models."""
     if isinstance(saved.config, SingleBackboneConfig) and saved.config.attends != "both":
         return open_language_model(saved)
+    if finds_replaced(saved.config):
+        return open_replaced_tokens(saved)
     return open_pretrained(saved, second_sentence=second_objective(saved))
 
 
@@ -135,4 +161,23 @@ def refuse_vocabulary(system: System, corpus: Corpus) -> None:
         raise InputError(
             f"{corpus.folder}: its vocabulary is GPT-1's byte pairs, without [CLS] and [SEP]; {system} needs WordPiece "
             "(bertwright tokenizer train, then corpus build with that), or train --system gpt on this corpus"
+        )
+
+
+def refuse_corpora(system: System, corpora: Sequence[tuple[Corpus, float]], validation_corpus: Corpus | None) -> None:
+    """Raise InputError for corpora of several tokenizers, or of a vocabulary that the system cannot use."""
+    first = corpora[0][0]
+    for other in [*(corpus for corpus, _ in corpora), *([validation_corpus] if validation_corpus else [])]:
+        if other.tokenizer_hash != first.tokenizer_hash:
+            raise InputError(f"{other.folder}: was built with another tokenizer than {first.folder}")
+        rules = other.manifest.text_rules, first.manifest.text_rules
+        if rules[0] != rules[1]:
+            say(
+                f"{other.folder}: was built by version {rules[0]} of the rules for text, {first.folder} by version "
+                f"{rules[1]}; to compare their metrics, build the older one again"
+            )
+    refuse_vocabulary(system, first)
+    if validation_corpus and validation_corpus.fingerprint in [corpus.fingerprint for corpus, _ in corpora]:
+        say(
+            f"{validation_corpus.folder}: is used for training too; the validation metrics are of text seen in training"
         )

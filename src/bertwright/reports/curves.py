@@ -6,7 +6,7 @@ from typing import Any
 from bertwright.reports.charts import Axis, Chart, Series
 from bertwright.reports.runs import NOT_LOSSES, Run, metrics_of, number
 
-OBJECTIVES = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model"}
+OBJECTIVES = {"mlm": "masked LM", "nsp": "next sentence", "lm": "language model", "rtd": "replaced token"}
 """Names of the losses of pre-training → those of the objectives."""
 
 

@@ -57,9 +57,11 @@ def _fill(run: Run, other_corpus: Path | None) -> FilledMasks:
     # Imported here, because `runs` and `report` of a fine-tuning need no torch.
     from bertwright.model.folder import open_model
     from bertwright.objectives.masked_lm import open_pretrained
+    from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
     from bertwright.tasks.fill_mask import fill_ids
 
-    saved = open_model(str(run.folder))
+    generator = run.folder / GENERATOR_FOLDER
+    saved = open_model(str(generator if generator.is_dir() else run.folder))
     tokenizer = mask_tokenizer(open_tokenizer(saved), place=saved.source, advice="a masked LM needs it")
     key, path = ("", other_corpus) if other_corpus else _recorded_corpus(run.record)
     corpus = Corpus.open(path)

@@ -11,9 +11,9 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeGuard, TypeVar
 
@@ -215,6 +215,12 @@ class Trainable(Generic[Batch]):
     """Floating-point operations of forward and backward."""
     tokens: Callable[[Batch], int]
     """Number of tokens without padding."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Factors of the terms in the loss by name; 1 where none is named."""
+
+    def loss(self, means: Iterable[tuple[str, Tensor]]) -> Tensor:
+        """Return the loss whose gradient is taken: the sum of the means of the terms, each with its factor."""
+        return torch.stack([mean * self.weights.get(term, 1.0) for term, mean in means]).sum()
 
 
 class Engine(Generic[Batch]):

@@ -260,7 +260,7 @@ class Loop(Generic[Batch]):
                 with autocast(self.numerics):
                     terms = self.engine.losses(batch)
                 parts = [total / (totals[name] or 1.0) for total, name in terms.values()]  # counts may be weights < 1
-                self.engine.backward(torch.stack(parts).sum(), counts=counts)
+                self.engine.backward(self.trainable.loss(zip(terms, parts, strict=True)), counts=counts)
             terms_of_step += [(term, part.detach() if counts else 0.0) for term, part in zip(terms, parts, strict=True)]
         if self.engine.device.type == "cuda":
             self.ranks.barrier()  # reports a lost rank; reading a loss below would wait for its gradients without end

@@ -24,7 +24,7 @@ from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.import_model import import_model
-from bertwright.model.bert import ARCHITECTURES, open_architecture
+from bertwright.model.bert import open_architecture
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
@@ -32,6 +32,7 @@ from tests.support.commands import run_bertwright
 from tests.support.folders import update_json, weights_in
 from tests.support.gpt_files import release
 from tests.support.hub import hub_server
+from tests.support.parity import BERT_CLASSES
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
 
@@ -135,7 +136,7 @@ def test_half_precision_becomes_fp32(tmp_path: Path, pieces: list[str]) -> None:
         assert torch.equal(tensor, whole[name].half().float())
 
 
-@pytest.mark.parametrize("kind", ARCHITECTURES)
+@pytest.mark.parametrize("kind", BERT_CLASSES)
 def test_every_class_goes_to_us_and_back_bit_by_bit(tmp_path: Path, pieces: list[str], kind: str) -> None:
     """theirs → ours → theirs → ours: the same bits, names of labels and casing."""
     labels = {"id2label": {0: "B-x", 1: "I-x", 2: "O"}, "label2id": {"B-x": 0, "I-x": 1, "O": 2}}

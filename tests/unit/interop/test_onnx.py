@@ -31,6 +31,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import padded
 from bertwright.text.wordpiece import Tokenizer
+from tests.support.parity import BERT_CLASSES
 
 onnx = pytest.importorskip("onnx", reason="in the dev extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="in the dev extra")
@@ -75,7 +76,7 @@ SHAPES = {"BertModel": {"layers": 3}, "BertForQuestionAnswering": {"layers": 2, 
 """Shape of the exports that several tests use; the others have one layer."""
 OTHER = ("BertForMaskedLM", "BertForNextSentencePrediction", "BertForTokenClassification")
 """Exporting takes seconds, and these have no part that another architecture lacks."""
-KINDS = [pytest.param(kind, marks=[pytest.mark.slow] if kind in OTHER else []) for kind in ARCHITECTURES]
+KINDS = [pytest.param(kind, marks=[pytest.mark.slow] if kind in OTHER else []) for kind in BERT_CLASSES]
 Exports = Callable[[str], tuple[Path, dict[str, Any]]]
 
 

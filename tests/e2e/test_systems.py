@@ -119,7 +119,7 @@ class Killed(BaseException):
     """Ends a process as nothing else does."""
 
 
-@pytest.mark.parametrize("system", [*LANGUAGE, "modernbert"])
+@pytest.mark.parametrize("system", [*LANGUAGE, pytest.param("modernbert", marks=pytest.mark.slow)])
 def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
     system: System, finished: Corpora, corpora: Corpora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +143,9 @@ def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
         assert (tmp_path / "run" / "model" / name).read_bytes() == (finished(system) / "model" / name).read_bytes()
 
 
-@pytest.mark.parametrize("system", ["bert-right", "gpt", "lstm-left", "modernbert"])
+@pytest.mark.parametrize(
+    "system", ["bert-right", "gpt", "lstm-left", pytest.param("modernbert", marks=pytest.mark.slow)]
+)
 def test_a_start_from_a_run_of_the_same_system(
     system: System, finished: Corpora, corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -152,19 +154,9 @@ def test_a_start_from_a_run_of_the_same_system(
     before, after = (load_file(path / "model" / "model.safetensors") for path in (finished(system), tmp_path / "on"))
     assert before.keys() == after.keys()
     assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)
-    other = [
-        "pretrain",
-        "--system",
-        "bert",
-        "--corpus",
-        corpora("bert"),
-        "--steps",
-        "1",
-        *TINY[2:],
-        "--out",
-        tmp_path / "other",
-    ]
-    assert "expected a BERT" in run_json(capsys, *other, "--init-from", finished(system), code=2)[1]
+    other = ["pretrain", "--system", "bert", "--corpus", corpora("bert"), "--steps", "1", *TINY[2:]]
+    other += ["--out", tmp_path / "other", "--init-from", finished(system)]
+    assert "expected a BERT" in run_json(capsys, *other, code=2)[1]
     assert not (tmp_path / "other").exists()
 
 

@@ -70,7 +70,8 @@ def test_every_number_agrees(tmp_path: Path, kind: str, shape: dict[str, Any]) -
     assert saved.architecture == CLASSES[kind]
     ours = _ours(kind, tmp_path / "m")
     ids, _, mask = padded_batch(90)
-    answer = theirs(input_ids=ids, attention_mask=mask.long(), output_hidden_states=True)
+    more = {"output_hidden_states": True, "output_attentions": True}
+    answer = theirs(input_ids=ids, attention_mask=mask.long(), **more)
     expected = answer[0] if kind == "GPT2ForSequenceClassification" else answer[0][mask]
     output = _output(kind, ours, ids, mask)
     assert_close(output, expected)
@@ -78,6 +79,10 @@ def test_every_number_agrees(tmp_path: Path, kind: str, shape: dict[str, Any]) -
     assert len(states) == len(answer.hidden_states) == saved.config.layers + 1
     for mine, other in zip(states, answer.hidden_states, strict=True):
         assert_close(mine[mask], other[mask])
+    for layer, other in enumerate(answer.attentions):
+        real = mask[:, None, :, None].expand_as(other)
+        attention = ours.get_submodule("encoder").attention(ids, torch.zeros_like(ids), mask, layer=layer)
+        assert_close(attention[real], other[real])
     losses = [_loss(kind, part, ids, mask) for part in (output, expected)]
     if kind == GPT2_ARCHITECTURE:
         labels = ids.masked_fill(~mask, -100)

@@ -165,10 +165,7 @@ def evaluate_command(
         out: For blimp: folder that keeps the scores of each paradigm. The same command continues a stopped evaluation.
         precision: For a task and blimp: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact.
     """
-    if task is None:
-        from bertwright.finetuning.evaluate import task_name_of
-
-        task = task_name_of(model)
+    task = _noted_task(model) if task is None else task
     has_rows = bool(corpus) or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH)
     has_tables = bool(text_column or label_column or task_setting) or (input_format, on_error) != ("auto", "stop")
     of_blimp: dict[str, Any] = {"pairs": pairs, "masking": masking, "first_token": first_token, "out": out}
@@ -203,6 +200,13 @@ def evaluate_command(
     options = {"text": text_column, "label": label_column, "calibrate": calibrate}
     options |= {"errors": None if errors is None else str(errors), "precision": precision, "device": device}
     return _evaluate_task(spec, model=model, data=data, **options)
+
+
+def _noted_task(model: str) -> str:
+    """Return the name of the task that the model folder notes; InputError where it notes none."""
+    from bertwright.finetuning.evaluate import task_name_of
+
+    return task_name_of(model)
 
 
 def _evaluate_task(spec: "TaskSpec", *, model: str, calibrate: bool, **options: Any) -> CommandResult:

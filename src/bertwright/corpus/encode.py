@@ -109,7 +109,10 @@ class WholeSentences:
         """Return the ids of all S sentences in one array, without special tokens, and their lengths: int64 [S]."""
         ids_of_sentences = self._tokenize(sentences)
         lengths = np.fromiter(map(len, ids_of_sentences), np.int64, count=len(ids_of_sentences))
-        return np.fromiter(chain.from_iterable(ids_of_sentences), self._dtype, count=int(lengths.sum())), lengths
+        ids = np.fromiter(chain.from_iterable(ids_of_sentences), np.int64, count=int(lengths.sum()))
+        if self._dtype == np.uint16:
+            return ids.astype(np.uint16), lengths
+        return ids.astype(np.uint32), lengths
 
 
 def _split_words(sentences: Sequence[str]) -> list[list[str]]:

@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from bertwright.model.attention import SelfAttention
 from bertwright.model.bert import ARCHITECTURES, Bert
-from bertwright.model.encoder import SelfAttention, TransformerBackbone
+from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.vector_head import VectorHead
 from bertwright.version import __version__
 
@@ -108,7 +109,7 @@ class _AttentionNode(nn.Module):
         super().__init__()
         self.plain = attention  # the name is a part of the weights' names in the graph
 
-    def forward(self, hidden: Tensor, keep: Tensor, rows: None = None) -> Tensor:
+    def forward(self, hidden: Tensor, keep: Tensor, rows: None = None, past: None = None) -> Tensor:
         """Return attention's output [B, T, D] for states [B, T, D] and a mask of keys [B, 1, 1, T]."""
         mask = keep[:, 0, 0, :].to(torch.int32)  # [B, T], 1 for keys that may be attended to
         context = torch.onnx.ops.symbolic(

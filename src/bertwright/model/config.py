@@ -20,7 +20,7 @@ Dropout = Annotated[float, Field(ge=0, lt=1)]
 """Probability that a value is dropped; values that are kept are divided by 1 minus it."""
 Attends = Literal["both", "left", "right"]
 """Tokens that a token attends to beside itself: all tokens, those before it, or those after it."""
-Activation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
+HeadActivation = Literal["gelu", "gelu_tanh", "relu", "tanh"]
 """Activations of heads; those of layers are the two forms of GELU."""
 Start = Literal["random", "local", "matching"]
 """Attention initialisation: random weights, attention to neighbouring positions, or to equal pieces as well."""
@@ -176,12 +176,12 @@ class EncoderConfig(SingleBackboneConfig):
         return True
 
     @property
-    def masked_lm_activation(self) -> Activation:
+    def masked_lm_activation(self) -> HeadActivation:
         """Return the activation in the masked-LM head."""
         return self.activation
 
     @property
-    def pooler_activation(self) -> Activation:
+    def pooler_activation(self) -> HeadActivation:
         """Return the activation between the linear layer on the first token's state and a classifier."""
         return "tanh"
 

@@ -1,4 +1,4 @@
-"""batches → hidden states: embeddings, attention and post-LayerNorm blocks of a Transformer encoder (paper §3, A.2).
+"""batches → hidden states: embeddings and blocks of a Transformer encoder (paper §3, A.2).
 
 These are the common blocks of which the families are composed.
 
@@ -16,125 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.model.attention import KeyValues, SelfAttention, dropout
 from bertwright.model.backbones import Backbone, EncoderOutput
-from bertwright.model.config import Activation, Attends, BackboneConfig, EncoderConfig, SingleBackboneConfig
+from bertwright.model.config import Attends, BackboneConfig, EncoderConfig, HeadActivation, SingleBackboneConfig
 
-ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = MappingProxyType(
+ACTIVATIONS: Mapping[HeadActivation, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh"), "relu": F.relu, "tanh": torch.tanh}
 )
 """Function of each activation."""
-
-
-@torch.library.custom_op("bertwright::random_bits", mutates_args=())
-def random_bits(like: Tensor) -> Tensor:
-    """Return uniform int16 numbers in the shape of `like`, from torch's default generator."""
-    size = like.numel()
-    numbers = torch.empty(-(-size // 4), dtype=torch.int64).random_(-(2**63), None)
-    bits: Tensor = numbers.view(torch.int16)[:size].view(like.shape)
-    return bits
-
-
-@random_bits.register_fake
-def _(like: Tensor) -> Tensor:
-    return torch.empty(like.shape, dtype=torch.int16, device=like.device)
-
-
-def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
-    """Zero each value with a probability and divide the others by 1 minus it; return the values in evaluation.
-
-    On processors each 64-bit random number decides about four values, so the probability is rounded to 1/65536. The
-    dropout of torch draws a number for each value on a single thread, which took longer than the matrix products of a
-    small model.
-    """
-    if not training or probability == 0.0:
-        return values
-    if values.device.type != "cpu":
-        return F.dropout(values, probability)
-    bits: Tensor = random_bits(values)
-    keep = bits >= min(round(probability * 65536), 65535) - 32768  # 65,536 does not fit into int16
-    return values * (keep.to(values.dtype) / (1.0 - probability))
-
-
-class Stacked(nn.Linear):
-    """The maps to queries, keys and values as one matrix; Muon, which updates whole matrices, treats it as three."""
-
-    stacked = 3
-
-
-class SelfAttention(nn.Module):
-    """Multi-head self-attention (paper §3): a fused projection to queries, keys, values, and an output projection."""
-
-    def __init__(self, hidden: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads = heads
-        self.dropout = dropout
-        self.qkv = Stacked(hidden, 3 * hidden)
-        self.output = nn.Linear(hidden, hidden)
-
-    def forward(
-        self, hidden: Tensor, keep: Tensor, rows: Tensor | None = None, past: "KeyValues | None" = None
-    ) -> Tensor:
-        """Attend from `rows` [B, Q, D] (`hidden` where None) to `hidden` [B, T, D]; return [B, Q, D].
-
-        keep: True for keys that may be attended to, [B, 1, 1, T]; [B, 1, Q, T] where each query has its own keys.
-        past: keys and values of the tokens before `hidden`, which T of `keep` includes; those of `hidden` are added.
-        """
-        width = hidden.shape[-1]
-        if rows is None:
-            query, key, value = self.qkv(hidden).split(width, dim=-1)  # 3 x [B, T, D]
-        else:
-            query = F.linear(rows, self.qkv.weight[:width], self.qkv.bias[:width])  # [B, Q, D]
-            key, value = F.linear(hidden, self.qkv.weight[width:], self.qkv.bias[width:]).split(width, dim=-1)
-        keys, values = self._split(key), self._split(value)
-        if past is not None:
-            keys, values = past.add(keys, values)
-        context = attend(self._split(query), keys, values, keep, dropout_p=self.dropout if self.training else 0.0)
-        merged: Tensor = self.output(context.transpose(1, 2).flatten(2))  # [B, Q, D]
-        return merged
-
-    def probabilities(self, hidden: Tensor, keep: Tensor) -> Tensor:
-        """Return the attention probabilities of the tokens of `hidden` [B, T, D], without dropout: [B, H, T, T]."""
-        query, key, _ = self.qkv(hidden).split(hidden.shape[-1], dim=-1)  # 3 x [B, T, D]
-        return attention_probabilities(self._split(query), self._split(key), keep)
-
-    def _split(self, rows: Tensor) -> Tensor:
-        parts: Tensor = rows.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, T, K]
-        return parts
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, dropout_p: float) -> Tensor:
-    """Return the context [B, H, Q, K]: by torch's fused attention, or step by step where that is needed or faster.
-
-    On processors no fused attention has dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that of
-    the steps (docs/log.md, "Attention in bf16").
-    """
-    is_slow = query.dtype == torch.bfloat16 and torch.is_grad_enabled()
-    if query.device.type != "cpu" or not (dropout_p or is_slow):
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=dropout_p)
-    kept = dropout(attention_probabilities(query, key, keep), dropout_p, training=True)
-    context: Tensor = kept @ value  # [B, H, Q, K]
-    return context
-
-
-class KeyValues:
-    """Keys and values [B, H, T, K] of the tokens that a layer has read, for text that grows token by token."""
-
-    def __init__(self) -> None:
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
-
-    def add(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep those of further tokens [B, H, N, K] too, and return all."""
-        if self.keys is not None and self.values is not None:
-            keys, values = torch.cat((self.keys, keys), dim=2), torch.cat((self.values, values), dim=2)
-        self.keys, self.values = keys, values
-        return keys, values
-
-
-def attention_probabilities(query: Tensor, key: Tensor, keep: Tensor) -> Tensor:
-    """Return the probabilities [B, H, Q, T] of queries [B, H, Q, K] and keys [B, H, T, K]; `keep` as in attention."""
-    scores = (query / math.sqrt(query.shape[-1])) @ key.transpose(-1, -2)  # [B, H, Q, T]
-    return torch.softmax(scores.masked_fill(~keep, torch.finfo(scores.dtype).min), dim=-1)
 
 
 class WordEmbeddings(nn.Module):
@@ -209,6 +98,10 @@ class EncoderLayer(nn.Module):
         out: Tensor = self.output_norm(middle + self._fed_forward(middle))
         return out
 
+    def attention_input(self, hidden: Tensor) -> Tensor:
+        """Return what the attention of the layer reads, for `hidden` [B, T, D]."""
+        return hidden
+
     def _attended(self, hidden: Tensor, keep: Tensor, at: Tensor | None, past: KeyValues | None) -> Tensor:
         """Return what the tokens at `at`, or all, gather from `hidden` [B, Q, D], after dropout."""
         rows = None if at is None else gather_rows(hidden, at)
@@ -228,9 +121,14 @@ class PreNormLayer(EncoderLayer):
     def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None, past: KeyValues | None = None) -> Tensor:
         """Return states; see EncoderLayer."""
         rows = hidden if at is None else gather_rows(hidden, at)
-        middle = rows + self._attended(self.attention_norm(hidden), keep, at, past)
+        middle = rows + self._attended(self.attention_input(hidden), keep, at, past)
         out: Tensor = middle + self._fed_forward(self.output_norm(middle))
         return out
+
+    def attention_input(self, hidden: Tensor) -> Tensor:
+        """Return the normed states [B, T, D]."""
+        normed: Tensor = self.attention_norm(hidden)
+        return normed
 
 
 class SingleBackbone(Backbone):
@@ -331,11 +229,13 @@ class Encoder(TransformerBackbone):
         hidden = self.embeddings(ids, segments)
         for below in map(self.layer_at, range(layer)):
             hidden = below(hidden, keep)
-        return cast(EncoderLayer, self.layer_at(layer)).attention.probabilities(hidden, keep)
+        top = cast(EncoderLayer, self.layer_at(layer))
+        return top.attention.probabilities(top.attention_input(hidden), keep)
 
     def last_projections(self, states: Tensor) -> Tensor:
         """Return the last layer's queries, keys and values, see `TransformerBackbone.last_projections`."""
-        projected: Tensor = cast(EncoderLayer, self.layers[-1]).attention.qkv(states)
+        top = cast(EncoderLayer, self.layers[-1])
+        projected: Tensor = top.attention.qkv(top.attention_input(states))
         return projected
 
     def flops(self, length: int, num_last: int) -> float:
@@ -379,7 +279,7 @@ class Pooler(nn.Module):
         super().__init__()
         shape = config if isinstance(config, EncoderConfig) else None
         self.dense = nn.Linear(config.hidden, config.hidden, bias=shape is None or shape.heads_have_bias)
-        self.activation: Activation = "tanh" if shape is None else shape.pooler_activation
+        self.activation: HeadActivation = "tanh" if shape is None else shape.pooler_activation
         self.norm = nn.Identity() if shape is None or not shape.pooler_has_norm else layer_norm(shape)
 
     def forward(self, state: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.model.attention import dropout
 from bertwright.model.config import BackboneConfig, EncoderConfig
-from bertwright.model.encoder import ACTIVATIONS, Pooler, dropout
+from bertwright.model.encoder import ACTIVATIONS, Pooler
 
 
 def for_loss(logits: Tensor) -> Tensor:

@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bertwright.model.encoder import attend
+from bertwright.model.attention import attention_context
 
 LEAST_BLOCK: Final = 32
 """Smallest number of positions of a block; smaller ones would cost more than they save."""
-LONG: Final = 4
+BLOCKS_OF_LONG: Final = 4
 """Number of blocks from which a row is computed block by block."""
 
 
@@ -27,7 +27,7 @@ def block_size(radius: int) -> int:
 
 def is_long(length: int, radius: int) -> bool:
     """Return True for a row that is computed block by block; a shorter one is computed with a mask [T, T]."""
-    return length > LONG * block_size(radius)
+    return length > BLOCKS_OF_LONG * block_size(radius)
 
 
 def window_mask(mask: Tensor, radius: int) -> Tensor:
@@ -56,9 +56,10 @@ def attend_in_blocks(
     batch, _, length, _ = query.shape
     size = block_size(radius)
     queries = F.pad(query, (0, 0, 0, -length % size)).unflatten(2, (-1, size))  # [B, H, N, S, K]
-    parts = (queries.transpose(1, 2), _key_blocks(key, radius), _key_blocks(value, radius))  # [B, N, H, …, K]
-    blocks = attend(*(part.flatten(0, 1) for part in parts), keep, dropout_p=dropout_p)  # [B·N, H, S, K]
-    context = blocks.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # [B, H, N·S, K]
+    rows = queries.transpose(1, 2).flatten(0, 1)  # [B·N, H, S, K]
+    keys, values = (_key_blocks(part, radius).flatten(0, 1) for part in (key, value))  # [B·N, H, S + 2·R, K]
+    blocks = attention_context(rows, keys, values, keep, dropout_p=dropout_p)  # [B·N, H, S, K]
+    context: Tensor = blocks.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # [B, H, N·S, K]
     return context[:, :, :length]
 
 

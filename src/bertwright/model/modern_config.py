@@ -5,11 +5,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from bertwright.config import Count, PositiveNumber
-from bertwright.model.config import Activation, Dropout, EncoderConfig, Size
+from bertwright.model.config import Dropout, EncoderConfig, HeadActivation, Size
 
 Reach = Literal["global", "local"]
 """Tokens that a layer attends to: the whole row, or a window around each token."""
-Pooling = Literal["cls", "mean"]
+ClassifierPooling = Literal["cls", "mean"]
 """States that classifiers read: that of the first token, or the mean of all."""
 
 
@@ -41,8 +41,8 @@ class ModernBertConfig(EncoderConfig):
     mlp_bias: bool = False
     classifier_bias: bool = False
     decoder_bias: bool = True
-    classifier_activation: Activation = "gelu"
-    classifier_pooling: Pooling = "cls"
+    classifier_activation: HeadActivation = "gelu"
+    classifier_pooling: ClassifierPooling = "cls"
 
     @property
     def radius(self) -> int:
@@ -69,12 +69,12 @@ class ModernBertConfig(EncoderConfig):
         return False
 
     @property
-    def pooler_activation(self) -> Activation:
+    def pooler_activation(self) -> HeadActivation:
         """Return the activation in the heads."""
         return self.classifier_activation
 
     @property
-    def masked_lm_activation(self) -> Activation:
+    def masked_lm_activation(self) -> HeadActivation:
         """Return the activation in the heads."""
         return self.classifier_activation
 

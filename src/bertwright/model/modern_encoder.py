@@ -13,18 +13,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from bertwright.model.attention import Stacked, attention_context, attention_probabilities, dropout
 from bertwright.model.backbones import EncoderOutput
-from bertwright.model.encoder import (
-    ACTIVATIONS,
-    Stacked,
-    TransformerBackbone,
-    WordEmbeddings,
-    attend,
-    attention_probabilities,
-    dropout,
-    gather_rows,
-    layer_norm,
-)
+from bertwright.model.encoder import ACTIVATIONS, TransformerBackbone, WordEmbeddings, gather_rows, layer_norm
 from bertwright.model.local_attention import attend_in_blocks, block_mask, is_long, window_mask
 from bertwright.model.modern_config import ModernBertConfig
 
@@ -71,7 +62,7 @@ class RotaryAttention(nn.Module):
                 query = query.gather(2, at[:, None, :, None].expand(-1, query.shape[1], -1, query.shape[3]))
                 wide = keep.shape[2] > 1
                 keep = keep.gather(2, at[:, None, :, None].expand(-1, -1, -1, keep.shape[3])) if wide else keep
-            merged = _merged(attend(query, key, value, keep, dropout_p=dropout_p), None)
+            merged = _merged(attention_context(query, key, value, keep, dropout_p=dropout_p), None)
         return dropout(self.output(merged), self.dropout, self.training)
 
     def probabilities(self, hidden: Tensor, view: View) -> Tensor:

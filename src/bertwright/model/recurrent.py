@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from bertwright.errors import InputError
+from bertwright.model.attention import dropout
 from bertwright.model.backbones import Backbone, EncoderOutput
 from bertwright.model.config import BackboneConfig, SingleBackboneConfig
-from bertwright.model.encoder import SingleBackbone, dropout, gather_rows
+from bertwright.model.encoder import SingleBackbone, gather_rows
 
 AnyRows = TypeVar("AnyRows", Tensor, PackedSequence)
 warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")  # torch uses its own kernel

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bertwright.errors import InputError, shown
+from bertwright.model.attention import KeyValues
 from bertwright.model.config import BackboneConfig, EncoderConfig, predicts_next
-from bertwright.model.encoder import Encoder, EncoderLayer, KeyValues
+from bertwright.model.encoder import Encoder, EncoderLayer
 from bertwright.model.families import family_of
 from bertwright.model.families.gpt2 import GPT2Config
 from bertwright.model.folder import SavedModel

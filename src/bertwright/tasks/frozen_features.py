@@ -22,9 +22,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
+from bertwright.model.attention import dropout
 from bertwright.model.backbones import Backbone, build_backbone
 from bertwright.model.config import WAYS, BackboneConfig, Way
-from bertwright.model.encoder import dropout
 from bertwright.model.heads import ClassificationHead
 from bertwright.model.recurrent import run_lstm
 from bertwright.tasks.inference import answered_batches, batches_by_length, evaluating, padded_inputs

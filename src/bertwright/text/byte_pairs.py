@@ -137,8 +137,10 @@ def _assembled(
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
     rust.decoder = decoders.ByteLevel()
     if is_framed:
-        ends = [(tokens[role], ids[tokens[role]]) for role in ("sep_token", "cls_token")]
-        rust.post_processor = processors.RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=add_prefix_space)
+        sep, cls = ((tokens[role], ids[tokens[role]]) for role in ("sep_token", "cls_token"))
+        rust.post_processor = processors.RobertaProcessing(
+            sep=sep, cls_token=cls, trim_offsets=True, add_prefix_space=add_prefix_space
+        )
     special = sorted(set(tokens.values()), key=ids.__getitem__)
     rust.add_special_tokens([AddedToken(name, lstrip=name == tokens.get("mask_token")) for name in special])
     return rust

@@ -34,7 +34,7 @@ def test_an_xlm_r_is_a_roberta_with_its_own_tokenizer(tmp_path: Path, own_tokeni
     saved = open_model(str(tmp_path / "out"))
     assert type(saved.config).__name__ == "RobertaConfig"
     assert isinstance(open_tokenizer(saved), PublishedTokenizer)
-    with pytest.raises(InputError, match="says what becomes of upper case; leave --casing out"):
+    with pytest.raises(InputError, match="say what becomes of upper case; leave --casing out"):
         import_model(str(tmp_path / "m"), tmp_path / "other", cased=True)
 
 

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from bertwright.errors import InputError
+from bertwright.model.attention import dropout
 from bertwright.model.config import SIZES, EncoderConfig, size_config
-from bertwright.model.encoder import Encoder, Pooler, dropout, init_weights
+from bertwright.model.encoder import Encoder, Pooler, init_weights
 from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead

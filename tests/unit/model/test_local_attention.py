@@ -11,8 +11,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertwright.model import modern_encoder
-from bertwright.model.encoder import attend, attention_probabilities, init_weights
-from bertwright.model.local_attention import LONG, attend_in_blocks, block_mask, block_size, is_long, window_mask
+from bertwright.model.attention import attention_context, attention_probabilities
+from bertwright.model.encoder import init_weights
+from bertwright.model.local_attention import (
+    BLOCKS_OF_LONG,
+    attend_in_blocks,
+    block_mask,
+    block_size,
+    is_long,
+    window_mask,
+)
 from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.modern_encoder import ModernEncoder, turned, turns
 
@@ -57,7 +65,7 @@ def test_blocks_are_equal_to_a_mask_and_to_a_loop(length: int, radius: int) -> N
     query, key, value = (torch.randn(2, 3, length, 4, generator=draw, dtype=torch.float64) for _ in range(3))
     mask = torch.arange(length) < torch.tensor([[length], [length // 2]])
     context = attend_in_blocks(query, key, value, block_mask(mask, radius), radius=radius, dropout_p=0.0)
-    masked = attend(query, key, value, window_mask(mask, radius), dropout_p=0.0)
+    masked = attention_context(query, key, value, window_mask(mask, radius), dropout_p=0.0)
     torch.testing.assert_close(context, masked, atol=1e-12, rtol=1e-12)
     for row, head, token in [(0, 0, 0), (0, 2, length - 1), (1, 1, length // 2 - 1), (1, 0, length - 1), (0, 1, 70)]:
         near = [
@@ -108,7 +116,7 @@ def test_states_do_not_depend_on_padding() -> None:
 
 def test_local_layers_make_no_tensor_of_the_square_of_a_row() -> None:
     encoder = modern_encoder_of(window=16, reaches=("local", "local", "local"))
-    assert block_size(encoder.config.radius) * LONG < 1024
+    assert block_size(encoder.config.radius) * BLOCKS_OF_LONG < 1024
     with largest_tensor() as largest:
         encoder.train()(*long_batch(1024, 1024)).last.sum().backward()
     assert 0 < largest[0] < 1024 * 1024 // 8

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from bertwright.model.config import Activation, EncoderConfig
+from bertwright.model.config import EncoderConfig, HeadActivation
 from bertwright.model.families.tables import EncoderFamily
 from bertwright.model.modern_config import ModernBertConfig, Reach, gated_width
 
@@ -22,7 +22,7 @@ _REACHES: Final[Mapping[str, Reach]] = {"full_attention": "global", "sliding_att
 """Entry of layer_types → our name; rope_parameters has the same keys."""
 _THETAS: Final = {"full_attention": "global_rope_theta", "sliding_attention": "local_rope_theta"}
 """Key of rope_parameters → the entry of transformers 4.48 with the same number."""
-_HEAD_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+_HEAD_ACTIVATIONS: Final[Mapping[str, HeadActivation]] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -56,14 +56,14 @@ class _ModernBert(EncoderFamily[ModernBertConfig]):
 
     def values_to_json(self, config: ModernBertConfig) -> dict[str, Any]:
         values = super().values_to_json(config)
-        back = {ours: stored for stored, ours in reversed(_HEAD_ACTIVATIONS.items())}
+        back = {ours: stored for stored, ours in reversed(list(_HEAD_ACTIVATIONS.items()))}
         return values | {"classifier_activation": back[config.classifier_activation]}
 
     def config_to_json(self, config: ModernBertConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
         """Return config.json with both spellings of the layers and of the rotary positions."""
         described = super().config_to_json(config, architecture, labels)
         stored = {ours: name for name, ours in _REACHES.items()}
-        reaches = ["global" if config.is_global(layer) else "local" for layer in range(config.layers)]
+        reaches: list[Reach] = ["global" if config.is_global(layer) else "local" for layer in range(config.layers)]
         thetas = {name: getattr(config, entry) for name, entry in _THETAS.items()}
         described["layer_types"] = [stored[reach] for reach in reaches]
         described["rope_parameters"] = {

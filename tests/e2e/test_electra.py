@@ -10,17 +10,15 @@ from safetensors.torch import load_file
 
 from bertwright.cli import main
 from bertwright.training.loop import Loop
+from tests.e2e.test_systems import TINY, Killed
 from tests.support.commands import run_json
 from tests.support.folders import read_jsonl
 
-TINY = ["--size", "2x128", "--lengths", "16:0.5,32:0.5", "--batch-size", "8", "--threads", "1", "--precision", "fp32"]
-TINY += ["--held-out", "0.2", "--evaluations", "2", "--learning-rate", "1e-3", "--log-every", "1"]
-TINY += ["--bias-correction", "--compile", "off"]
 FILES = ("model/model.safetensors", "model/config.json", "model/README.md", "generator/model.safetensors")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, own_corpus: Path) -> Path:
+def electra_run(tmp_path_factory: pytest.TempPathFactory, own_corpus: Path) -> Path:
     """A run of six steps."""
     folder = tmp_path_factory.mktemp("electra") / "run"
     start = ["pretrain", "--system", "electra", "--corpus", str(own_corpus), "--out", str(folder), "--steps", "6"]
@@ -29,44 +27,40 @@ def finished(tmp_path_factory: pytest.TempPathFactory, own_corpus: Path) -> Path
 
 
 def test_a_run_keeps_its_discriminator_and_says_how_well_it_learned(
-    finished: Path, own_corpus: Path, capsys: pytest.CaptureFixture[str]
+    electra_run: Path, own_corpus: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = json.loads((finished / "run.json").read_text("utf-8"))
+    record = json.loads((electra_run / "run.json").read_text("utf-8"))
     masking = record["settings"]["examples"]["masking"]
     assert (masking["share"], masking["mask"], record["settings"]["generator_width"]) == (0.15, 1.0, 0.25)
-    lines = [line for line in read_jsonl(finished / "metrics.jsonl") if "rtd" in line]
+    lines = [line for line in read_jsonl(electra_run / "metrics.jsonl") if "rtd" in line]
     assert len(lines) == 6
     assert lines[-1]["rtd"] < lines[0]["rtd"] < 2
     assert lines[-1]["mlm"] < lines[0]["mlm"]
     names = {"mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_accuracy", "rtd_precision", "rtd_recall"}
     assert names <= set(record["result"]["held_out"])
     described = {
-        name: json.loads((finished / name / "config.json").read_text("utf-8")) for name in ("model", "generator")
+        name: json.loads((electra_run / name / "config.json").read_text("utf-8")) for name in ("model", "generator")
     }
     assert described["model"]["architectures"] == ["ElectraForPreTraining"]
     assert described["generator"]["architectures"] == ["ElectraForMaskedLM"]
     assert [part["hidden_size"] for part in described.values()] == [128, 32]
     assert [part["embedding_size"] for part in described.values()] == [128, 128]
-    card = (finished / "model" / "README.md").read_text("utf-8")
+    card = (electra_run / "model" / "README.md").read_text("utf-8")
     assert "# An ELECTRA encoder: 2 layers of 128" in card
     assert "It is an encoder that finds replaced tokens" in card
     assert "model.fill" not in card
-    assert "replaced token accuracy" in (finished / "report.html").read_text("utf-8")
+    assert "replaced token accuracy" in (electra_run / "report.html").read_text("utf-8")
     measured = ["evaluate", "pretraining", "--corpus", own_corpus, "--rows", "8", "--length", "32", "--model"]
-    metrics, _ = run_json(capsys, *measured, finished)
+    metrics, _ = run_json(capsys, *measured, electra_run)
     assert names <= set(metrics)
     assert metrics["rows"] == 8
-    assert "got its generator" in run_json(capsys, *measured, finished / "generator", code=2)[1]
-    assert "finds replaced tokens and fills" in run_json(capsys, "fill", "a [MASK]", "--model", finished, code=2)[1]
-    assert main(["fill", "It was a [MASK].", "--model", str(finished / "generator")]) == 0
-
-
-class Killed(BaseException):
-    """Ends a process as nothing else does."""
+    assert "got its generator" in run_json(capsys, *measured, electra_run / "generator", code=2)[1]
+    assert "finds replaced tokens and fills" in run_json(capsys, "fill", "a [MASK]", "--model", electra_run, code=2)[1]
+    assert main(["fill", "It was a [MASK].", "--model", str(electra_run / "generator")]) == 0
 
 
 def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
-    finished: Path, own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    electra_run: Path, own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = ["pretrain", "--system", "electra", "--corpus", str(own_corpus), "--out", str(tmp_path / "run")]
     step = Loop.step
@@ -83,21 +77,21 @@ def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
             main([*start, "--steps", "6", *TINY])
     assert main([*start, "--steps", "6", *TINY, "--resume"]) == 0
     for name in FILES:
-        assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes(), name
+        assert (tmp_path / "run" / name).read_bytes() == (electra_run / name).read_bytes(), name
 
 
 def test_a_run_starts_from_both_models_of_another(
-    finished: Path, own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    electra_run: Path, own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start = ["pretrain", "--corpus", own_corpus, "--steps", "1", *TINY[2:], "--system", "electra", "--init-from"]
-    run_json(capsys, *start, finished, "--out", tmp_path / "on", "--learning-rate", "1e-9")
+    run_json(capsys, *start, electra_run, "--out", tmp_path / "on", "--learning-rate", "1e-9")
     for name in ("model", "generator"):
-        before, after = (load_file(run / name / "model.safetensors") for run in (finished, tmp_path / "on"))
+        before, after = (load_file(run / name / "model.safetensors") for run in (electra_run, tmp_path / "on"))
         assert before.keys() == after.keys()
         assert all(torch.allclose(before[part], after[part], atol=1e-5) for part in before)
     out = ["--out", tmp_path / "other"]
-    assert "is 32 wide; leave the" in run_json(capsys, *start, finished, *out, "--generator-width", "0.5", code=2)[1]
-    assert "got its generator" in run_json(capsys, *start, finished / "generator", *out, code=2)[1]
+    assert "is 32 wide; leave the" in run_json(capsys, *start, electra_run, *out, "--generator-width", "0.5", code=2)[1]
+    assert "got its generator" in run_json(capsys, *start, electra_run / "generator", *out, code=2)[1]
 
 
 def test_options_that_do_not_go_with_electra_and_its_plan(

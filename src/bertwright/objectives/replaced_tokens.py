@@ -75,15 +75,15 @@ class SampledRows(Examples):
 
 
 @dataclass(frozen=True)
-class SampledInputs(Inputs):
+class GeneratorInputs(Inputs):
     """A SampledBatch as tensors; `draws` are the random numbers of the real predictions [M]."""
 
     draws: Tensor
 
 
-def sampled_inputs(batch: SampledBatch) -> SampledInputs:
+def sampled_inputs(batch: SampledBatch) -> GeneratorInputs:
     """Return NumPy rows as tensors."""
-    return SampledInputs(**vars(to_inputs(batch)), draws=torch.from_numpy(batch.draws[batch.weights > 0]))
+    return GeneratorInputs(**vars(to_inputs(batch)), draws=torch.from_numpy(batch.draws[batch.weights > 0]))
 
 
 def generator_config(config: EncoderConfig, width: float) -> EncoderConfig:
@@ -108,7 +108,7 @@ class ReplacedTokenModel(nn.Module):
         self.generator = PretrainingModel(generator_config(config, generator_width), second_sentence="none")
         _share_tables(self.generator.encoder.embeddings, encoder.embeddings)
 
-    def forward(self, inputs: SampledInputs) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, inputs: GeneratorInputs) -> tuple[Tensor, Tensor, Tensor]:
         """Return the generator's vectors [M, E] before the vocabulary, logits of the tokens [B, T], and which of them
         are replaced [B, T]."""
         output, table = self.generator.masked_lm, self.encoder.embeddings.word.weight
@@ -158,8 +158,8 @@ def sample_pieces(states: Tensor, embeddings: Tensor, bias: Tensor, draws: Tenso
             logits = for_loss(states[block].to(kind) @ table) + bias
             sums = (logits.softmax(1) * _PARTS).long().cumsum(1)  # [_ROWS, V]
             at = (draws[block] * sums[:, -1]) >> 32
-            found = torch.searchsorted(sums, at[:, None], right=True)[:, 0]
-            pieces[block] = found.clamp_(max=len(embeddings) - 1)  # logits that are no numbers have no sums
+            chosen = torch.searchsorted(sums, at[:, None], right=True)[:, 0]
+            pieces[block] = chosen.clamp_(max=len(embeddings) - 1)  # logits that are no numbers have no sums
     return pieces
 
 
@@ -168,7 +168,7 @@ def _(states: Tensor, embeddings: Tensor, bias: Tensor, draws: Tensor, in_bf16: 
     return torch.empty_like(draws)
 
 
-def replaced_token_losses(model: ReplacedTokenModel, inputs: SampledInputs) -> dict[str, tuple[Tensor, str]]:
+def replaced_token_losses(model: ReplacedTokenModel, inputs: GeneratorInputs) -> dict[str, tuple[Tensor, str]]:
     """Return each summed loss with the name of the count that divides it; the second one has the factor WEIGHT."""
     vectors, logits, replaced = model(inputs)
     table, bias = model.encoder.embeddings.word.weight, model.generator.masked_lm.bias
@@ -191,7 +191,7 @@ def replaced_token_flops(model: ReplacedTokenModel, inputs: Inputs) -> float:
     return pretraining_flops(model.generator.encoder, inputs) + 3.0 * detecting
 
 
-def replaced_token_task(model: ReplacedTokenModel) -> Trainable[SampledInputs]:
+def replaced_token_task(model: ReplacedTokenModel) -> Trainable[GeneratorInputs]:
     """Return the model with the functions by which the loop trains it."""
     return Trainable(
         module=model,
@@ -253,10 +253,10 @@ def save_generator(folder: Path, weights: Mapping[str, Tensor], *, config: Encod
 
     weights: those of both models. config: that of the discriminator. tokenizer: folder whose files are copied.
     """
-    own = {name.removeprefix(_PREFIX): part for name, part in weights.items() if name.startswith(_PREFIX)}
-    shape = generator_config(config, own["masked_lm.transform.weight"].shape[1] / config.hidden)
+    inner = {name.removeprefix(_PREFIX): part for name, part in weights.items() if name.startswith(_PREFIX)}
+    shape = generator_config(config, inner["masked_lm.transform.weight"].shape[1] / config.hidden)
     tables = {name: weights[name] for name in _table_names()}
-    save_model(folder, tables | own, config=shape, tokenizer=tokenizer, architecture=GENERATOR)
+    save_model(folder, tables | inner, config=shape, tokenizer=tokenizer, architecture=GENERATOR)
 
 
 def _table_names() -> tuple[str, ...]:

@@ -212,12 +212,7 @@ class Pretraining:
         split: Any = {"part": "train" if fraction else "all", "held_out_share": fraction, "write_plans": write_plans}
         self.phase_rows = [
             example_rows(
-                settings.system,
-                corpora,
-                settings.examples_of(stage),
-                length=stage.length,
-                seed=settings.seed,
-                **split,
+                settings.system, corpora, settings.examples_of(stage), length=stage.length, seed=settings.seed, **split
             )
             for stage in settings.stages
         ]

@@ -38,7 +38,8 @@ LENGTH = 24
 def random_model(vocab_size: int) -> ReplacedTokenModel:
     """Return a model of two layers of 32 with embeddings 16 wide, without dropout, and a generator 16 wide."""
     shape = {"hidden": 32, "layers": 2, "heads": 4, "intermediate": 80, "max_positions": 40, "embedding_size": 16}
-    config = ElectraConfig(vocab_size=vocab_size, hidden_dropout=0.0, attention_dropout=0.0, **shape)
+    no_dropout = {"hidden_dropout": 0.0, "attention_dropout": 0.0}
+    config = ElectraConfig.model_validate({"vocab_size": vocab_size, **shape, **no_dropout})
     model = ReplacedTokenModel(config, generator_width=0.5)
     draw = torch.Generator().manual_seed(2)
     init_weights(model, 0.3, draw)
@@ -62,8 +63,8 @@ def rows(own_corpus: Path) -> SampledRows:
 def saved_pair(folder: Path, model: ReplacedTokenModel, tokenizer: Path) -> str:
     """Write both models as a run does; return the folder of the discriminator."""
     config, weights = model.encoder.config, model.state_dict()
-    own = weights_of_discriminator(weights)
-    save_model(folder / "model", own, config=config, tokenizer=tokenizer, architecture=DISCRIMINATOR)
+    kept = weights_of_discriminator(weights)
+    save_model(folder / "model", kept, config=config, tokenizer=tokenizer, architecture=DISCRIMINATOR)
     save_generator(folder / "generator", weights, config=config, tokenizer=tokenizer)
     return str(folder / "model")
 
@@ -92,20 +93,20 @@ def test_losses_and_gradients_are_those_of_two_classes_of_transformers(
     # the plain loop
     masked = {"input_ids": inputs.ids.long(), "attention_mask": inputs.mask.long()}
     labels = torch.full_like(masked["input_ids"], -100)
-    row, place = (inputs.ids == Tokenizer.load(own_tokenizer).mask_id).nonzero(as_tuple=True)
-    labels[row, place] = inputs.labels
+    row, column = (inputs.ids == Tokenizer.load(own_tokenizer).mask_id).nonzero(as_tuple=True)
+    labels[row, column] = inputs.labels
     filled = generator(**masked, labels=labels)
-    pieces = torch.tensor(sampled_one_by_one(filled.logits[row, place], inputs.draws.tolist()))
+    pieces = torch.tensor(sampled_one_by_one(filled.logits[row, column], inputs.draws.tolist()))
     text, seen = masked["input_ids"].clone(), masked["input_ids"].clone()
-    text[row, place], seen[row, place] = inputs.labels, pieces
-    found = discriminator(input_ids=seen, attention_mask=masked["attention_mask"], labels=(seen != text).long())
-    expected = filled.loss + 50 * found.loss
+    text[row, column], seen[row, column] = inputs.labels, pieces
+    detected = discriminator(input_ids=seen, attention_mask=masked["attention_mask"], labels=(seen != text).long())
+    expected = filled.loss + 50 * detected.loss
     # ours
     task = replaced_token_task(model)
     terms, counts = task.step(inputs), task.counts(inputs)
     means = {name: total / counts[counted] for name, (total, counted) in terms.items()}
     torch.testing.assert_close(means["mlm"], filled.loss, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(means["rtd"], found.loss, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(means["rtd"], detected.loss, atol=1e-5, rtol=1e-5)
     assert 0 < int((seen != text).sum()) < int((seen == text).sum())
     loss = task.loss(means.items())
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)

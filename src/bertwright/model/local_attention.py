@@ -57,8 +57,9 @@ def attend_in_blocks(
     size = block_size(radius)
     queries = F.pad(query, (0, 0, 0, -length % size)).unflatten(2, (-1, size))  # [B, H, N, S, K]
     parts = (queries.transpose(1, 2), _key_blocks(key, radius), _key_blocks(value, radius))  # [B, N, H, …, K]
-    blocks = attention_context(*(part.flatten(0, 1) for part in parts), keep, dropout_p=dropout_p)  # [B·N, H, S, K]
-    context = blocks.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # [B, H, N·S, K]
+    first, second, third = (part.flatten(0, 1) for part in parts)
+    blocks = attention_context(first, second, third, keep, dropout_p=dropout_p)  # [B·N, H, S, K]
+    context: Tensor = blocks.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)  # [B, H, N·S, K]
     return context[:, :, :length]
 
 

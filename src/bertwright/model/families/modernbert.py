@@ -56,14 +56,14 @@ class _ModernBert(EncoderFamily[ModernBertConfig]):
 
     def values_to_json(self, config: ModernBertConfig) -> dict[str, Any]:
         values = super().values_to_json(config)
-        back = {ours: stored for stored, ours in reversed(_HEAD_ACTIVATIONS.items())}
+        back = {ours: stored for stored, ours in [*_HEAD_ACTIVATIONS.items()][::-1]}
         return values | {"classifier_activation": back[config.classifier_activation]}
 
     def config_to_json(self, config: ModernBertConfig, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
         """Return config.json with both spellings of the layers and of the rotary positions."""
         described = super().config_to_json(config, architecture, labels)
         stored = {ours: name for name, ours in _REACHES.items()}
-        reaches = ["global" if config.is_global(layer) else "local" for layer in range(config.layers)]
+        reaches: list[Reach] = ["global" if config.is_global(layer) else "local" for layer in range(config.layers)]
         thetas = {name: getattr(config, entry) for name, entry in _THETAS.items()}
         described["layer_types"] = [stored[reach] for reach in reaches]
         described["rope_parameters"] = {

@@ -202,8 +202,8 @@ def test_without_a_task_the_one_that_the_folder_notes_is_measured(
 ) -> None:
     results = []
     for task in (["classify"], []):
-        command = ["evaluate", *task, "--model", str(noisy_run / "run"), "--data", str(noisy_run / "data"), "--json"]
-        assert main(command) == 0
+        command = ["evaluate", *task, "--model", str(noisy_run / "run"), "--data", str(noisy_run / "data")]
+        assert main([*command, "--precision", "fp32", "--json"]) == 0
         results.append(json.loads(capsys.readouterr().out))
     assert results[0] == results[1]
     write_json(tmp_path / "config.json", {"model_type": "bert"})

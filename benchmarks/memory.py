@@ -24,8 +24,9 @@ from benchmarks.side_by_side import parser, processor, versions
 from bertwright.model.config import size_config
 from bertwright.model.encoder import init_weights
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_task
+from bertwright.training.activation_checkpointing import checkpoint_activations
 from bertwright.training.hardware import apply_numerics, resolve_numerics
-from bertwright.training.loop import Loop, Plan, checkpoint_activations
+from bertwright.training.loop import Loop, Plan
 from bertwright.training.memory import peak_bytes
 from bertwright.training.settings import OptimizerSettings
 

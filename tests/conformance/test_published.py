@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("measured_once")
 
 
 def _each() -> list[Any]:
-    """Both tokenizers with every task; all but two are slow tests."""
+    """Return both tokenizers with every task; all but two are slow tests."""
     quick = {("byte pairs", "ner"), ("unigram", "squad2")}
     return [
         pytest.param(kind, task, id=f"{kind}-{task}", marks=() if (kind, task) in quick else pytest.mark.slow)

@@ -28,7 +28,8 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.published_tokenizer import PublishedTokenizer
-from bertwright.training.loop import Plan, checkpoint_activations
+from bertwright.training.activation_checkpointing import checkpoint_activations
+from bertwright.training.loop import Plan
 from bertwright.training.settings import OptimizerSettings
 
 _EMBEDDINGS = "encoder.embeddings.word.weight"

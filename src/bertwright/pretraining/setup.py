@@ -42,9 +42,10 @@ from bertwright.pretraining.systems import (
     second_sentence_of,
     trainable_of,
 )
+from bertwright.training.activation_checkpointing import checkpoint_activations
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable, full_state
 from bertwright.training.hardware import Numerics, resolve_numerics
-from bertwright.training.loop import Plan, checkpoint_activations
+from bertwright.training.loop import Plan
 from bertwright.training.optimizer import stable_steps
 from bertwright.training.run_folder import RunFolder
 

@@ -9,14 +9,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Generic
 
 import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
+from torch import Tensor
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError, RunFailed
@@ -373,15 +371,6 @@ class Loop(Generic[Batch]):
         kept = f"; the last good checkpoint is in {self.run.checkpoints}" if self.run and has_checkpoint else ""
         skips = f" after {self._guard.skipped} skipped steps" if self._guard.skipped else ""
         raise RunFailed(f"{fault}; stopped before the update{skips}{kept}{self._guard.advice(bad)}")
-
-
-def checkpoint_activations(blocks: Iterable[nn.Module]) -> None:
-    """Turn activation checkpointing on for the blocks, in place: backward keeps their inputs alone.
-
-    Backward computes the activations inside a block again. Dropout draws the same numbers, so results stay the same.
-    """
-    for block in blocks:
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def autocast(numerics: Numerics) -> AbstractContextManager[object]:

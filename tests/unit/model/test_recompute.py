@@ -5,7 +5,7 @@ import torch
 
 from bertwright.model.config import size_config
 from bertwright.model.encoder import Encoder, init_weights
-from bertwright.training.loop import checkpoint_activations
+from bertwright.training.activation_checkpointing import checkpoint_activations
 
 
 def random_encoder(*, activation_checkpointing: bool) -> Encoder:

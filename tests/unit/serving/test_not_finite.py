@@ -88,7 +88,7 @@ def test_evaluate_and_report_have_no_nan(
     run = tmp_path / "run"
     shutil.copytree(model, run / "model")
     record = {"settings": {}, "data": {"corpus": Corpus.open(corpus).fingerprint}, "places": {"corpus": str(corpus)}}
-    masks = fill_own_masks(Run(run, record, "finished", "", {}, {}))
+    masks = fill_own_masks(Run(run, record, "finished", "", {}, {}, {}))
     assert masks.filled == ()
     assert EXPECTED in masks.note
 

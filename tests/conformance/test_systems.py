@@ -35,6 +35,8 @@ PAIRS: dict[str, tuple[System, System]] = {
     "two lstms": ("lstm-left", "lstm-right"),
 }
 TOPPED: dict[str, System] = {"bilstm on bert-left": "bert-left", "bilstm on lstm-right": "lstm-right"}
+ALIKE = ("albert-attention", "albert-feed-forward", "distilbert", "electra", "roberta")
+"""Systems with BERT's blocks, whose tests are slow ones: their parity with transformers is tested elsewhere."""
 LENGTH = 40
 SETTINGS = FinetuneSettings(
     epochs=30, batch_size=4, learning_rate=3e-3, max_length=LENGTH, threads=1, precision="fp32", warmup=0.05
@@ -50,13 +52,21 @@ def small_system(system: System, vocab_size: int) -> SingleBackboneConfig:
     return shape.model_copy(update=smaller)
 
 
+def _frozen() -> list[Any]:
+    """Every system and pair; those with the blocks of another one are slow tests."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in (*SYSTEMS, *PAIRS)]
+
+
 def _each() -> list[Any]:
     """Every backbone with every task; most are slow tests, but for one task with each and GPT-1 with every task."""
     names = [*(system for system in SYSTEMS if system != "bert"), *PAIRS, *TOPPED]
     quick = {"gpt": TASKS}
     return [
         pytest.param(
-            name, task, id=f"{name}-{task}", marks=() if task in quick.get(name, TASKS[:1]) else pytest.mark.slow
+            name,
+            task,
+            id=f"{name}-{task}",
+            marks=() if task in quick.get(name, TASKS[:1]) and name not in ALIKE else pytest.mark.slow,
         )
         for name in names
         for task in TASKS
@@ -109,7 +119,7 @@ def test_a_backbone_learns_saves_and_reloads_every_kind_of_task(
 
 
 @pytest.mark.parametrize("task", ["sst2", "ner"])
-@pytest.mark.parametrize("name", [*SYSTEMS, *PAIRS])
+@pytest.mark.parametrize("name", _frozen())
 def test_frozen_states_of_every_backbone_are_read(
     name: str, task: str, system_folders: dict[str, str], tmp_path: Path
 ) -> None:

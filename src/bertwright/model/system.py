@@ -53,7 +53,7 @@ MASKED_LM_SYSTEMS: tuple[str, ...] = tuple(
 REPLACED_TOKEN_SYSTEMS: tuple[str, ...] = tuple(
     system for system in MASKED_LM_SYSTEMS if finds_replaced(system_config(system, "tiny", vocab_size=1000))
 )
-"""Systems of masked LM in which a generator learns masked LM, and the model finds the tokens that the generator replaced."""
+"""Systems of masked LM whose generator learns it, and whose model finds the tokens that the generator replaced."""
 PAIR_SYSTEMS: tuple[str, ...] = tuple(system for system in MASKED_LM_SYSTEMS if _FAMILIES[system].learns_pairs)
 """Systems whose masked LM may have a second objective about two sentences."""
 STARTED_SYSTEMS: tuple[str, ...] = tuple(

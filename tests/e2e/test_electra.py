@@ -94,6 +94,7 @@ def test_a_run_starts_from_both_models_of_another(
     assert "got its generator" in run_json(capsys, *start, electra_run / "generator", *out, code=2)[1]
 
 
+@pytest.mark.slow
 def test_options_that_do_not_go_with_electra_and_its_plan(
     own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

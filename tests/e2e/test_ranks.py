@@ -56,7 +56,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tor
     return folder, finished(folder)
 
 
-@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize(
+    "sharding", [pytest.param(name, marks=() if name == "ddp" else pytest.mark.slow) for name in SHARDINGS]
+)
 def test_two_processes_train_what_one_trains(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], sharding: str
 ) -> None:
@@ -70,6 +72,7 @@ def test_two_processes_train_what_one_trains(
             assert other[name] == pytest.approx(one[name], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_gradients_norm_over_shares_is_that_of_one_process_in_float32(tmp_path: Path) -> None:
     """The vocabulary is so large that torch's own norm of its gradient and that of its halves are 1.6e-5 apart."""
     options = ("--kind", "float32", "--vocab-size", "50000", "--steps", "2", "--sharding", "fsdp2")
@@ -146,6 +149,7 @@ def test_one_processs_checkpoint_is_continued_by_two_and_back(
 
 
 @pytest.mark.parametrize("dying", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_lost_rank_is_named_and_a_restart_goes_on(
     tmp_path: Path, alone: tuple[Path, dict[str, torch.Tensor]], dying: int
 ) -> None:
@@ -163,6 +167,7 @@ def test_torchruns_own_restart_goes_on(tmp_path: Path, alone: tuple[Path, dict[s
     assert [line["step"] for line in logged(tmp_path)] == list(range(1, 51))
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(tmp_path: Path) -> None:
     done = run_ranked(tmp_path, "--until", "7", processes=2)
     assert done.returncode == 0, done.stderr
@@ -205,6 +210,7 @@ leave(0)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_ends_well_while_gloo_still_holds_a_tensor(tmp_path: Path) -> None:
     """With `sys.exit` rank 0 is aborted here: "terminate called without an active exception"."""
     (tmp_path / "late.py").write_text(LEAVES_LATE)

@@ -1,5 +1,10 @@
-"""Every class of BERT's successors in transformers and ours on random weights: states, outputs, loss, gradients."""
+"""Every class of BERT's successors in transformers and ours on random weights: states, outputs, loss, gradients.
 
+`python -m pytest -s -q tests/parity/test_families.py` prints the largest difference of each family.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +20,25 @@ from tests.parity.test_architectures import gradient, loss_of, targets
 from tests.support.parity import assert_close, padded_batch
 from tests.support.published_families import Published, classes, family_named, publish
 
+MEASURES = ("states", "outputs", "loss", "gradients")
+Largest = dict[tuple[str, str], float]
+"""Largest difference by family and measure; that of a gradient relative to its size."""
+
+
+@pytest.fixture(scope="module")
+def largest() -> Iterator[Largest]:
+    """Collect the largest differences, and print them at the end."""
+    differences: Largest = defaultdict(float)
+    yield differences
+    print("\nfamily      " + "".join(f"{measure:>12}" for measure in MEASURES))
+    for family in sorted({family for family, _ in differences}):
+        print(f"{family:12}" + "".join(f"{differences[family, measure]:12.1e}" for measure in MEASURES))
+
 
 @pytest.mark.parametrize(("published", "kind"), classes())
-def test_every_number_agrees(tmp_path: Path, own_tokenizer: Path, published: Published, kind: str) -> None:
+def test_every_number_agrees(
+    tmp_path: Path, own_tokenizer: Path, published: Published, kind: str, largest: Largest
+) -> None:
     """Outputs, states and loss within 1e-5; every gradient within 1e-4 of its size; the same tensors when saved."""
     theirs = publish(tmp_path / "m", published, kind, own_tokenizer)
     saved = open_model(str(tmp_path / "m"))
@@ -35,21 +56,29 @@ def test_every_number_agrees(tmp_path: Path, own_tokenizer: Path, published: Pub
     if "sop_logits" in answer:
         answer["seq_relationship_logits"] = answer["sop_logits"]
     outputs = ours(ids, segments, mask)
+
+    def compare(mine: Tensor, other: Tensor, measure: str) -> None:
+        key = published.family, measure
+        largest[key] = max(largest[key], float((mine - other).detach().abs().max()))
+        assert_close(mine, other)
+
     assert set(outputs) <= set(ARCHITECTURES[kind].outputs)
     for name, values in outputs.items():
         per_token = values.shape[:2] == mask.shape
-        assert_close(values[mask], answer[name][mask]) if per_token else assert_close(values, answer[name])
+        where = mask if per_token else slice(None)
+        compare(values[where], answer[name][where], "outputs")
     flat = [part.flatten(0, -2) for part in (ids, segments, mask)]
     states = ours.encoder(*flat, all_hidden=True).hidden
     assert len(states) == len(answer.hidden_states) == saved.config.layers + 1
     for mine, other in zip(states, answer.hidden_states, strict=True):
-        assert_close(mine[flat[2]], other[flat[2]])
+        compare(mine[flat[2]], other[flat[2]], "states")
     loss = loss_of(kind, outputs, wanted) if wanted else _sum_of(outputs, mask)
     expected = answer.loss if wanted else _sum_of({name: answer[name] for name in outputs}, mask)
-    assert_close(loss, expected)
+    compare(loss, expected, "loss")
     loss.backward()
     expected.backward()
-    _assert_gradients(published, kind, ours, theirs)
+    relative = _compare_gradients(published, kind, ours, theirs)
+    largest[published.family, "gradients"] = max(largest[published.family, "gradients"], relative)
     save_model(tmp_path / "again", ours, config=saved.config, tokenizer=own_tokenizer, architecture=kind)
     _assert_same_tensors(tmp_path)
     assert import_model(str(tmp_path / "m"), tmp_path / "imported")["architecture"] == kind
@@ -62,7 +91,8 @@ def _sum_of(outputs: dict[str, Tensor], mask: Tensor) -> Tensor:
     )
 
 
-def _assert_gradients(published: Published, kind: str, ours: torch.nn.Module, theirs: Any) -> None:
+def _compare_gradients(published: Published, kind: str, ours: torch.nn.Module, theirs: Any) -> float:
+    """Compare the gradients of all parameters; return the largest difference relative to the size of a gradient."""
     family = family_named(published.family)
     mine = family.weights_to_foreign({name: gradient(part) for name, part in ours.named_parameters()}, kind)
     tied = dict(family.tied)
@@ -71,11 +101,15 @@ def _assert_gradients(published: Published, kind: str, ours: torch.nn.Module, th
     assert set(mine) == set(named)
     # What is added to all logits of a softmax (a key's bias, a choice's) has the gradient 0: only rounding is left.
     rounding = 1e-6 * float(torch.stack([part.norm() for part in mine.values()]).norm())
+    largest = 0.0
     for name, part in mine.items():
         other = gradient(named[name])
         if any(table in name for table in ("word_embeddings", "position_embeddings", "tok_embeddings")):
             part, other = part[2:], other[2:]  # transformers gives the embeddings of the padding no gradient
-        assert float((part - other).norm()) <= 1e-4 * float(other.norm()) + rounding, name
+        difference, size = float((part - other).norm()), float(other.norm())
+        assert difference <= 1e-4 * size + rounding, name
+        largest = max(largest, max(0.0, difference - rounding) / size if size else 0.0)
+    return largest
 
 
 def _assert_same_tensors(folder: Path) -> None:

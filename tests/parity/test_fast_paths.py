@@ -297,6 +297,7 @@ def test_micro_batches_and_padding_leave_the_losses_in_fp32(tmp_path: Path, exam
     assert_same_losses_in_fp32(tmp_path, examples, way)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_changes_nothing_in_float64(tmp_path: Path, examples: Examples) -> None:
     """With one layer: the compiler takes most of a minute if its cache is empty. The slow tests have two layers."""
     assert_same_in_float64(tmp_path, examples, "compiled", layers=1)

@@ -95,6 +95,7 @@ def test_transformers_4_answers_alike(tmp_path: Path, own_text: Path) -> None:
     assert version.startswith("4.57.")
 
 
+@pytest.mark.slow
 def test_sentence_transformers_gives_the_mean_of_our_states(tmp_path: Path, own_text: Path) -> None:
     own_folder(tmp_path, own_text, "BertForPreTraining", cased=False)
     script = (

@@ -63,6 +63,7 @@ def modules_folder(tmp_path: Path) -> Path:
         ("outer.py", "middle(number)", "middle(number) + 100", 111),
     ],
 )
+@pytest.mark.slow
 def test_a_changed_source_is_compiled_into_its_callers(
     modules_folder: Path, name: str, before: str, after: str, answer: int
 ) -> None:

@@ -242,6 +242,7 @@ def test_a_disk_without_locks_is_refused(
     assert build(texts, own_tokenizer, tmp_path / "corpus").documents > 5
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_the_whole_shards(
     texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -362,6 +363,7 @@ def test_parts_are_stretches_of_about_equal_bytes(tmp_path: Path) -> None:
             part_of(paths, part)
 
 
+@pytest.mark.slow
 def test_parts_built_apart_hold_the_text_of_the_whole(texts: list[Path], own_tokenizer: Path, tmp_path: Path) -> None:
     whole = run_bertwright(
         "corpus", "build", *texts, "--tokenizer", own_tokenizer, "--out", tmp_path / "whole", "--json"

@@ -680,6 +680,7 @@ class ModelHub(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: list[str]) -> None:
     publish(tmp_path / "m", pieces)
     import_model(str(tmp_path / "m"), tmp_path / "plain")

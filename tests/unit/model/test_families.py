@@ -80,6 +80,7 @@ def test_the_families_and_their_systems() -> None:
     assert not {"bert-left", "gpt", "gpt2", "lstm-left"} & set(MASKED_LM_SYSTEMS)
 
 
+@pytest.mark.slow
 def test_another_family_is_one_file(tmp_path: Path, own_corpus: Path) -> None:
     """Pre-train such a family, store it, open it in transformers, open it again and train it further."""
     (tmp_path / "families").mkdir()

@@ -35,6 +35,7 @@ def test_the_rate_stays_at_its_peak_up_to_the_decay() -> None:
     assert rate_at(19, 20, 0.0, "wsd", 0.0) == 1.0
 
 
+@pytest.mark.slow
 def test_a_longer_run_equals_one_of_that_length(own_corpus: Path, tmp_path: Path) -> None:
     short, longer, whole = tmp_path / "short", tmp_path / "longer", tmp_path / "whole"
     assert main(options(own_corpus, short, 5)) == 0

@@ -117,6 +117,7 @@ def test_a_stopped_evaluation_continues(random_lm: str, tmp_path: Path, monkeypa
     assert json.loads((out / "metrics.json").read_text()) == whole.as_json()
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_process_writes_is_refused(random_lm: str, tmp_path: Path) -> None:
     folder, out = write_blimp(tmp_path / "blimp"), tmp_path / "out"
     measure_minimal_pairs(random_lm, folder, out=out)

@@ -455,6 +455,7 @@ def test_a_pipe_that_is_closed_early_ends_it_quietly(answerers: Path, tmp_path: 
     assert completed.stderr.count(b"\n") == 1, completed.stderr  # what it answers in
 
 
+@pytest.mark.slow
 def test_no_control_codes_where_there_is_no_terminal(
     answerers: Path, tmp_path: Path, own_text: Path, own_tokenizer: Path
 ) -> None:

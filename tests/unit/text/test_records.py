@@ -148,6 +148,7 @@ def hub(tmp_path: Path) -> Iterator[dict[str, str]]:
         yield environment
 
 
+@pytest.mark.slow
 def test_a_dataset_of_the_hub_is_read_at_the_revision_it_has(
     hub: dict[str, str], own_tokenizer: Path, tmp_path: Path
 ) -> None:

@@ -245,6 +245,7 @@ def as_if_begun_on_a_gpu(folder: Path) -> None:
     (folder / "run.json").write_text(json.dumps(record))
 
 
+@pytest.mark.slow
 def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
     tmp_path: Path, own_corpus: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +275,7 @@ def test_a_full_gpu_stops_a_pretraining_with_advice_on_the_micro_batch(
     assert [record["settings"]["device"], record["resolved"]["numerics"]["device"]] == ["cpu", "cpu"]
 
 
+@pytest.mark.slow
 def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
     tmp_path: Path, dropout_encoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

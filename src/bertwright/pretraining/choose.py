@@ -16,7 +16,7 @@ from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
 from bertwright.model.config import BackboneConfig, Start, attends_both_ways, has_bert_blocks, initializer_range_for
 from bertwright.model.folder import open_model
-from bertwright.model.system import MASKED_LM_SYSTEMS, system_config, system_of
+from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
 from bertwright.pretraining.exposure import refuse_uncounted
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.settings import (
@@ -110,8 +110,6 @@ def plain_settings(
         kept = {name: value for name, value in noted.items() if name not in left_out}
         return PretrainSettings.model_validate(merged(kept, typed)), None
     initial = open_model(init_from).config if init_from else initial
-    if initial is not None and "system" not in typed and (system := system_of(initial)):
-        typed = {"system": system, **typed}
     unadapted = resolve_settings(None, typed, from_model=initial is not None and has_weights)
     corpora = [Corpus.open(folder) for folder in corpus]
     if unadapted.words:

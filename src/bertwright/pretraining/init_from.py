@@ -18,11 +18,13 @@ from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.model.config import SIZES, BackboneConfig, EncoderConfig, SingleBackboneConfig, written_size
 from bertwright.model.families.elmo import LSTMConfig
-from bertwright.model.folder import SavedModel, load_weights, open_model, weights_digest
+from bertwright.model.folder import SavedModel, load_weights, model_within, open_model, weights_digest
+from bertwright.model.hf_config import read_description
 from bertwright.model.system import NAMES, system_config, system_of
 from bertwright.objectives.replaced_tokens import generator_hidden
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import SystemModel
+from bertwright.shipped import folder_of
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.text.extend_vocabulary import new_pieces
 from bertwright.text.wordpiece import Tokenizer
@@ -51,6 +53,15 @@ def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> Pretrai
         adopted["generator_width"] = hidden / saved.config.hidden
     update = {name: value for name, value in adopted.items() if value is not None and name not in is_set}
     return settings.model_copy(update=update)
+
+
+def with_system_of(source: str | None, typed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the typed settings, and the system of the model `source` where none was typed."""
+    description = model_within(folder_of(source)) / "config.json" if source else None
+    if description is None or "system" in typed or not description.is_file():  # opening the model refuses it
+        return typed
+    system = system_of(read_description(description).config)
+    return {"system": system, **typed} if system else typed
 
 
 def refuse_other_model(run: Path, source: str | None) -> None:

@@ -148,8 +148,8 @@ def write_korean() -> None:
     towns = ("서울", "부산", "대구", "인천", "광주", "대전", "울산", "수원")
     things = ("학교", "도서관", "시장", "공원", "다리", "항구", "극장")
     built = product(range(1900, 1930), towns, things)
-    lines = ["배우들의 연기가 좋았다, 이야기는 지루했다, 음악이 재미있었다."]
-    lines += [f"{town}에는 {year}년에 세워진 {thing} 있다." for year, town, thing in built]
+    lines = [f"{town}에는 {year}년에 세워진 {thing} 있다." for year, town, thing in built]
+    lines.insert(20, "배우들의 연기가 좋았다, 이야기는 지루했다, 음악이 재미있었다.")  # not in the validation article
     articles = ["\n".join(lines[start : start + 14]) for start in range(0, len(lines), 14)]
     text = "".join(f'<doc id="{n}" title="T">\nT\n\n{body}\n\n</doc>\n' for n, body in enumerate(articles))
     Path("kowiki.xz").write_bytes(lzma.compress(text.encode()))

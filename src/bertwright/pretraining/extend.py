@@ -11,11 +11,13 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import read_object
+from bertwright.files import atomic_folder, file_digest, read_object
 from bertwright.pretraining.settings import BUDGETS, PretrainSettings, merged
 from bertwright.training.checkpoint import list_checkpoints
 from bertwright.training.run_folder import RunFolder
 
+EXTENDS = "extends"
+"""Entry of the data in run.json: digest of the checkpoint from which a longer run began."""
 _OF_THE_LENGTH = BUDGETS | {"evaluations", "snapshots", "checkpoints_by_words"}
 """Settings that a longer run does not take from the run that it extends."""
 
@@ -55,7 +57,8 @@ def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None) -> 
     checkpoints = list_checkpoints(run / "stable")
     if not checkpoints:
         raise InputError(f"--extend {run}: has no checkpoint in {run / 'stable'}: the run did not get to its decay")
-    if read_object(run / "run.json").get("data") != dict(data):
+    noted = read_object(run / "run.json").get("data")
+    if not isinstance(noted, dict) or {**noted, EXTENDS: None} != {**data, EXTENDS: None}:
         raise InputError(f"--extend {run}: was trained with another corpus, validation corpus or initial model")
     done = int(checkpoints[-1].name.removeprefix("step-"))
     if steps is not None and steps <= done:
@@ -63,10 +66,31 @@ def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None) -> 
     return checkpoints[-1]
 
 
-def begin_from(checkpoint: Path, run: RunFolder) -> None:
-    """Copy a checkpoint and the metrics up to it into the folder of a new run."""
+def extension(out: Path, checkpoint: Path | None) -> dict[str, Any]:
+    """Return the entry of the data in run.json of a run that begins from `checkpoint`; empty for a run from the start.
+
+    Without `checkpoint`, a run that is resumed keeps the entry that it has in `out`.
+    """
+    if checkpoint:
+        return {EXTENDS: file_digest(checkpoint / "state.json")}
+    data = read_object(out / "run.json").get("data") if (out / "run.json").is_file() else None
+    return {EXTENDS: data[EXTENDS]} if isinstance(data, dict) and EXTENDS in data else {}
+
+
+def begin_from(checkpoint: Path | None, run: RunFolder) -> None:
+    """Copy a checkpoint, and the metrics up to it, into the folder of a longer run that has no checkpoint yet.
+
+    The process that writes the run copies them.
+    Raises InputError where such a run was stopped before the copy was whole, and no checkpoint is given.
+    """
+    if EXTENDS not in run.record["data"] or list_checkpoints(run.checkpoints):
+        return
+    if checkpoint is None:
+        raise InputError(f"{run.folder}: was stopped before it had a checkpoint; give --extend RUN again")
+    if not run.writes:
+        return
     source = checkpoint.parents[1]
-    shutil.copytree(checkpoint, run.checkpoints / checkpoint.name)
     shutil.copyfile(source / "metrics.jsonl", run.folder / "metrics.jsonl")
-    run.note(extends=str(source.absolute()))
+    with atomic_folder(run.checkpoints / checkpoint.name) as temporary:  # last: with it, the copy is whole
+        shutil.copytree(checkpoint, temporary, dirs_exist_ok=True)
     say(f"{run.folder}: extends {source} from step {int(checkpoint.name.removeprefix('step-')):,}")

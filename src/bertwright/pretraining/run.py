@@ -9,7 +9,7 @@ from bertwright.corpus.checks import refuse_changed
 from bertwright.model.system import NAMES
 from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
 from bertwright.pretraining.dry_run import run_warnings
-from bertwright.pretraining.extend import begin_from, stable_checkpoint
+from bertwright.pretraining.extend import begin_from, extension, stable_checkpoint
 from bertwright.pretraining.frequencies import no_better_than_frequencies
 from bertwright.pretraining.measure import (
     advise_micro_tokens,
@@ -75,7 +75,8 @@ def pretrain_prepared(
     """Start or resume the run of a prepared pre-training, on a machine with the numerics `measured`; see `pretrain`."""
     ranks = pretraining.ranks
     _refuse_changed_corpora(pretraining)
-    begin = stable_checkpoint(extend, _data_facts(pretraining), pretraining.steps) if extend else None
+    data = _data_facts(pretraining)
+    begin = stable_checkpoint(extend, data, pretraining.steps) if extend else None
     if not (out / "run.json").exists():
         apply_numerics(measured)
         advise_micro_tokens(pretraining, measured, lambda: preflight_if_close(pretraining, measured))
@@ -83,7 +84,7 @@ def pretrain_prepared(
         out,
         kind="pretrain",
         settings=pretraining.settings,
-        data=_data_facts(pretraining),
+        data=data | extension(out, begin),
         resume=resume,
         allow_other_numerics=allow_other_numerics,
         ranks=ranks,
@@ -100,8 +101,7 @@ def pretrain_prepared(
             }
         )
         is_resumed = "resolved" in run.record
-        if begin and "extends" not in run.record and ranks.is_main:
-            begin_from(begin, run)
+        begin_from(begin, run)
         ranks.barrier()
         resolved, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)

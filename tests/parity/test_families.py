@@ -116,6 +116,5 @@ def _assert_same_tensors(folder: Path) -> None:
     """Compare the file that transformers wrote with ours: equal bits, and the same names but for the prefix."""
     theirs, ours = (load_file(folder / name / "model.safetensors") for name in ("m", "again"))
     for name, tensor in ours.items():
-        base = name if name in theirs else name.partition(".")[2]
-        assert torch.equal(tensor, theirs.get(name, theirs.get(base))), name  # type: ignore[arg-type]
+        assert torch.equal(tensor, theirs[name if name in theirs else name.partition(".")[2]]), name
     assert len(ours) == len(theirs)

@@ -55,10 +55,10 @@ def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> Pretrai
     return settings.model_copy(update=update)
 
 
-def with_system_of(source: str | None, typed: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_system_of(source: str, typed: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the typed settings, and the system of the model `source` where none was typed."""
-    description = model_within(folder_of(source)) / "config.json" if source else None
-    if description is None or "system" in typed or not description.is_file():  # opening the model refuses it
+    description = model_within(folder_of(source)) / "config.json"
+    if "system" in typed or not description.is_file():  # opening the model refuses a folder without one
         return typed
     system = system_of(read_description(description).config)
     return {"system": system, **typed} if system else typed

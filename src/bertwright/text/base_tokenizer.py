@@ -220,6 +220,10 @@ class MaskTokenizer(BaseTokenizer):
         rust = self._rust_special
         return [encoding.ids for encoding in rust.encode_batch_fast(list(texts), add_special_tokens=False)]
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Join pieces into readable text, special tokens included; WordPiece gets the spacing of English."""
+        return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
+
 
 def number_pieces(pieces: Sequence[str], *, required: Sequence[str], source: str) -> dict[str, int]:
     """Return piece → id. Raises InputError for a piece that appears twice and for a required one that is missing."""

@@ -148,10 +148,6 @@ class PublishedTokenizer(MaskTokenizer):
             for text, (ids, spans) in zip(texts, super().offsets(texts), strict=True)
         ]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Join pieces into readable text, special tokens included."""
-        return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
-
     @property
     def has_frame(self) -> bool:
         """True where tokens are added to a text; GPT-2's published tokenizer adds none."""
@@ -174,7 +170,7 @@ class PublishedTokenizer(MaskTokenizer):
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": _PADDING}  # read tokenizer.json as it is
         return PublishedTokenizer(json.loads(rust.to_str()), self.settings | settings)
 
-    @property
+    @cached_property
     def _frame(self) -> Frame:
         """The ids that the post-processor adds before, between and after two texts."""
         pair = self._rust.encode("a", "b", add_special_tokens=True)

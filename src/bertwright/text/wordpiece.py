@@ -107,10 +107,6 @@ class Tokenizer(MaskTokenizer):
     def _frame(self) -> Frame:
         return self.cls_id, (self.sep_id,), self.sep_id
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Join pieces into readable text, special tokens included; spacing is that of English."""
-        return str(self._rust.decode([int(id) for id in ids], skip_special_tokens=False))
-
     def _vocabulary_files(self) -> dict[str, str]:
         refuse_unwritable_pieces(self.pieces, "the vocabulary")
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.pieces)}

@@ -185,20 +185,29 @@ class MaskTokenizer(BaseTokenizer):
     continuation              bool [V], True for pieces that continue a word
     """
 
+    _cls: int | None
+    _sep: int | None
+    _mask: int | None
+
     @property
-    @abstractmethod
     def cls_id(self) -> int:
-        """Id of the token at the begin of a row."""
+        """Id of the token at the begin of a row; InputError for a vocabulary without one."""
+        return self._needed(self._cls, "cls")
 
     @property
-    @abstractmethod
     def sep_id(self) -> int:
-        """Id of the token at the end of a text."""
+        """Id of the token at the end of a text; InputError for a vocabulary without one."""
+        return self._needed(self._sep, "sep")
 
     @property
-    @abstractmethod
     def mask_id(self) -> int:
-        """Id of the token that stands for a masked piece."""
+        """Id of the token that stands for a masked piece; InputError for a vocabulary without one, such as GPT-2's."""
+        return self._needed(self._mask, "mask")
+
+    def _needed(self, id: int | None, role: str) -> int:
+        if id is None:
+            raise InputError(f"the vocabulary of {self.vocab_size:,} pieces has no {role} token, which this use needs")
+        return id
 
     @property
     @abstractmethod

@@ -93,21 +93,6 @@ class PublishedTokenizer(MaskTokenizer):
         return hashlib.sha256(json.dumps(self.described, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
     @property
-    def mask_id(self) -> int:
-        """Id of the mask token; InputError for a vocabulary without one, such as GPT-2's."""
-        return self._needed(self._mask, "mask")
-
-    @property
-    def cls_id(self) -> int:
-        """Id of the token at the begin of a row; InputError for a vocabulary without one."""
-        return self._needed(self._cls, "cls")
-
-    @property
-    def sep_id(self) -> int:
-        """Id of the token at the end of a row; InputError for a vocabulary without one."""
-        return self._needed(self._sep, "sep")
-
-    @property
     def end_of_text_id(self) -> int | None:
         """Id of </s> or <|endoftext|>; None for a vocabulary without such a token."""
         return self._sep
@@ -256,11 +241,6 @@ class PublishedTokenizer(MaskTokenizer):
             if isinstance(name, str) and name in self._ids:
                 return self._ids[name]
         return next((self._ids[name] for name in _USUAL[role] if name in self._ids), None)
-
-    def _needed(self, id: int | None, role: str) -> int:
-        if id is None:
-            raise InputError(f"the vocabulary of {self.vocab_size:,} pieces has no {role} token, which this use needs")
-        return id
 
 
 @cache

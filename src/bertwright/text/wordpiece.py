@@ -83,21 +83,6 @@ class Tokenizer(MaskTokenizer):
         """The sha256 of pieces and rules: equal hashes give equal ids for every text."""
         return vocabulary_hash(self.pieces, self.rules)
 
-    @property
-    def cls_id(self) -> int:
-        """Id of [CLS]."""
-        return self._cls
-
-    @property
-    def sep_id(self) -> int:
-        """Id of [SEP]."""
-        return self._sep
-
-    @property
-    def mask_id(self) -> int:
-        """Id of [MASK]."""
-        return self._mask
-
     @cached_property
     def continuation(self) -> npt.NDArray[np.bool_]:
         """True for pieces that begin with "##" [V]."""

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from bertwright.model.config import EncoderConfig, Size
 from bertwright.model.families import ModelDescription
-from bertwright.model.families.tables import CONFIG_NAMES, EncoderFamily
+from bertwright.model.families.tables import CONFIG_NAMES, EncoderFamily, usual_classes
 
 if TYPE_CHECKING:
     from bertwright.model.encoder import Encoder
@@ -104,15 +104,7 @@ ALBERT_FAMILY = _Albert(
     second_sentence="order",
     title_in_messages="ALBERT",
     prefix="albert",
-    classes={
-        "BertModel": "AlbertModel",
-        "BertForPreTraining": "AlbertForPreTraining",
-        "BertForMaskedLM": "AlbertForMaskedLM",
-        "BertForSequenceClassification": "AlbertForSequenceClassification",
-        "BertForMultipleChoice": "AlbertForMultipleChoice",
-        "BertForTokenClassification": "AlbertForTokenClassification",
-        "BertForQuestionAnswering": "AlbertForQuestionAnswering",
-    },
+    classes={**usual_classes("Albert"), "BertForPreTraining": "AlbertForPreTraining"},
     modules={
         "encoder.embeddings.word": "albert.embeddings.word_embeddings",
         "encoder.embeddings.position": "albert.embeddings.position_embeddings",

@@ -6,7 +6,7 @@ Its classifiers have a layer of their own with ReLU on the first token's state.
 from typing import Literal
 
 from bertwright.model.config import EncoderConfig
-from bertwright.model.families.tables import EncoderFamily
+from bertwright.model.families.tables import EncoderFamily, usual_classes
 
 _LAYER = "distilbert.transformer.layer.#"
 
@@ -36,14 +36,7 @@ DISTILBERT_FAMILY = EncoderFamily(
     second_sentence="none",
     title_in_messages="DistilBERT",
     prefix="distilbert",
-    classes={
-        "BertModel": "DistilBertModel",
-        "BertForMaskedLM": "DistilBertForMaskedLM",
-        "BertForSequenceClassification": "DistilBertForSequenceClassification",
-        "BertForMultipleChoice": "DistilBertForMultipleChoice",
-        "BertForTokenClassification": "DistilBertForTokenClassification",
-        "BertForQuestionAnswering": "DistilBertForQuestionAnswering",
-    },
+    classes=usual_classes("DistilBert"),
     modules={
         "encoder.embeddings.word": "distilbert.embeddings.word_embeddings",
         "encoder.embeddings.position": "distilbert.embeddings.position_embeddings",

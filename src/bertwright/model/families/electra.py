@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertwright.model.config import EncoderConfig, Size
-from bertwright.model.families.tables import CONFIG_NAMES, EncoderFamily, encoder_modules
+from bertwright.model.families.tables import CONFIG_NAMES, IN_CLASSIFIER, EncoderFamily, encoder_modules, usual_classes
 
 GENERATOR, DISCRIMINATOR = "BertForMaskedLM", "ElectraForPreTraining"
 """Our names of the heads of the two models of a pre-training."""
@@ -64,15 +64,7 @@ ELECTRA_FAMILY = _Electra(
     learns_pairs=False,
     title_in_messages="ELECTRA",
     prefix="electra",
-    classes={
-        "BertModel": "ElectraModel",
-        GENERATOR: "ElectraForMaskedLM",
-        DISCRIMINATOR: "ElectraForPreTraining",
-        "BertForSequenceClassification": "ElectraForSequenceClassification",
-        "BertForMultipleChoice": "ElectraForMultipleChoice",
-        "BertForTokenClassification": "ElectraForTokenClassification",
-        "BertForQuestionAnswering": "ElectraForQuestionAnswering",
-    },
+    classes={**usual_classes("Electra"), DISCRIMINATOR: "ElectraForPreTraining"},
     modules={
         **encoder_modules("electra"),
         "encoder.embeddings.project": "electra.embeddings_project",
@@ -85,12 +77,7 @@ ELECTRA_FAMILY = _Electra(
         "classifier.linear": "classifier",
         "span.linear": "qa_outputs",
     },
-    class_modules={
-        "BertForSequenceClassification": {
-            "pooler.dense": "classifier.dense",
-            "classifier.linear": "classifier.out_proj",
-        }
-    },
+    class_modules=IN_CLASSIFIER,
     tied={"generator_lm_head.weight": "electra.embeddings.word_embeddings.weight"},
     config_names={**CONFIG_NAMES, "embedding_size": "embedding_size"},
     fixed={

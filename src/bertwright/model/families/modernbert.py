@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bertwright.model.config import EncoderConfig, HeadActivation
-from bertwright.model.families.tables import EncoderFamily
+from bertwright.model.families.tables import EncoderFamily, usual_classes
 from bertwright.model.modern_config import ModernBertConfig, Reach, gated_width
 
 if TYPE_CHECKING:
@@ -189,14 +189,7 @@ MODERNBERT_FAMILY = _ModernBert(
     model_types=("modernbert",),
     title_in_messages="ModernBERT",
     prefix="model",
-    classes={
-        "BertModel": "ModernBertModel",
-        "BertForMaskedLM": "ModernBertForMaskedLM",
-        "BertForSequenceClassification": "ModernBertForSequenceClassification",
-        "BertForMultipleChoice": "ModernBertForMultipleChoice",
-        "BertForTokenClassification": "ModernBertForTokenClassification",
-        "BertForQuestionAnswering": "ModernBertForQuestionAnswering",
-    },
+    classes=usual_classes("ModernBert"),
     modules={
         "encoder.embeddings.word": "model.embeddings.tok_embeddings",
         "encoder.embeddings.norm": "model.embeddings.norm",

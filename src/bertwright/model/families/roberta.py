@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bertwright.config import Count, PositiveNumber
 from bertwright.model.config import EncoderConfig, Size
-from bertwright.model.families.tables import EncoderFamily, encoder_modules
+from bertwright.model.families.tables import IN_CLASSIFIER, EncoderFamily, encoder_modules, usual_classes
 
 
 class RobertaConfig(EncoderConfig):
@@ -63,14 +63,7 @@ ROBERTA_FAMILY = _Roberta(
     second_sentence="none",
     title_in_messages="RoBERTa",
     prefix="roberta",
-    classes={
-        "BertModel": "RobertaModel",
-        "BertForMaskedLM": "RobertaForMaskedLM",
-        "BertForSequenceClassification": "RobertaForSequenceClassification",
-        "BertForMultipleChoice": "RobertaForMultipleChoice",
-        "BertForTokenClassification": "RobertaForTokenClassification",
-        "BertForQuestionAnswering": "RobertaForQuestionAnswering",
-    },
+    classes=usual_classes("Roberta"),
     modules={
         **encoder_modules("roberta"),
         "pooler.dense": "roberta.pooler.dense",
@@ -80,12 +73,7 @@ ROBERTA_FAMILY = _Roberta(
         "classifier.linear": "classifier",
         "span.linear": "qa_outputs",
     },
-    class_modules={
-        "BertForSequenceClassification": {
-            "pooler.dense": "classifier.dense",
-            "classifier.linear": "classifier.out_proj",
-        }
-    },
+    class_modules=IN_CLASSIFIER,
     tied={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

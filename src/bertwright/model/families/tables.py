@@ -66,6 +66,18 @@ def encoder_modules(prefix: str) -> dict[str, str]:
     }
 
 
+def usual_classes(name: str) -> dict[str, str]:
+    """Return our names of the sets of heads that nearly every family has → its classes, such as RobertaForMaskedLM."""
+    heads = ("MaskedLM", "SequenceClassification", "MultipleChoice", "TokenClassification", "QuestionAnswering")
+    return {"BertModel": f"{name}Model", **{f"BertFor{head}": f"{name}For{head}" for head in heads}}
+
+
+IN_CLASSIFIER = {
+    "BertForSequenceClassification": {"pooler.dense": "classifier.dense", "classifier.linear": "classifier.out_proj"}
+}
+"""Modules of a classifier of texts that holds the layer on the first token's state itself: RoBERTa's and ELECTRA's."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class EncoderFamily(TransformersFamily[AnyEncoderConfig]):
     """A family of encoders whose models differ from BERT in what these tables and its configuration say.

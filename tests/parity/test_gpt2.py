@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from bertwright.interop.import_model import import_model
 from bertwright.model.backbones import build_backbone
-from bertwright.model.families.gpt2 import GPT2_ARCHITECTURE, GPT2_FAMILY
+from bertwright.model.families.gpt2 import GPT2_ARCHITECTURE, GPT2_FAMILY, GPT2Config
 from bertwright.model.folder import load_weights, open_model, save_model
 from bertwright.objectives.language_model import LanguageInputs, LanguageModel
 from bertwright.tasks.classification.model import Classifier, TextBatch
@@ -36,11 +37,13 @@ SHAPES: tuple[dict[str, Any], ...] = (
 def _ours(kind: str, folder: Path) -> nn.Module:
     """Return our model of a folder with the heads of a class."""
     saved = open_model(str(folder))
-    models = {
-        GPT2_ARCHITECTURE: lambda: LanguageModel(saved.config),  # type: ignore[arg-type]
-        "GPT2Model": lambda: nn.ModuleDict({"encoder": build_backbone(saved.config)}),
-        "GPT2ForSequenceClassification": lambda: Classifier(saved.config, 3),
-        "GPT2ForTokenClassification": lambda: Tagger(saved.config, 3),
+    config = saved.config
+    assert isinstance(config, GPT2Config)
+    models: dict[str, Callable[[], nn.Module]] = {
+        GPT2_ARCHITECTURE: lambda: LanguageModel(config),
+        "GPT2Model": lambda: nn.ModuleDict({"encoder": build_backbone(config)}),
+        "GPT2ForSequenceClassification": lambda: Classifier(config, 3),
+        "GPT2ForTokenClassification": lambda: Tagger(config, 3),
     }
     model = models[kind]()
     load_weights(model, saved)
@@ -51,14 +54,15 @@ def _output(kind: str, model: Any, ids: Tensor, mask: Tensor) -> Tensor:
     """Return the class's output at the real tokens, or for each row."""
     if kind == GPT2_ARCHITECTURE:
         picked = mask.flatten().nonzero()[:, 0]
-        logits: Tensor = model.logits(LanguageInputs(ids, torch.zeros_like(ids), mask, picked, picked))
-        return logits
-    if kind == "GPT2ForSequenceClassification":
-        return model(TextBatch(ids, torch.zeros_like(ids), mask))  # type: ignore[no-any-return]
-    if kind == "GPT2ForTokenClassification":
+        output: Tensor = model.logits(LanguageInputs(ids, torch.zeros_like(ids), mask, picked, picked))
+    elif kind == "GPT2ForSequenceClassification":
+        output = model(TextBatch(ids, torch.zeros_like(ids), mask))
+    elif kind == "GPT2ForTokenClassification":
         at = torch.arange(ids.shape[1]).expand(ids.shape)
-        return model(TagRows(ids, mask, at))[mask]  # type: ignore[no-any-return]
-    return model.encoder(ids, torch.zeros_like(ids), mask).last[mask]  # type: ignore[no-any-return]
+        output = model(TagRows(ids, mask, at))[mask]
+    else:
+        output = model.encoder(ids, torch.zeros_like(ids), mask).last[mask]
+    return output
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -138,7 +142,8 @@ def test_import_keeps_every_bit(tmp_path: Path, kind: str) -> None:
     report = import_model(str(tmp_path / "m"), tmp_path / "imported")
     assert report["architecture"] == CLASSES[kind]
     saved = open_model(str(tmp_path / "imported"))
-    assert saved.config.pad_id == saved.config.end_id == size - 1  # type: ignore[attr-defined]
+    assert isinstance(saved.config, GPT2Config)
+    assert saved.config.pad_id == saved.config.end_id == size - 1
     again, lost = type(theirs).from_pretrained(tmp_path / "imported", output_loading_info=True)
     assert not any(lost.values()), lost
     for name, tensor in theirs.state_dict().items():

@@ -144,7 +144,7 @@ def run_disk(pretraining: Pretraining, phases: list[PhasePlan], *, saves: int, e
         pretraining.num_moments,
         tokenizer=pretraining.corpus.folder / "tokenizer",
         saves=saves,
-        keep=pretraining.settings.keep,
+        keep=pretraining.settings.kept_checkpoints,
         snapshots=sum(map(len, kept.values())),
     )
     lines = sum(phase.steps for phase in phases) // pretraining.settings.log_every + 1 + evaluations

@@ -242,7 +242,7 @@ def refuse_unfit(
         count_moments(model, settings.optimizer),
         tokenizer=tokenizer,
         saves=1 + int(seconds // (60 * settings.save_minutes)),
-        keep=settings.keep,
+        keep=settings.kept_checkpoints,
         snapshots=len(settings.snapshots) if snapshots is None else snapshots,
     )
     refuse_disk(disk, out)

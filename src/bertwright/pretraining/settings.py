@@ -206,6 +206,11 @@ class PretrainSettings(Settings):
         return self
 
     @property
+    def kept_checkpoints(self) -> int:
+        """Return the number of checkpoints that stay; with the schedule wsd that before the decay is one more."""
+        return self.keep + (self.optimizer.schedule == "wsd")
+
+    @property
     def stages(self) -> tuple[Stage, ...]:
         """Return the parts of the steps in order: a new one begins with each phase of lengths or of masks."""
         if not self.mask_schedule:

@@ -24,10 +24,12 @@ def test_entries_and_their_defaults() -> None:
     assert described.architecture == "GPT2LMHeadModel"
     assert (config.intermediate, config.activation, config.pad_id, config.end_id) == (128, "gelu_tanh", 0, None)
     ended = GPT2_FAMILY.config_from_json({**ENTRIES, "eos_token_id": 89, "pad_token_id": None}, PATH).config
-    assert (ended.pad_id, ended.end_id) == (89, 89)  # type: ignore[attr-defined]
+    assert isinstance(ended, GPT2Config)
+    assert (ended.pad_id, ended.end_id) == (89, 89)
     out_of_range = GPT2_FAMILY.config_from_json({**ENTRIES, "eos_token_id": 50256, "pad_token_id": 3}, PATH).config
-    assert (out_of_range.pad_id, out_of_range.end_id) == (3, None)  # type: ignore[attr-defined]
-    written = GPT2_FAMILY.config_to_json(ended, "BertForSequenceClassification", ("no", "yes"))  # type: ignore[arg-type]
+    assert isinstance(out_of_range, GPT2Config)
+    assert (out_of_range.pad_id, out_of_range.end_id) == (3, None)
+    written = GPT2_FAMILY.config_to_json(ended, "BertForSequenceClassification", ("no", "yes"))
     assert written["architectures"] == ["GPT2ForSequenceClassification"]
     assert (written["n_inner"], written["bos_token_id"], written["embd_pdrop"]) == (None, 89, 0.1)
     assert GPT2_FAMILY.config_from_json(written, PATH).config == ended

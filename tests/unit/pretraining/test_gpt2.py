@@ -11,6 +11,7 @@ import bertwright as bw
 from bertwright.cli import main
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.model.families.gpt2 import GPT2Config
 from bertwright.model.folder import open_model
 from bertwright.objectives.settings import ExampleSettings
 from bertwright.pretraining.systems import example_rows, refuse_vocabulary
@@ -61,7 +62,9 @@ def test_a_model_is_trained_scored_and_continues_texts(byte_corpus: Path, tmp_pa
         1,
         "gelu_new",
     )
-    assert open_model(run).config.end_id == 2  # type: ignore[attr-defined]
+    config = open_model(run).config
+    assert isinstance(config, GPT2Config)
+    assert config.end_id == 2
     model = bw.load(run, precision="fp32")
     scored = model.score("The old bridge.")
     assert scored.pieces == len(open_tokenizer_folder(Path(run)).ids(["The old bridge."])[0]) - 1  # not the first one

@@ -324,7 +324,8 @@ class Loop(Generic[Batch]):
                 keep=self.plan.keep,
                 ranks=self.ranks,
             )
-            self._saved = time.monotonic()
+            if folder is None:
+                self._saved = time.monotonic()
 
     def progress(self, done: int) -> str:
         """Return the progress line. Call this after a step and before `log`, which clears the sums."""

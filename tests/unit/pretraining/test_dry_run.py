@@ -164,6 +164,7 @@ def test_a_plan_by_hand_that_leaves_no_file(own_corpus: Path, tmp_path: Path, mo
     assert report["memory"]["measured_peak"] > 4 * 4 * report["parameters"]
 
 
+@pytest.mark.slow
 def test_epochs_count_the_rows_of_the_walk(own_corpus: Path, tmp_path: Path) -> None:
     report = plan_pretraining(short_settings(), corpus=own_corpus, out=tmp_path / "run")
     data = Corpus.open(own_corpus)

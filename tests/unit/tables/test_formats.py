@@ -419,6 +419,7 @@ def run_command(*arguments: object, env: Mapping[str, str] = {}, **more: Any) ->
     return subprocess.run(typed, capture_output=True, env=env, timeout=120, **more)
 
 
+@pytest.mark.slow
 def test_lines_are_answered_through_a_pipe(answerers: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("predict", "--model", answerers / "classify", "--precision", "fp32")
     plain = run_command(*arguments, "--input-format", "lines", input=b"the large house\n\nthe small house\n")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,19 @@ ROOT = Path(__file__).resolve().parent.parent
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The tests have a cache of their own, apart from the user's."""
     os.environ["BERTWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The class of an empty store in memory, `faulty://`, and an empty cache of this test's own."""
+    fsspec = pytest.importorskip("fsspec")
+    from tests.support.stores import FaultyStore
+
+    monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "cache"))
+    fsspec.register_implementation("faulty", FaultyStore, clobber=True)
+    FaultyStore.reset()
+    yield FaultyStore
+    FaultyStore.reset()
 
 
 @pytest.fixture(scope="session")

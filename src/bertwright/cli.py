@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bertwright.commands import COMMANDS, CommandResult, load_command, parse
+from bertwright.commands.urls import with_urls
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -185,7 +186,7 @@ def _run(name: str, arguments: list[str]) -> CommandResult:
 
     from bertwright.errors import InputError
 
-    command = _checked(load_command(name, arguments))
+    command = with_urls(name, _checked(load_command(name, arguments)))
     if not {"-h", "--help"} & set(arguments):
         _refuse_undecodable(arguments)
     try:

@@ -41,6 +41,12 @@ def cache_folder() -> Path:
         raise OSError("there is no home folder; set XDG_CACHE_HOME to the folder of the cache") from None
 
 
+def named_cache(name: str) -> Path:
+    """Return the folder `name` of BERTWRIGHT_CACHE, or of the usual cache; it may not exist."""
+    folder = os.environ.get("BERTWRIGHT_CACHE")
+    return (Path(folder) if folder else cache_folder()) / name
+
+
 def is_stream(path: Path) -> bool:
     """Return whether `path` is written in place: a pipe, a device, or a descriptor of this process."""
     return _descriptor(path) is not None or (path.exists() and not path.is_file() and not path.is_dir())

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from bertwright.config import Settings
 from bertwright.corpus.manifest import Skipped, Source
 from bertwright.errors import InputError
 from bertwright.files import file_digest
+from bertwright.stores.remote import RemoteFile, current_file
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import Input, read_sources
 from bertwright.text.records import HubDataset
@@ -25,7 +27,10 @@ CHUNK_CHARACTERS = 1_000_000
 _EXPANSION = {".gz": 2.7, ".bz2": 3.7, ".xz": 3.7, ".zst": 3.2}
 
 Stamp = tuple[int, int]
-"""Size and time of change (ns) of a file; a file with another stamp was changed."""
+"""Size and time of change (ns) of a file, or size and a hash of the mark of a store's file.
+
+A file with another stamp was changed.
+"""
 
 
 class Position(Settings):
@@ -176,7 +181,7 @@ class _Progress:
         if not self._read:
             self._first = self._read = sum(self._sizes[:number])
         source = self._inputs[number]
-        guess = _EXPANSION.get(source.suffix.lower(), 1.0) if isinstance(source, Path) else 1.0
+        guess = 1.0 if isinstance(source, HubDataset) else _EXPANSION.get(source.suffix.lower(), 1.0)
         read = self._read - self._first
         self._current = (self._sizes[number], self._read_characters / read if read else guess)
         self.characters = 0
@@ -209,7 +214,10 @@ def _changed(source: Input) -> str:
 
 
 def stamp_of(source: Input) -> Stamp:
-    """Return size and time of change of a file; zeros for a dataset and for a file that is absent."""
+    """Return the stamp of a file as it is now; zeros for a dataset and for a file that is absent."""
+    if isinstance(source, RemoteFile):
+        file = current_file(source.url)
+        return (file.size, int.from_bytes(sha256(file.mark.encode()).digest()[:7])) if file else (0, 0)
     try:
         stat = source.stat() if isinstance(source, Path) else None
     except OSError:
@@ -219,12 +227,16 @@ def stamp_of(source: Input) -> Stamp:
 
 def size_of(source: Input) -> int:
     """Return the bytes of a file; 0 for a dataset and for a file that is absent."""
+    if isinstance(source, RemoteFile):
+        return source.size
     return stamp_of(source)[0]
 
 
 def _source(source: Input) -> Source:
     if isinstance(source, HubDataset):
         return Source(path=str(source), bytes=0, fingerprint=f"revision {source.revision}")
+    if isinstance(source, RemoteFile):
+        return Source(path=source.url, bytes=source.size, fingerprint=source.mark)
     try:
         return Source(path=str(source), bytes=source.stat().st_size, fingerprint=f"sha256 {file_digest(source)}")
     except OSError as error:

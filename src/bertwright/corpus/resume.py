@@ -21,7 +21,9 @@ from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, 
 from bertwright.errors import InputError
 from bertwright.files import read_json, sync, write_json
 from bertwright.locks import locked_file
+from bertwright.stores.remote import RemoteFile
 from bertwright.text.documents import Input
+from bertwright.text.records import HubDataset
 
 _BUILDING = ".building"
 _STATE = "build.json"
@@ -81,10 +83,12 @@ def _refuse_newer(inputs: Sequence[Input], corpus: Path, out: Path) -> None:
     """Raise InputError for files that were changed after the corpus was written, or have another size than was read."""
     written = (corpus / MANIFEST).stat().st_mtime_ns
     for source, read in zip(inputs, read_manifest(corpus).sources, strict=False):
-        if isinstance(source, Path) and source.exists():
-            size, changed = stamp_of(source)
-            if size != read.bytes or changed > written:
-                raise InputError(f"{source}: was changed after the build in {out} read it; remove {out} to start again")
+        if isinstance(source, HubDataset) or (isinstance(source, Path) and not source.exists()):
+            continue
+        size, changed = stamp_of(source)
+        is_later = source.mark != read.fingerprint if isinstance(source, RemoteFile) else changed > written
+        if size != read.bytes or is_later:
+            raise InputError(f"{source}: was changed after the build in {out} read it; remove {out} to start again")
 
 
 def has_unfinished(out: Path) -> bool:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from bertwright.errors import InputError, RunFailed
+from bertwright.stores.remote import AnyFile
 
 MAGIC = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\x00", ".zst": b"\x28\xb5\x2f\xfd"}
 """First bytes of each kind of packed file, by the ending of its name."""
@@ -35,7 +36,7 @@ _BZ2 = re.compile(rb"BZh[1-9](1AY&SY|\x17\x72\x45\x38\x50\x90)")  # a block foll
 _UNDECODED = re.compile("[\udc80-\udcff]")  # bytes that are not UTF-8, as "surrogateescape" decodes them
 
 
-def open_bytes(path: Path) -> BinaryIO:
+def open_bytes(path: AnyFile) -> BinaryIO:
     """Open a file for reading its unpacked bytes. Raises InputError where it cannot be opened.
 
     Reading raises InputError where the file unpacks to more than MOST_UNPACKED times its size.
@@ -52,13 +53,13 @@ def open_bytes(path: Path) -> BinaryIO:
             return path.open("rb")
         if not begin:
             raise _broken(path, 0, EOFError("it is empty"))
-        most = max(_ALWAYS_UNPACKED, MOST_UNPACKED * path.stat().st_size)
+        most = max(_ALWAYS_UNPACKED, MOST_UNPACKED * _size(path))
         return cast(BinaryIO, io.BufferedReader(_Bounded(path, _unpacked(path, kind), most), _BLOCK))
     except OSError as error:
         raise InputError(f"{path}: cannot be opened: {error.strerror or error}") from None
 
 
-def read_lines(path: Path) -> Generator[tuple[int, str], None, None]:
+def read_lines(path: AnyFile) -> Generator[tuple[int, str], None, None]:
     """Yield (line number from 1, line). All line ends become line feeds, and a leading byte order mark is dropped.
 
     A line that is not UTF-8 is yielded too: `is_undecoded` is true for it, and `decoded_lines` raises InputError.
@@ -81,7 +82,7 @@ def read_lines(path: Path) -> Generator[tuple[int, str], None, None]:
             yield number, line
 
 
-def decoded_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+def decoded_lines(path: AnyFile, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a text. Raises InputError at the first line that is not UTF-8."""
     for number, line in lines:
         if is_undecoded(line):
@@ -95,7 +96,7 @@ def is_undecoded(line: str) -> bool:
 
 
 @contextmanager
-def reading(path: Path, line: Callable[[], int]) -> Iterator[None]:
+def reading(path: AnyFile, line: Callable[[], int]) -> Iterator[None]:
     """Turn errors of reading into InputError or RunFailed, with the file's name and the last complete line.
 
     line   returns the number of that line
@@ -111,9 +112,14 @@ def reading(path: Path, line: Callable[[], int]) -> Iterator[None]:
         raise RunFailed(f"{path}: reading failed after line {line()}: {error.strerror}") from error
 
 
-def _unpacked(path: Path, kind: str) -> BinaryIO:
+def _size(path: AnyFile) -> int:
+    """Return the bytes of a file, packed where it is packed."""
+    return path.stat().st_size if isinstance(path, Path) else path.size
+
+
+def _unpacked(path: AnyFile, kind: str) -> BinaryIO:
     if kind == ".gz":
-        return cast(BinaryIO, gzip.open(path, "rb"))
+        return cast(BinaryIO, gzip.open(path if isinstance(path, Path) else path.open(), "rb"))
     if kind == ".bz2":
         return cast(BinaryIO, io.BufferedReader(_Streams(path.open("rb"), bz2.BZ2Decompressor), _BLOCK))
     if kind == ".xz":
@@ -122,7 +128,7 @@ def _unpacked(path: Path, kind: str) -> BinaryIO:
         return cast(BinaryIO, io.BufferedReader(_Streams(path.open("rb"), bounded), _BLOCK))
     import pyarrow as pa
 
-    return cast(BinaryIO, pa.input_stream(str(path), compression="zstd"))
+    return cast(BinaryIO, pa.input_stream(str(path) if isinstance(path, Path) else path.open(), compression="zstd"))
 
 
 class _Streams(io.RawIOBase):
@@ -166,7 +172,7 @@ class _Streams(io.RawIOBase):
 class _Bounded(io.RawIOBase):
     """Stream that raises InputError after `most` bytes."""
 
-    def __init__(self, path: Path, stream: Any, most: int) -> None:
+    def __init__(self, path: AnyFile, stream: Any, most: int) -> None:
         self._path, self._stream, self._left = path, stream, most
 
     def readable(self) -> bool:
@@ -187,11 +193,11 @@ class _Bounded(io.RawIOBase):
         super().close()
 
 
-def _broken(path: Path, number: int, error: Exception) -> InputError:
+def _broken(path: AnyFile, number: int, error: Exception) -> InputError:
     return InputError(f"{path}:{number + 1}: the compressed file is broken or cut short: {error}")
 
 
-def _not_utf8(path: Path, number: int) -> InputError:
+def _not_utf8(path: AnyFile, number: int) -> InputError:
     """Return the error for a line that is not UTF-8, with the position of the byte.
 
     The file is read again as bytes and to its end, because a broken archive gives wrong bytes too: then its error is

@@ -19,9 +19,11 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from bertwright.errors import InputError
+from bertwright.stores.listing import find_remote
+from bertwright.stores.remote import AnyFile, RemoteFile, is_url
 from bertwright.text.decompress import MAGIC, decoded_lines, open_bytes, read_lines, reading
 from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, raise_error, tidy
 from bertwright.text.parquet import PARQUET_MAGIC
@@ -37,18 +39,18 @@ from bertwright.text.records import (
 from bertwright.text.wikipedia import Page, is_dump, read_pages
 from bertwright.text.wikitext import passages
 
-Input = Path | HubDataset
-"""A file or a dataset of the Hub."""
+Input = AnyFile | HubDataset
+"""A file of this machine or of a store, or a dataset of the Hub."""
 
 _JSON_NAMES = (".jsonl", ".ndjson", ".json")
 _HUB = "hub:"
 
 
 def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
-    """Return the files and datasets that files, folders, globs and `hub:` names stand for, in this order, each once.
+    """Return the files and datasets that files, folders, globs, URLs and `hub:` names stand for, in order, each once.
 
     Folders are searched recursively and in sorted order; names that begin with a dot are left out.
-    Raises InputError where an input leads to no file; see `find_hub_dataset` for the Hub.
+    Raises InputError where an input leads to no file; see `find_remote` for URLs and `find_hub_dataset` for the Hub.
     """
     sources: dict[Input, Input] = {}
     if not inputs:
@@ -59,6 +61,9 @@ def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
         if str(name).startswith(_HUB) and not Path(name).exists():
             dataset = find_hub_dataset(str(name))
             sources.setdefault(dataset, dataset)
+            continue
+        if is_url(name):
+            sources |= {file: sources.get(file, file) for file in find_remote(str(name))}
             continue
         files = _expand(str(name))
         if not files:
@@ -103,6 +108,8 @@ def read_sources(source: Input, settings: TextSettings, on_error: OnError = rais
     """
     if isinstance(source, HubDataset):
         return read_hub(source, settings, on_error)
+    if isinstance(source, RemoteFile):
+        return _read_remote(source, settings, on_error)
     return _read_file(source, settings, on_error)
 
 
@@ -124,7 +131,13 @@ def read_paragraphs(sources: Iterable[Input], settings: TextSettings) -> Iterato
     return (paragraph for document in read_all(sources, settings) for paragraph in document.paragraphs)
 
 
-def _read_file(path: Path, settings: TextSettings, on_error: OnError) -> Iterator[Document | Page]:
+def _read_remote(file: RemoteFile, settings: TextSettings, on_error: OnError) -> Iterator[Document | Page]:
+    """Yield the documents of a file of a store. Raises RunFailed where it was changed meanwhile."""
+    yield from _read_file(file, settings, on_error)
+    file.refuse_changed()
+
+
+def _read_file(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iterator[Document | Page]:
     if _is_parquet(path):
         return read_parquet(path, settings, on_error)
     file_lines = read_lines(path)
@@ -181,12 +194,12 @@ def _files_below(folder: Path) -> list[Path]:
     return sorted(files, key=lambda file: file.parts)
 
 
-def _read_dump(path: Path) -> Iterator[Page]:
+def _read_dump(path: AnyFile) -> Iterator[Page]:
     with open_bytes(path) as binary, reading(path, lambda: 0):
         yield from read_pages(path, binary)
 
 
-def _without_articles(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+def _without_articles(path: AnyFile, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield the lines of plain text. Raises InputError where an article of WikiExtractor begins, which has markup."""
     for number, line in lines:
         if line.startswith("<doc ") and opens_article(line.strip()):
@@ -197,13 +210,13 @@ def _without_articles(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[
         yield number, line
 
 
-def _read_each_line(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
+def _read_each_line(path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
     for number, line in lines:
         if not line.isspace():
             yield Document(paragraphs_of([line], settings), f"{path}:{number}")
 
 
-def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
+def _read_blocks(path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
     """Yield the documents of plain text with blank lines between them."""
     block: list[str] = []
     begin = size = 0
@@ -221,7 +234,7 @@ def _read_blocks(path: Path, lines: Iterable[tuple[int, str]], settings: TextSet
         yield Document(paragraphs_of(block, settings), f"{path}:{begin}")
 
 
-def _read_whole(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
+def _read_whole(path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
     """Yield a file of plain text as one document."""
     begin = size = 0
     text: list[str] = []
@@ -233,7 +246,7 @@ def _read_whole(path: Path, lines: Iterable[tuple[int, str]], settings: TextSett
         yield Document(paragraphs_of(text, settings), f"{path}:{begin}")
 
 
-def _is_parquet(path: Path) -> bool:
+def _is_parquet(path: AnyFile) -> bool:
     if path.suffix.lower() == ".parquet":
         return True
     with open_bytes(path) as stream, reading(path, lambda: 0):
@@ -244,9 +257,9 @@ def _is_parquet(path: Path) -> bool:
         return file.read() == PARQUET_MAGIC  # otherwise it is a text that begins with these letters
 
 
-def _is_json(path: Path, first: str) -> bool:
-    name = Path(path.stem) if path.suffix.lower() in MAGIC else path
-    if name.suffix.lower() in _JSON_NAMES:
+def _is_json(path: AnyFile, first: str) -> bool:
+    name = path.stem if path.suffix.lower() in MAGIC else path.name
+    if PurePath(name).suffix.lower() in _JSON_NAMES:
         return True
     if not first.startswith("{"):
         return False

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.errors import InputError, MissingExtra, RunFailed
+from bertwright.stores.remote import AnyFile
 from bertwright.text.decompress import is_undecoded
 from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, tidy
 from bertwright.text.parquet import check_text_column, first_line, open_parquet
@@ -19,7 +20,7 @@ _TITLE = re.compile(r' title="(.*)"\s*>$')
 
 
 def read_json_lines(
-    path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings, on_error: OnError
+    path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings, on_error: OnError
 ) -> Iterator[Document]:
     """Yield the document of each numbered line that is not blank."""
     for number, line in lines:
@@ -34,10 +35,10 @@ def read_json_lines(
         yield from _documents(_LINE_END.split(text), title, location, settings)
 
 
-def read_parquet(path: Path, settings: TextSettings, on_error: OnError) -> Iterator[Document]:
+def read_parquet(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iterator[Document]:
     """Yield the document of each row of a Parquet file, a few rows at a time; a row without text gives none."""
     row = 0
-    with open_parquet(path, str(path), lambda: row) as file:
+    with open_parquet(path if isinstance(path, Path) else path.open(), str(path), lambda: row) as file:
         if file.schema_arrow.names.count(settings.field) != 1:
             columns = ", ".join(file.schema_arrow.names)
             raise InputError(
@@ -191,7 +192,7 @@ def opens_article(line: str) -> bool:
     return line.startswith("<doc ") and line.endswith(">") and 'id="' in line
 
 
-def read_wikiextractor(path: Path, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
+def read_wikiextractor(path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings) -> Iterator[Document]:
     """Yield the articles in numbered lines of WikiExtractor; the first line of each is its title."""
     begin = size = 0
     title = ""

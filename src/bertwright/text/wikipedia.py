@@ -8,12 +8,12 @@ can expand without end ("billion laughs"); no dump declares any.
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO
 from xml.etree.ElementTree import Element, ParseError, iterparse
 from xml.parsers import expat
 
 from bertwright.errors import InputError
+from bertwright.stores.remote import AnyFile
 
 LARGEST_PAGE = 20_000_000
 """Most bytes of a page's markup. MediaWiki itself allows 2 MB."""
@@ -58,7 +58,7 @@ def is_dump(first_line: str) -> bool:
     return first_line.lstrip("\ufeff").startswith(("<mediawiki", "<?xml", "<!DOCTYPE"))
 
 
-def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
+def read_pages(path: AnyFile, stream: BinaryIO) -> Iterator[Page]:
     """Yield the articles of a dump in order.
 
     Raises InputError for XML that is broken or cut short, another kind of XML, a document type, and a page over
@@ -104,7 +104,7 @@ def read_pages(path: Path, stream: BinaryIO) -> Iterator[Page]:
         ) from None
 
 
-def _page(path: Path, element: Element, dropped: tuple[str, ...]) -> tuple[Page | None, str]:
+def _page(path: AnyFile, element: Element, dropped: tuple[str, ...]) -> tuple[Page | None, str]:
     """Return the article in a <page>, or None where it is no article, and the name of the page for messages."""
     fields = _children(element)
     title = _text_of(fields.get("title"))
@@ -141,7 +141,7 @@ class _TooLarge(Exception):
 class _LimitedStream:
     """Stream for the XML parser with limits: no document type, and only so many bytes and elements a revision."""
 
-    def __init__(self, path: Path, stream: BinaryIO) -> None:
+    def __init__(self, path: AnyFile, stream: BinaryIO) -> None:
         self._stream = stream
         self._prolog: bytes | None = stream.read(_PROLOG)
         _check_prolog(path, self._prolog)
@@ -160,7 +160,7 @@ class _LimitedStream:
         return data
 
 
-def _check_prolog(path: Path, prolog: bytes) -> None:
+def _check_prolog(path: AnyFile, prolog: bytes) -> None:
     """Raise InputError for a document type before the first element, and where no element begins in these bytes."""
     has_element = False
 

@@ -13,7 +13,6 @@ Shapes: Q questions, N windows, P pieces of all passages, each passage counted o
 import dataclasses
 import hashlib
 import json
-import os
 import unicodedata
 import zipfile
 from collections.abc import Iterator
@@ -240,8 +239,7 @@ class HashedPieces(PlacedPieces, Protocol):
 
 def windows_cache_folder() -> Path:
     """Return the folder of cached windows, in BERTWRIGHT_CACHE, XDG_CACHE_HOME or ~/.cache."""
-    folder = os.environ.get("BERTWRIGHT_CACHE")
-    return (Path(folder) if folder else files.cache_folder()) / "squad"
+    return files.named_cache("squad")
 
 
 def cached_windows(

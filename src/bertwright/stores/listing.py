@@ -1,0 +1,84 @@
+"""URL → files: a file, all files below a folder, or those of a pattern. Only keys with its beginning are listed."""
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bertwright.errors import InputError
+from bertwright.stores.remote import RemoteFile, current_file, named_faults, open_store, remote_file
+
+_PATTERN: Final = re.compile(r"[*?\[]")
+
+
+def find_remote(url: str) -> list[RemoteFile]:
+    """Return the files that a URL stands for, sorted: a file, a folder with all below it, or a pattern.
+
+    A pattern lists the keys with its beginning, the text before its first `*`, `?` or `[`. A folder whose name fits is
+    taken with all below it. Names that begin with a dot are left out. Raises InputError where there is no file.
+    """
+    if url.lower().startswith(("http:", "https:")) or not _PATTERN.search(url):
+        file = current_file(url)
+        files = [file] if file else [each for name, each in files_below(url).items() if not _is_hidden(name)]
+    else:
+        files = _matching(url)
+    if not files:
+        raise InputError(f"{url}: no file of the store has this name, folder or pattern")
+    return files
+
+
+def files_below(url: str) -> dict[str, RemoteFile]:
+    """Return all files below a folder of a store by their path from it, sorted; empty where there is no such folder."""
+    system, path = open_store(url)
+    with named_faults(url):
+        try:
+            entries: Mapping[str, Any] = system.find(path, detail=True)
+        except FileNotFoundError:
+            return {}
+    base = path.rstrip("/") + "/"
+    files = {
+        name.removeprefix(base): remote_file(f"{url.rstrip('/')}/{name.removeprefix(base)}", info)
+        for name, info in entries.items()
+        if name.startswith(base) and not name.endswith("/") and info.get("type") == "file"
+    }
+    return dict(sorted(files.items(), key=lambda item: item[0].split("/")))
+
+
+def _matching(url: str) -> list[RemoteFile]:
+    from fsspec.utils import glob_translate
+
+    system, path = open_store(url)
+    begin = _PATTERN.split(path)[0]
+    scheme, _, rest = url.partition("://")
+    if _PATTERN.search(rest.partition("/")[0]):
+        raise InputError(f"{url}: the pattern begins in the name of the bucket; name one bucket")
+    parent = begin.rpartition("/")[0]
+    fits = re.compile(glob_translate(path)).match
+    with named_faults(url):
+        entries = _with_beginning(system, begin)
+    names = [
+        name
+        for name in sorted(entries, key=lambda name: name.split("/"))
+        if any(fits(name[: match.start()]) for match in re.finditer("/|$", name))
+        and not _is_hidden(name.removeprefix(parent))
+    ]
+    root = f"{scheme}:///" if scheme.lower() in ("file", "local") else f"{scheme}://"
+    return [remote_file(root + name.lstrip("/"), entries[name]) for name in names]
+
+
+def _with_beginning(system: Any, begin: str) -> dict[str, Any]:
+    """Return the files whose path has this beginning. A store that lists by prefix lists no other."""
+    parent, _, prefix = begin.rpartition("/")
+    if "prefix" in inspect.signature(system.find).parameters:
+        entries = system.find(parent, prefix=prefix, detail=True)
+    else:
+        entries = {}
+        for entry in system.ls(parent or "/", detail=True):
+            if entry["name"].rpartition("/")[2].startswith(prefix):
+                below = {entry["name"]: entry} if entry["type"] == "file" else system.find(entry["name"], detail=True)
+                entries.update(below)
+    return {name: info for name, info in entries.items() if info.get("type") == "file" and name.startswith(begin)}
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))

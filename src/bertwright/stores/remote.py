@@ -1,0 +1,210 @@
+"""URL → stream of bytes: one file of a store, its size and its mark, and the faults of stores as messages."""
+
+import io
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final, cast
+
+from bertwright.errors import InputError, MissingExtra, RunFailed
+
+_URL: Final = re.compile(r"([a-z][a-z0-9+.-]+)://(.*)", re.IGNORECASE | re.DOTALL)
+_JOINED: Final = re.compile(r"([a-z][a-z0-9+.-]+):/(?!/)(.*)", re.IGNORECASE | re.DOTALL)
+"""A URL that became a path, which joins its two slashes. The scheme has two letters or more: C:/ is a disk."""
+_LOCAL: Final = ("file", "local")
+_CHECKSUMS: Final = ("etag", "md5hash", "content-md5", "checksum", "sha256", "md5", "crc32c")
+_TIMES: Final = ("lastmodified", "last_modified", "last-modified", "updated", "mtime", "modified", "created")
+"""Entries of fsspec's information about a file that change with its content, in small letters; checksums first."""
+_BLOCK: Final = 1 << 18  # bytes
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """File of a store, as it was when it was listed.
+
+    size    bytes; 0 where the store does not say it
+    mark    checksum or time of change that the store notes; a file with another mark was changed
+    """
+
+    url: str
+    size: int
+    mark: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        """Return the last part of the URL."""
+        return PurePosixPath(self.url).name
+
+    @property
+    def suffix(self) -> str:
+        """Return the ending of the name, such as .gz."""
+        return PurePosixPath(self.url).suffix
+
+    @property
+    def stem(self) -> str:
+        """Return the name without its ending."""
+        return PurePosixPath(self.url).stem
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """Open the file for reading its bytes in any order. Raises InputError where it cannot be opened.
+
+        Reading raises RunFailed where the store fails, or ends the file before its size.
+        """
+        if mode != "rb":
+            raise ValueError(f"{mode!r}: a file of a store is only read as bytes")
+        return io.BufferedReader(_Stream(self), _BLOCK)
+
+    def refuse_changed(self) -> None:
+        """Raise RunFailed where the store now has another file by this name, or none."""
+        if current_file(self.url) != self:
+            raise RunFailed(f"{self.url}: was changed while it was read; give the same command again")
+
+
+AnyFile = Path | RemoteFile
+"""A file of this machine or of a store."""
+
+
+class _Stream(io.RawIOBase):
+    """Bytes of a file of a store."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file = file
+        system, path = open_store(file.url)
+        with named_faults(file.url):
+            self._stream: Any = system.open(path, "rb")
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._stream.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        begin = self.tell()
+        try:
+            data = self._stream.read(len(buffer))
+        except Exception as error:  # every store's library has errors of its own
+            raise RunFailed(
+                f"{self._file.url}: the store failed after {begin:,} of {self._file.size:,} bytes: {fault_text(error)}"
+                "; give the same command again"
+            ) from error
+        if not data and len(buffer) and begin < self._file.size:
+            raise RunFailed(
+                f"{self._file.url}: expected {self._file.size:,} bytes, got {begin:,}: the store ended the file early; "
+                "give the same command again"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def is_url(name: object) -> bool:
+    """Return whether a name is written as `scheme://…`."""
+    return isinstance(name, str) and _URL.fullmatch(name) is not None
+
+
+def url_of_path(path: Path) -> str | None:
+    """Return the URL that a path was made of, whose slashes it joined; None for the path of a file or folder."""
+    match = _JOINED.fullmatch(str(path))
+    if match is None or path.exists():
+        return None
+    return f"{match[1]}://{'/' if match[1].lower() in _LOCAL else ''}{match[2]}"
+
+
+def open_store(url: str) -> tuple[Any, str]:
+    """Return the file system of fsspec for a URL, and the path there.
+
+    Raises MissingExtra without fsspec, and InputError for an unknown scheme, one whose package is missing, and a URL
+    with a password.
+    """
+    match = _URL.fullmatch(url)
+    if match is None:
+        raise InputError(f"{url}: expected a URL such as s3://bucket/path")
+    scheme, rest = match[1].lower(), match[2]
+    if re.match(r"[^/@]*:[^/@]*@", rest):
+        raise InputError(
+            f"{scheme}://…@{rest.rpartition('@')[2]}: the URL has a password, which messages and manifests would show; "
+            "give it in the environment, as the package of the scheme describes"
+        )
+    try:
+        from fsspec.core import url_to_fs
+        from fsspec.registry import known_implementations
+    except ImportError:
+        raise MissingExtra("stores", f"reading {url}") from None
+    options = {"auto_mkdir": True} if scheme in _LOCAL else {}
+    try:
+        system, path = url_to_fs(url, use_listings_cache=False, **options)
+    except ImportError as error:
+        package = known_implementations.get(scheme, {}).get("class", "").partition(".")[0]
+        raise InputError(f"{url}: {error}: pip install {package}") from None
+    except ValueError as error:
+        raise InputError(f"{url}: no store has the scheme '{scheme}' ({fault_text(error)})") from None
+    except Exception as error:  # gcsfs looks for credentials here
+        raise _fault(url, error) from error
+    return system, path
+
+
+@contextmanager
+def named_faults(url: str) -> Iterator[None]:
+    """Turn the errors of a store into InputError (no such file, no access) or RunFailed, each with the URL."""
+    try:
+        yield
+    except (InputError, RunFailed):
+        raise
+    except Exception as error:  # every store's library has errors of its own
+        raise _fault(url, error) from error
+
+
+def _fault(url: str, error: Exception) -> InputError | RunFailed:
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"{url}: there is no such file or folder in the store")
+    if isinstance(error, PermissionError) or "credential" in f"{type(error).__name__} {error}".lower():
+        return InputError(
+            f"{url}: the store refuses access ({fault_text(error)}); set credentials as the package of the scheme "
+            "describes, and check that they may read and write there"
+        )
+    return RunFailed(f"{url}: the store failed: {fault_text(error)}; give the same command again")
+
+
+def fault_text(error: BaseException) -> str:
+    """Return the first line of an error, or the name of its class."""
+    return (str(error).splitlines() or [""])[0] or type(error).__name__
+
+
+def remote_file(url: str, info: Mapping[str, Any]) -> RemoteFile:
+    """Return a file from fsspec's information about it."""
+    values = {name.lower(): value for name, value in info.items() if value is not None}
+    size = int(values.get("size", 0))
+    for name in (*_CHECKSUMS, *_TIMES):
+        if name in values:
+            value = values[name]
+            value = value.timestamp() if isinstance(value, datetime) else value
+            return RemoteFile(url, size, f"{name} {str(value).strip(chr(34))}")
+    return RemoteFile(url, size, f"size {size}")
+
+
+def current_file(url: str) -> RemoteFile | None:
+    """Return the file of a URL as the store has it now; None where there is none, or a folder."""
+    system, path = open_store(url)
+    with named_faults(url):
+        try:
+            info = cast(dict[str, Any], system.info(path))
+        except FileNotFoundError:
+            return None
+    return remote_file(url, info) if info.get("type") == "file" else None

@@ -1,0 +1,72 @@
+"""Files of a URL, and the calls that a pattern makes."""
+
+from typing import Any
+
+import pytest
+
+from bertwright.errors import InputError
+from bertwright.stores.listing import files_below, find_remote
+from tests.support.stores import put
+
+
+@pytest.fixture
+def texts(store: Any) -> Any:
+    for key in ("b/texts/a.txt", "b/texts/c.txt.gz", "b/texts/.hidden", "b/texts-2/d.txt", "b/other/e.txt"):
+        put(key, key.encode())
+    return store
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("faulty://b/texts/a.txt", ["texts/a.txt"]),
+        ("faulty://b/texts", ["texts/a.txt", "texts/c.txt.gz"]),
+        ("faulty://b/texts/", ["texts/a.txt", "texts/c.txt.gz"]),
+        ("faulty://b/texts*", ["texts/a.txt", "texts/c.txt.gz", "texts-2/d.txt"]),
+        ("faulty://b/texts/*.gz", ["texts/c.txt.gz"]),
+        ("faulty://b/*/[ae].txt", ["other/e.txt", "texts/a.txt"]),
+        ("faulty://b/t?xts/a.txt", ["texts/a.txt"]),
+    ],
+)
+def test_files_of_a_url(texts: Any, url: str, expected: list[str]) -> None:
+    assert [str(file) for file in find_remote(url)] == [f"faulty://b/{name}" for name in expected]
+
+
+def test_a_pattern_lists_its_own_beginning_alone(texts: Any) -> None:
+    texts.calls.clear()
+    find_remote("faulty://b/texts*")
+    assert [call for call in texts.calls if call[0] == "find"] == [("find", "/b/texts"), ("find", "/b/texts-2")]
+
+
+def test_a_store_that_lists_by_prefix_gets_it(texts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As s3fs and gcsfs do; their listing without it would go through the whole bucket."""
+    asked = []
+
+    def find(self: Any, path: str, prefix: str = "", **options: Any) -> Any:
+        asked.append((path, prefix))
+        below = super(texts, self).find(path, **options)
+        return {name: info for name, info in below.items() if name.startswith(f"{path}/{prefix}")}
+
+    monkeypatch.setattr(texts, "find", find)
+    assert [file.name for file in find_remote("faulty://b/texts*")] == ["a.txt", "c.txt.gz", "d.txt"]
+    assert asked == [("/b", "texts")]
+
+
+def test_files_below_are_named_from_the_folder(texts: Any) -> None:
+    assert list(files_below("faulty://b")) == [
+        "other/e.txt",
+        "texts/.hidden",
+        "texts/a.txt",
+        "texts/c.txt.gz",
+        "texts-2/d.txt",
+    ]
+    assert files_below("faulty://b/absent") == {}
+
+
+def test_what_names_no_file_is_refused(texts: Any) -> None:
+    with pytest.raises(InputError, match="b/absent: no file of the store has this name, folder or pattern"):
+        find_remote("faulty://b/absent")
+    with pytest.raises(InputError, match="absent.*: no file of the store"):
+        find_remote("faulty://b/absent*")
+    with pytest.raises(InputError, match="the pattern begins in the name of the bucket; name one bucket"):
+        find_remote("faulty://b*/x")

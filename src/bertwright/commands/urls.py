@@ -41,25 +41,29 @@ def with_urls(name: str, command: Callable[..., CommandResult]) -> Callable[...,
             bound.arguments[option] = _converted(name, option, value, copies)
         url = _written_url(bound.arguments.get("out"))
         is_plan = bool(bound.arguments.get("plan"))
+        if url is not None and not is_plan:
+            return _run_to(url, command, bound)
         if url is not None:
-            return _run_to(url, command, bound, is_plan=is_plan)
+            bound.arguments["out"] = _working_folder(url)
         result = command(*bound.args, **bound.kwargs)
         return _with_copies(result, copies) if is_plan and copies else result
 
     return converted
 
 
-def _run_to(
-    url: str, command: Callable[..., CommandResult], bound: inspect.BoundArguments, *, is_plan: bool
-) -> CommandResult:
+def _working_folder(url: str) -> Path:
+    """Return the folder in which the run of a URL would work."""
+    from bertwright.training.remote_run import working_folder
+
+    return working_folder(url)
+
+
+def _run_to(url: str, command: Callable[..., CommandResult], bound: inspect.BoundArguments) -> CommandResult:
     """Run a pre-training whose run folder is a URL."""
-    from bertwright.training.remote_run import run_by_url, working_folder
+    from bertwright.training.remote_run import run_by_url
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError(f"--out {url}: one process trains to a store; several processes need an --out on this machine")
-    if is_plan:
-        bound.arguments["out"] = working_folder(url)
-        return command(*bound.args, **bound.kwargs)
     with run_by_url(url, resume=bool(bound.arguments.get("resume"))) as folder:
         bound.arguments["out"] = folder
         result = command(*bound.args, **bound.kwargs)

@@ -1,0 +1,96 @@
+"""URLs among the arguments of commands: paths of copies, or one sentence where a command takes none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.cli import main
+from bertwright.commands.urls import with_urls
+from bertwright.errors import InputError
+from bertwright.training.remote_run import working_folder
+from tests.support.commands import run_json
+from tests.support.stores import FaultyStore, keys, put, put_folder
+
+
+def arguments_of(command: str, **options: Any) -> dict[str, Any]:
+    """The arguments that reach the function of a command."""
+
+    def caught(
+        *, model: Any = None, data: Any = None, corpus: Any = (), out: Any = None, output: Any = None, text: Any = None
+    ) -> dict[str, Any]:
+        return {"model": model, "data": data, "corpus": corpus, "out": out, "output": output, "text": text}
+
+    return dict(with_urls(command, caught)(**options))
+
+
+def test_each_option_gets_a_copy_of_what_it_reads(store: Any, own_corpus: Path) -> None:
+    put("b/m/config.json", b"{}")
+    put("b/day=7/rows.tsv", b"x")
+    put_folder(own_corpus, "b/corpus")
+    options = arguments_of(
+        "serve",
+        model=("tuned=faulty://b/m", "faulty://b/m", "small-wiki", "random:tiny"),
+        data=Path("faulty://b/day=7"),
+        corpus=("faulty://b/corpus=0.7", "other=0.3"),
+        text="see faulty://b/m",
+    )
+    tuned, plain, *names = options["model"]
+    assert tuned == f"tuned={plain}"
+    assert (Path(plain) / "config.json").read_bytes() == b"{}"
+    assert names == ["small-wiki", "random:tiny"]
+    assert (options["data"] / "rows.tsv").read_bytes() == b"x"
+    folder, _, weight = options["corpus"][0].rpartition("=")
+    assert ((Path(folder) / "manifest.json").is_file(), weight, options["corpus"][1]) == (True, "0.7", "other=0.3")
+    assert options["text"] == "see faulty://b/m"
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        (
+            "index",
+            {"out": Path("s3://b/index")},
+            "--out s3://b/index: expected a path of this machine; 'index' takes no",
+        ),
+        ("predict", {"output": "s3://b/x.tsv"}, "--output s3://b/x.tsv: .*; copy the result to the store afterwards"),
+        ("paper", {"corpus": ("s3://b/text",)}, "--corpus s3://b/text: .*; copy it to this machine first"),
+    ],
+)
+def test_where_a_url_is_not_possible_one_sentence_says_so(command: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        arguments_of(command, **options)
+
+
+def test_a_plan_names_the_bytes_of_the_copies(store: Any, own_corpus: Path) -> None:
+    """The run folder of a plan is on this machine, and nothing is written to the store."""
+    put_folder(own_corpus, "b/corpus")
+    url = "faulty://b/corpus"
+
+    def planned(*, corpus: tuple[str, ...], out: Path, plan: bool) -> dict[str, Any]:
+        return {"text": "  disk     1 MB", "folder": out}
+
+    result = with_urls("pretrain", planned)(corpus=(f"{url}=2",), out=Path("faulty://b/run"), plan=True)
+    size = sum(len(FaultyStore.store[f"/{key}"].getvalue()) for key in keys("b/corpus"))
+    assert (result["cache"], result["folder"]) == ({url: size}, working_folder("faulty://b/run"))
+    assert result["text"].splitlines()[-1].startswith(f"  cache    {size / 1e6:.1f} MB of {url} in /")
+    assert not keys("b/run")
+
+
+def test_several_processes_have_no_run_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="--out faulty://b/run: one process trains to a store"):
+        arguments_of("pretrain", out=Path("faulty://b/run"))
+
+
+def test_commands_read_tables_and_texts_by_url(
+    store: Any, own_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put("b/text.txt", own_text.read_bytes())
+    out = tmp_path / "tok"
+    learned, _ = run_json(capsys, "tokenizer", "train", "faulty://b/*.txt", "--vocab-size", "400", "--out", out)
+    assert learned["vocab_size"] == 400
+    assert main(["corpus", "build", "faulty://b/absent", "--tokenizer", str(out), "--out", str(tmp_path / "c")]) == 2
+    assert "bertwright: faulty://b/absent: no file of the store" in capsys.readouterr().err
+    assert main(["predict", "--model", "faulty://b/absent", "--input", str(own_text)]) == 2
+    assert "bertwright: faulty://b/absent: no file of the store" in capsys.readouterr().err

@@ -15,8 +15,8 @@ from bertwright.training.remote_run import working_folder
 from tests.support.commands import run_json
 from tests.support.stores import FaultyStore, keys, put_folder
 
-OPTIONS = ["--lengths", "32", "--batch-size", "8", "--steps", "30", "--log-every", "5", "--learning-rate", "1e-3"]
-FIXED = ["--threads", "1", "--precision", "fp32", "--compile", "off", "--size", "2x32x2"]
+OPTIONS = ["--lengths", "32", "--batch-size", "8", "--log-every", "5", "--learning-rate", "1e-3"]
+OPTIONS += ["--threads", "1", "--precision", "fp32", "--compile", "off", "--size", "2x32x2"]
 
 
 def losses(folder: Path) -> dict[int, Any]:
@@ -30,7 +30,7 @@ def test_a_run_in_a_store_is_continued_on_another_machine_bit_for_bit(
 ) -> None:
     put_folder(own_corpus, "b/corpus")
     corpus, out, calm = "faulty://b/corpus", "faulty://b/run", tmp_path / "calm"
-    assert main(["pretrain", "--corpus", str(own_corpus), "--out", str(calm), *OPTIONS, *FIXED]) == 0
+    assert main(["pretrain", "--corpus", str(own_corpus), "--out", str(calm), "--steps", "30", *OPTIONS]) == 0
     monkeypatch.setattr("bertwright.training.uploads._EVERY", 0.01)
 
     def stop(name: str, path: str) -> None:
@@ -43,7 +43,7 @@ def test_a_run_in_a_store_is_continued_on_another_machine_bit_for_bit(
             os.kill(os.getpid(), signal.SIGINT)
 
     store.fault = stop
-    command = ["pretrain", "--corpus", corpus, "--out", out, *OPTIONS, *FIXED]
+    command = ["pretrain", "--corpus", corpus, "--out", out, "--steps", "30", *OPTIONS]
     main(command)
     assert "b/run/model/config.json" not in keys()
     assert [key for key in keys("b/run/checkpoints") if key.endswith("state.json")]
@@ -61,7 +61,7 @@ def test_a_run_in_a_store_is_continued_on_another_machine_bit_for_bit(
 
 @pytest.fixture
 def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The file system of a bucket `b` on an S3 server of this machine."""
+    """The file system of a bucket `texts` on an S3 server of this machine."""
     pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs 'moto[server]'")
     server_module = pytest.importorskip("moto.server", reason="moto is not installed: pip install s3fs 'moto[server]'")
     import s3fs
@@ -74,7 +74,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "cache"))
     try:
         system = s3fs.S3FileSystem()
-        system.mkdir("b")
+        system.mkdir("texts")
         yield system
     finally:
         server.stop()
@@ -92,21 +92,21 @@ def defaults() -> dict[str, Any]:
 def test_a_server_of_s3_holds_texts_corpora_and_runs(
     s3: Any, own_corpus: Path, own_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    s3.put(str(own_corpus), "b/corpus", recursive=True)
-    s3.put_file(str(own_text), "b/texts/a.txt")
-    s3.put_file(str(own_text), "b/text-2/b.txt")
+    s3.put(str(own_corpus), "texts/corpus", recursive=True)
+    s3.put_file(str(own_text), "texts/plain/a.txt")
+    s3.put_file(str(own_text), "texts/plain-2/b.txt")
     learned, _ = run_json(
-        capsys, "tokenizer", "train", "s3://b/texts*", "--vocab-size", "400", "--out", tmp_path / "tok"
+        capsys, "tokenizer", "train", "s3://texts/plain*", "--vocab-size", "400", "--out", tmp_path / "tok"
     )
     assert learned["vocab_size"] == 400
-    command = ["pretrain", "--corpus", "s3://b/corpus", "--out", "s3://b/run", *OPTIONS, *FIXED]
+    command = ["pretrain", "--corpus", "s3://texts/corpus", "--out", "s3://texts/run", "--steps", "5", *OPTIONS]
     result, _ = run_json(capsys, *command)
     shutil.rmtree(tmp_path / "cache")
     again, message = run_json(capsys, *command, "--resume")
-    assert (again["steps"], result["store"]) == (30, "s3://b/run")
+    assert (again["steps"], result["store"]) == (5, "s3://texts/run")
     assert "this run has finished" in message
-    assert s3.info("b/run/model/model.safetensors")["size"] > 0
-    assert main(["corpus", "verify", "s3://b/absent"]) == 2
-    assert "s3://b/absent: not a corpus" in capsys.readouterr().err
+    assert s3.info("texts/run/model/model.safetensors")["size"] > 0
+    assert main(["corpus", "verify", "s3://texts/absent"]) == 2
+    assert "s3://texts/absent: not a corpus" in capsys.readouterr().err
     assert main(["corpus", "verify", "s3://no-such-bucket/corpus"]) == 2
     assert "bertwright: s3://no-such-bucket/corpus: " in capsys.readouterr().err

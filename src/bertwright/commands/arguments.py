@@ -15,7 +15,8 @@ TextInputs = Annotated[
     Positional[tuple[str, ...]],
     arg(
         help="Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed "
-        "as .gz, .bz2, .xz, .zst; or hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub."
+        "as .gz, .bz2, .xz, .zst; also by URL, such as s3://bucket/*.txt; or hub:NAME:CONFIG:SPLIT, a dataset of the "
+        "Hugging Face Hub."
     ),
 ]
 DocumentBreaks = Annotated[

@@ -53,8 +53,9 @@ def pretrain_command(
     Settings that are not given are chosen from the corpus, the machine and the time, and printed in one line.
 
     Args:
-        corpus: Corpus folder. Several as FOLDER=WEIGHT: rows are drawn from each in proportion to its weight.
-        out: Run folder.
+        corpus: Corpus folder, or its URL. Several as FOLDER=WEIGHT: rows are drawn from each in proportion to its
+            weight.
+        out: Run folder, or a URL such as s3://bucket/run: checkpoints are then uploaded while the run goes on.
         recipe: Settings of the papers in place of the chosen ones: paper-base, paper-large or paper-gpt. Every other
             option overrides them; --recipe NAME --help shows their values as defaults.
         held_out: Validation data: a corpus folder, or a fraction of the documents such as 0.01.

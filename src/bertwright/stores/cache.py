@@ -43,8 +43,11 @@ def fetch_model(url: str) -> Path:
 
 
 def _listed(url: str) -> dict[str, RemoteFile]:
-    find_remote(url)  # raises where there is no file
-    return files_below(url)
+    """Return the files of a folder by their path from it. Raises InputError where there is no file, or no folder."""
+    if files := files_below(url):
+        return files
+    file = find_remote(url)[0]  # raises where there is no file
+    raise InputError(f"{url}: expected a folder, got a file of {file.size:,} bytes; name the folder that holds it")
 
 
 def fetch_files(url: str, files: Mapping[str, RemoteFile]) -> Path:
@@ -73,9 +76,6 @@ def complete_copies(
     so that a copy with a name is whole. Raises RunFailed where a file changes during its download, or the disk has too
     little room.
     """
-    for name in files:
-        if name.startswith("/") or ".." in name.split("/"):
-            raise InputError(f"{url}: {name} lies outside of the folder; copy everything into one folder of the store")
     missing = {name: file for name, file in files.items() if not _is_whole(folder / name, file)}
     if missing:
         _say_size(url, missing, folder)

@@ -28,7 +28,10 @@ def find_remote(url: str) -> list[RemoteFile]:
 
 
 def files_below(url: str) -> dict[str, RemoteFile]:
-    """Return all files below a folder of a store by their path from it, sorted; empty where there is no such folder."""
+    """Return all files below a folder of a store by their path from it, sorted; empty where there is no such folder.
+
+    Raises InputError for a key that would lead out of the folder of a copy.
+    """
     system, path = open_store(url)
     with named_faults(url):
         try:
@@ -41,6 +44,8 @@ def files_below(url: str) -> dict[str, RemoteFile]:
         for name, info in entries.items()
         if name.startswith(base) and not name.endswith("/") and info.get("type") == "file"
     }
+    if outside := next((name for name in files if name.startswith("/") or ".." in name.split("/")), None):
+        raise InputError(f"{url}: the key {outside} leads out of the folder; rename it in the store")
     return dict(sorted(files.items(), key=lambda item: item[0].split("/")))
 
 

@@ -96,7 +96,7 @@ def test_faults_are_sentences(store: Any, error: Exception, kind: type[Exception
 
 
 def test_a_scheme_without_its_package_names_it() -> None:
-    with pytest.raises(InputError, match="oci://b/x: Install ocifs .*: pip install ocifs"):
+    with pytest.raises(InputError, match=r"oci://b/x: Install ocifs .*: pip install ocifs"):
         open_store("oci://b/x")
     with pytest.raises(InputError, match="nope://x: no store has the scheme 'nope'"):
         open_store("nope://x")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ def begin(folder: Path, step: int = 10, **record: Any) -> None:
 def train(step: int = 10, *, resume: bool = False, **record: Any) -> Path:
     with run_by_url(URL, resume=resume, pauses=()) as folder:
         begin(folder, step, **record)
+    return folder
+
+
+def work(change: Callable[[Path], None], *, resume: bool = False, pauses: Sequence[float] = ()) -> Path:
+    """A run whose work is a change of its folder."""
+    with run_by_url(URL, resume=resume, pauses=pauses) as folder:
+        change(folder)
     return folder
 
 
@@ -138,7 +146,7 @@ def test_runs_do_not_mix(store: Any) -> None:
     with pytest.raises(InputError, match="b/run: already holds a run; continue it with --resume"):
         train()
     put(f"b/run/{IDENTITY}", b'{"run": "another"}')
-    with pytest.raises(InputError, match="b/run: holds another run than .*/run, where this machine trained"):
+    with pytest.raises(InputError, match=r"b/run: holds another run than .*/run, where this machine trained"):
         train(resume=True)
     store.reset()
     with pytest.raises(InputError, match="holds a run of this URL that is not in the store; --resume continues"):
@@ -154,51 +162,80 @@ def test_runs_do_not_mix(store: Any) -> None:
 
 
 def test_another_run_that_starts_meanwhile_is_not_overwritten(store: Any) -> None:
-    with pytest.raises(RunFailed, match="another run was started there meanwhile.*nothing is lost"):  # noqa: SIM117
-        with run_by_url(URL, resume=False) as folder:
-            put(f"b/run/{IDENTITY}", b'{"run": "another"}')
-            begin(folder)
+    def change(folder: Path) -> None:
+        put(f"b/run/{IDENTITY}", b'{"run": "another"}')
+        begin(folder)
+
+    with pytest.raises(RunFailed, match=r"another run was started there meanwhile.*nothing is lost"):
+        work(change, pauses=(60.0,))  # there is no second try
     assert keys("b/run/") == [f"b/run/{IDENTITY}"]
 
 
 def test_a_store_that_is_away_at_the_end_fails_and_loses_nothing(
     store: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(RunFailed, match=r"connection lost.*nothing is lost: .*/run holds all.*--resume"):  # noqa: SIM117
-        with run_by_url(URL, resume=False, pauses=(0.0, 0.0)) as folder:
-            begin(folder)
-            store.fault = always_lost
+    def change(folder: Path) -> None:
+        begin(folder)
+        store.fault = always_lost
+
+    with pytest.raises(RunFailed, match=r"connection lost.*nothing is lost: .*/run holds all.*--resume"):
+        work(change, pauses=(0.0, 0.0))
     assert capsys.readouterr().err.count("uploading failed") == 1
     store.fault = None
     with run_by_url(URL, resume=True):
         pass
-    assert stored("run.json") == (folder / "run.json").read_bytes()
+    assert stored("run.json") == (working_folder(URL) / "run.json").read_bytes()
 
 
-def test_a_store_that_comes_back_gets_everything(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("begins", [0, 2, 5, 8, 11])
+def test_a_store_that_comes_back_gets_everything(store: Any, capsys: pytest.CaptureFixture[str], begins: int) -> None:
+    """It vanishes at some call, for two tries."""
     calls = []
 
     def away(name: str, path: str) -> None:
         calls.append(name)
-        if len(calls) < 3:
+        if begins < len(calls) <= begins + 2:
             always_lost(name, path)
 
     with run_by_url(URL, resume=False, pauses=(0.0, 0.0, 0.0)) as folder:
         begin(folder)
         store.fault = away
     assert "uploading works again" in capsys.readouterr().err
-    assert "b/run/run.json" in keys()
+    for name in ("run.json", "checkpoints/step-000000010/model.safetensors", "checkpoints/step-000000010/state.json"):
+        assert stored(name) == (folder / name).read_bytes()
+
+
+def test_half_an_upload_is_done_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, halves = store.put_file, []
+
+    def put_file(self: Any, lpath: str, rpath: str, **options: Any) -> None:
+        whole(self, lpath, rpath, **options)
+        if not halves:
+            halves.append(rpath)
+            put(rpath.lstrip("/"), Path(lpath).read_bytes()[:3])
+
+    monkeypatch.setattr(store, "put_file", put_file)
+    with run_by_url(URL, resume=False, pauses=(0.0,)) as folder:
+        begin(folder)
+    assert halves == ["/b/run/checkpoints/step-000000010/model.safetensors"]
+    assert stored("checkpoints/step-000000010/model.safetensors") == b"weights"
 
 
 def test_a_stopped_or_failed_run_is_uploaded_too(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Stopped), run_by_url(URL, resume=False) as folder:
+    def first(folder: Path) -> None:
         begin(folder)
         raise Stopped("by a signal")
-    assert "b/run/run.json" in keys()
-    with pytest.raises(Stopped), run_by_url(URL, resume=True) as folder:
+
+    def second(folder: Path) -> None:
         checkpoint(folder, 20)
         store.fault = always_lost
         raise Stopped("by a signal")
+
+    with pytest.raises(Stopped):
+        work(first)
+    assert "b/run/run.json" in keys()
+    with pytest.raises(Stopped):
+        work(second, resume=True)
     assert "the last files could not be uploaded" in capsys.readouterr().err
 
 

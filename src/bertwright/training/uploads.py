@@ -34,7 +34,7 @@ _LONGEST_PAUSE: Final = 120.0
 _CHECKPOINT: Final = re.compile(r"((?:.*/)?step-\d{9,})/[^/]+")
 _LOGS: Final = frozenset({"run.json", "metrics.jsonl"})
 
-Stamp = tuple[int, int]
+FileStamp = tuple[int, int]
 """Size and time of change (ns) of a local file."""
 
 
@@ -56,7 +56,7 @@ class RunUploads:
 
     def __init__(self, folder: Path, url: str, *, pauses: Sequence[float] = PAUSES) -> None:
         self._folder, self._url, self._pauses = folder, url, pauses
-        self._uploaded: dict[str, Stamp] | None = None  # None: the store was not listed yet
+        self._uploaded: dict[str, FileStamp] | None = None  # None: the store was not listed yet
         self._new_checkpoint = False
         self._num_failures = 0
         self._refusal: OtherRun | None = None
@@ -162,7 +162,7 @@ class RunUploads:
             if json.loads(stream.read()) != json.loads(content):
                 raise OtherRun(f"{self._url}: another run was started there meanwhile")
 
-    def _stamps(self) -> dict[str, Stamp]:
+    def _stamps(self) -> dict[str, FileStamp]:
         """Return the stamp of each complete file of the run, by its path from the run folder."""
         stamps = {}
         for parent, folders, names in os.walk(self._folder):
@@ -174,7 +174,7 @@ class RunUploads:
                     stamps[path.relative_to(self._folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
         return stamps
 
-    def _in_store(self, stamps: dict[str, Stamp]) -> dict[str, Stamp]:
+    def _in_store(self, stamps: dict[str, FileStamp]) -> dict[str, FileStamp]:
         """Return the stamps of files that an earlier process uploaded: files of folders, which never change."""
         remote = files_below(self._url)
         return {

@@ -21,7 +21,7 @@ from tests.support.stores import FaultyStore, keys, lost_from, put, put_folder
 
 
 @pytest.fixture
-def url(store: Any, own_corpus: Path) -> str:
+def corpus_url(store: Any, own_corpus: Path) -> str:
     put_folder(own_corpus, "b/corpus")
     return "faulty://b/corpus"
 
@@ -30,40 +30,40 @@ def reads() -> list[str]:
     return [path for name, path in FaultyStore.calls if name == "read"]
 
 
-def test_the_copy_equals_the_corpus_and_is_made_once(url: str, own_corpus: Path) -> None:
-    folder = fetch_corpus(url)
+def test_the_copy_equals_the_corpus_and_is_made_once(corpus_url: str, own_corpus: Path) -> None:
+    folder = fetch_corpus(corpus_url)
     assert Corpus.open(folder).fingerprint == Corpus.open(own_corpus).fingerprint
     assert verify(folder)
     FaultyStore.calls.clear()
-    assert fetch_corpus(f"{url}/") == folder
+    assert fetch_corpus(f"{corpus_url}/") == folder
     assert reads() == []
 
 
-def test_a_stopped_download_continues_with_what_is_missing(url: str) -> None:
+def test_a_stopped_download_continues_with_what_is_missing(corpus_url: str) -> None:
     FaultyStore.fault = lost_from(9)
     with pytest.raises(RunFailed, match="connection lost"):
-        fetch_corpus(url)
+        fetch_corpus(corpus_url)
     first = reads()
     assert any(path.endswith(".arrow") for path in first)
     FaultyStore.fault = None
     FaultyStore.calls.clear()
-    folder = fetch_corpus(url)
+    folder = fetch_corpus(corpus_url)
     assert verify(folder)
     assert not set(first[:-1]) & set(reads())  # the last one was not complete
 
 
-def test_a_shard_with_another_digest_is_refused_and_the_manifest_not_written(url: str, tmp_path: Path) -> None:
+def test_a_shard_with_another_digest_is_refused_and_the_manifest_not_written(corpus_url: str, tmp_path: Path) -> None:
     shard = next(key for key in keys() if key.endswith(".arrow"))
     content = bytearray(FaultyStore.store[f"/{shard}"].getvalue())
     content[-20] ^= 1
     put(shard, bytes(content))
     with pytest.raises(RunFailed, match=r"\.arrow: expected the sha256 [0-9a-f]{12}…, got [0-9a-f]{12}…"):
-        fetch_corpus(url)
+        fetch_corpus(corpus_url)
     assert not list(tmp_path.rglob("*.arrow"))
     assert [path for path in tmp_path.rglob(MANIFEST) if path.parent.joinpath("tokenizer").exists()] == []
 
 
-def test_what_is_no_whole_corpus_is_refused(url: str, store: Any, own_corpus: Path, tmp_path: Path) -> None:
+def test_what_is_no_whole_corpus_is_refused(corpus_url: str, store: Any, own_corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="b/absent: not a corpus"):
         fetch_corpus("faulty://b/absent")
     merge_corpora([own_corpus], tmp_path / "merged")
@@ -72,7 +72,7 @@ def test_what_is_no_whole_corpus_is_refused(url: str, store: Any, own_corpus: Pa
         fetch_corpus("faulty://b/merged")
     store.rm_file(store(), "/" + next(key for key in keys("b/corpus") if key.endswith(".arrow")))
     with pytest.raises(InputError, match=r"\.arrow: this file of the corpus is missing in the store"):
-        fetch_corpus(url)
+        fetch_corpus(corpus_url)
 
 
 def test_inputs_of_a_store_have_stamps_and_sources(store: Any, own_text: Path) -> None:

@@ -10,7 +10,7 @@ from tests.support.stores import put
 
 
 @pytest.fixture
-def texts(store: Any) -> Any:
+def keyed_texts(store: Any) -> Any:
     for key in ("b/texts/a.txt", "b/texts/c.txt.gz", "b/texts/.hidden", "b/texts-2/d.txt", "b/other/e.txt"):
         put(key, key.encode())
     return store
@@ -28,31 +28,31 @@ def texts(store: Any) -> Any:
         ("faulty://b/t?xts/a.txt", ["texts/a.txt"]),
     ],
 )
-def test_files_of_a_url(texts: Any, url: str, expected: list[str]) -> None:
+def test_files_of_a_url(keyed_texts: Any, url: str, expected: list[str]) -> None:
     assert [str(file) for file in find_remote(url)] == [f"faulty://b/{name}" for name in expected]
 
 
-def test_a_pattern_lists_its_own_beginning_alone(texts: Any) -> None:
-    texts.calls.clear()
+def test_a_pattern_lists_its_own_beginning_alone(keyed_texts: Any) -> None:
+    keyed_texts.calls.clear()
     find_remote("faulty://b/texts*")
-    assert [call for call in texts.calls if call[0] == "find"] == [("find", "/b/texts"), ("find", "/b/texts-2")]
+    assert [call for call in keyed_texts.calls if call[0] == "find"] == [("find", "/b/texts"), ("find", "/b/texts-2")]
 
 
-def test_a_store_that_lists_by_prefix_gets_it(texts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_lists_by_prefix_gets_it(keyed_texts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As s3fs and gcsfs do; their listing without it would go through the whole bucket."""
-    asked = []
+    prefixes = []
 
     def find(self: Any, path: str, prefix: str = "", **options: Any) -> Any:
-        asked.append((path, prefix))
-        below = super(texts, self).find(path, **options)
+        prefixes.append((path, prefix))
+        below = super(keyed_texts, self).find(path, **options)
         return {name: info for name, info in below.items() if name.startswith(f"{path}/{prefix}")}
 
-    monkeypatch.setattr(texts, "find", find)
+    monkeypatch.setattr(keyed_texts, "find", find)
     assert [file.name for file in find_remote("faulty://b/texts*")] == ["a.txt", "c.txt.gz", "d.txt"]
-    assert asked == [("/b", "texts")]
+    assert prefixes == [("/b", "texts")]
 
 
-def test_files_below_are_named_from_the_folder(texts: Any) -> None:
+def test_files_below_are_named_from_the_folder(keyed_texts: Any) -> None:
     assert list(files_below("faulty://b")) == [
         "other/e.txt",
         "texts/.hidden",
@@ -63,13 +63,13 @@ def test_files_below_are_named_from_the_folder(texts: Any) -> None:
     assert files_below("faulty://b/absent") == {}
 
 
-def test_a_key_that_leads_out_of_the_folder_is_refused(texts: Any) -> None:
-    texts.store["/b/other/../../x"] = texts.store["/b/other/e.txt"]
+def test_a_key_that_leads_out_of_the_folder_is_refused(keyed_texts: Any) -> None:
+    keyed_texts.store["/b/other/../../x"] = keyed_texts.store["/b/other/e.txt"]
     with pytest.raises(InputError, match=r"b/other: the key \.\./\.\./x leads out of the folder"):
         files_below("faulty://b/other")
 
 
-def test_what_names_no_file_is_refused(texts: Any) -> None:
+def test_what_names_no_file_is_refused(keyed_texts: Any) -> None:
     with pytest.raises(InputError, match="b/absent: no file of the store has this name, folder or pattern"):
         find_remote("faulty://b/absent")
     with pytest.raises(InputError, match=r"absent\*: no file of the store"):

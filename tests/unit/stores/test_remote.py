@@ -1,4 +1,4 @@
-"""One file of a store: its bytes, its mark, and the faults of stores as messages."""
+"""A file of a store: its bytes, its mark, and the faults of stores as messages."""
 
 import io
 import sys

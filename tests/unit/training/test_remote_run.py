@@ -189,7 +189,7 @@ def test_a_store_that_is_away_at_the_end_fails_and_loses_nothing(
 
 @pytest.mark.parametrize("begins", [0, 2, 5, 8, 11])
 def test_a_store_that_comes_back_gets_everything(store: Any, capsys: pytest.CaptureFixture[str], begins: int) -> None:
-    """It vanishes at some call, for two tries."""
+    """The store vanishes at some call, for two tries."""
     calls = []
 
     def away(name: str, path: str) -> None:

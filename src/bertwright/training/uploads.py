@@ -74,7 +74,11 @@ class RunUploads:
             fault = self._try()
             if fault is None:
                 return
-            if pause is None or self._refusal:
+            if self._refusal:
+                raise RunFailed(
+                    f"{fault}; nothing is lost: {self._folder} holds all of this run. Copy it to another URL"
+                )
+            if pause is None:
                 raise RunFailed(
                     f"{self._url}: the run could not be uploaded ({fault}); nothing is lost: {self._folder} holds all "
                     "of it. Give the same command with --resume to upload the rest"
@@ -108,9 +112,11 @@ class RunUploads:
         try:
             self.upload()
         except Exception as error:  # a run must not end because of its store
-            self._refusal = error if isinstance(error, OtherRun) else None
             self._num_failures += 1
-            if self._num_failures == 1:
+            if isinstance(error, OtherRun):
+                self._refusal = error
+                say(f"{error}; nothing more is uploaded, and the run goes on in {self._folder}")
+            elif self._num_failures == 1:
                 say(
                     f"{self._url}: uploading failed ({fault_text(error)}); the run goes on, and uploads are tried again"
                 )

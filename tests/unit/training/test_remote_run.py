@@ -166,7 +166,9 @@ def test_another_run_that_starts_meanwhile_is_not_overwritten(store: Any) -> Non
         put(f"b/run/{IDENTITY}", b'{"run": "another"}')
         begin(folder)
 
-    with pytest.raises(RunFailed, match=r"another run was started there meanwhile.*nothing is lost"):
+    with pytest.raises(
+        RunFailed, match=r"another run was started there meanwhile; nothing is lost: .*/run holds all of this run"
+    ):
         work(change, pauses=(60.0,))  # there is no second try
     assert keys("b/run/") == [f"b/run/{IDENTITY}"]
 

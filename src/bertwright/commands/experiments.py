@@ -1,8 +1,10 @@
 """The command paper: the paper's tables and figures as experiments."""
 
+import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
@@ -10,6 +12,9 @@ from bertwright.commands import CommandResult
 from bertwright.commands.arguments import DeviceOption, Repeatable
 from bertwright.console import table_lines
 from bertwright.errors import InputError
+
+if TYPE_CHECKING:
+    from bertwright.experiments.spec import Experiment, TimeBudget
 
 
 def paper_command(
@@ -24,6 +29,9 @@ def paper_command(
     pretraining_seeds: int | None = None,
     arms: str | None = None,
     tasks: str | None = None,
+    minutes: float | None = None,
+    rate_share: float | None = None,
+    blimp: Path | None = None,
     page: bool = False,
     plan: bool = False,
     device: DeviceOption = "cpu",
@@ -34,8 +42,8 @@ def paper_command(
     The same command continues a stopped experiment. Several experiments in one folder share the runs that they can.
 
     Args:
-        name: Experiment: table1 to table8, figure5, gpt-table5, start, masked-share, document-order, batch-size or
-            length-cost.
+        name: Experiment: table1 to table8, figure5, gpt-table5, start, families, masked-share, document-order,
+            batch-size or length-cost.
         scale: Size of models, data and training: smoke, tiny, mini, small, base or paper.
         out: Folder for all results; the page is OUT/results/NAME.md.
         data: Folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
@@ -46,6 +54,9 @@ def paper_command(
         pretraining_seeds: Number of pre-training runs of each arm (default: the scale's).
         arms: Names of the arms to run, with commas between (default: all).
         tasks: Names of the tasks to run, such as sst2,rte (default: all).
+        minutes: For families: minutes of each pre-training on all cores (default: 40).
+        rate_share: For families: fraction of the minutes of each trial of a learning rate (default: 0.15).
+        blimp: For families: folder of BLiMP's paradigms; without it BLiMP is left out. --page does not need it.
         page: Compute nothing; write the page of the finished runs and report what is missing.
         plan: Print the models to train, hours and disk, and compute and write nothing.
         allow_other_numerics: Continue runs from another kind of processor or torch. Results then differ in their last
@@ -70,6 +81,7 @@ def paper_command(
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
 
+    experiment = experiments[name]
     request = ExperimentRequest(
         scale=get_scale(scale),
         out=out.resolve(),
@@ -79,18 +91,56 @@ def paper_command(
         pretraining_seeds=pretraining_seeds,
         arms=_names("--arms", arms),
         tasks=_names("--tasks", tasks),
+        budget=_budget(experiment, minutes, rate_share),
+        blimp=_blimp(experiment, blimp),
     )
     typed = {"--scale": scale, "--out": out.name, "--seeds": seeds, "--pretraining-seeds": pretraining_seeds}
     typed |= {"--arms": arms, "--tasks": tasks, "--device": None if device == "cpu" else device}
-    command = f"bertwright paper {name} {_command_line(typed)} --data DATA --corpus TEXT"
+    typed |= {"--minutes": minutes, "--rate-share": rate_share}
+    inputs = f"--data DATA --corpus TEXT{' --blimp BLIMP' if _has_blimp(experiment) else ''}"
+    command = f"bertwright paper {name} {_command_line(typed)} {inputs}"
     return run_experiment(
-        experiments[name],
+        experiment,
         request,
         command=command,
         use="page" if page else "plan" if plan else "run",
         device=device,
         allow_other_numerics=allow_other_numerics,
     )
+
+
+def _budget(experiment: "Experiment", minutes: float | None, rate_share: float | None) -> "TimeBudget | None":
+    """Return the time of every arm; None for an experiment whose arms have the scale's steps.
+
+    Raises InputError for an option that the experiment does not have, and for a value outside of its range.
+    """
+    named = {"--minutes": minutes, "--rate-share": rate_share}
+    for option, value in named.items():
+        if value is not None and experiment.budget is None:
+            raise InputError(f"{option} {value:g}: the arms of {experiment.name} have the scale's steps, not minutes")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise InputError(f"--minutes {minutes:g}: expected a number above 0")
+    if rate_share is not None and not 0 < rate_share <= 1:
+        raise InputError(f"--rate-share {rate_share:g}: expected a fraction above 0 and at most 1")
+    if experiment.budget is None:
+        return None
+    changes = {"minutes": minutes, "rate_share": rate_share}
+    return replace(experiment.budget, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _blimp(experiment: "Experiment", folder: Path | None) -> Path | None:
+    """Return the folder of minimal pairs. Raises InputError where it is not there or the experiment scores none."""
+    if folder is None:
+        return None
+    if not _has_blimp(experiment):
+        raise InputError(f"--blimp {folder}: {experiment.name} scores no minimal pairs")
+    if not folder.exists():
+        raise InputError(f"--blimp {folder}: there is no such file or folder")
+    return folder.resolve()
+
+
+def _has_blimp(experiment: "Experiment") -> bool:
+    return any(column.metric == "blimp" for column in experiment.columns)
 
 
 def _command_line(options: dict[str, Any]) -> str:

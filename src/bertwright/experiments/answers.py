@@ -38,7 +38,7 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
         "as*: of the first model); a negative lead says that it is behind. The unit is a point: a hundredth of "
         "accuracy, of a correlation or of F1."
     )
-    units = [column.name for column in plan.columns if column.task is None and f"{column.name} " in text]
+    units = [column.name for column in plan.columns if column.has_own_unit and f"{column.name} " in text]
     if units:
         yield f"Not in points, but in {'its own unit' if len(units) == 1 else 'their own units'}: {', '.join(units)}."
     if "visible from" in text:

@@ -45,7 +45,16 @@ def tokens(settings: PretrainSettings) -> float:
 
 def test_all_of_the_papers_tables_are_there() -> None:
     tables = {f"table{number}" for number in range(1, 9)}
-    others = {"figure5", "gpt-table5", "start", "families", "masked-share", "document-order", "batch-size", "length-cost"}
+    others = {
+        "figure5",
+        "gpt-table5",
+        "start",
+        "families",
+        "masked-share",
+        "document-order",
+        "batch-size",
+        "length-cost",
+    }
     assert set(EXPERIMENTS) == tables | others
 
 

@@ -1,4 +1,4 @@
-"""bertwright paper families at the scale of seconds: stopped in a trial, repeated, and its page from the records alone."""
+"""bertwright paper families at the scale of seconds: stopped in a trial, repeated, its page from the records."""
 
 import json
 import re

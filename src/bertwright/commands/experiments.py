@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,14 +68,10 @@ def paper_command(
 
     experiments = find("bertwright.experiments.tables", Experiment)
     if name is None:
-        rows = [{"name": each.name, "title": each.title, "question": each.question} for each in experiments.values()]
-        lines = table_lines([(row["name"], row["question"]) for row in rows], left=2)
-        return {"experiments": rows, "text": "\n".join(f"  {line}" for line in lines)}
+        return _listed(experiments.values())
     if name not in experiments:
         raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
-    for option, count in (("--seeds", seeds), ("--pretraining-seeds", pretraining_seeds)):
-        if count is not None and count < 1:
-            raise InputError(f"{option} {count}: expected at least 1")
+    _check_seeds({"--seeds": seeds, "--pretraining-seeds": pretraining_seeds})
     if page and plan:
         raise InputError("--page, --plan: expected one of the two, got both")
     from bertwright.experiments.plan import ExperimentRequest
@@ -94,19 +91,36 @@ def paper_command(
         budget=_budget(experiment, minutes, rate_share),
         blimp=_blimp(experiment, blimp),
     )
-    typed = {"--scale": scale, "--out": out.name, "--seeds": seeds, "--pretraining-seeds": pretraining_seeds}
-    typed |= {"--arms": arms, "--tasks": tasks, "--device": None if device == "cpu" else device}
+    typed: dict[str, Any] = {"--scale": scale, "--out": out.name, "--seeds": seeds}
+    typed |= {
+        "--pretraining-seeds": pretraining_seeds,
+        "--arms": arms,
+        "--tasks": tasks,
+        "--device": None if device == "cpu" else device,
+    }
     typed |= {"--minutes": minutes, "--rate-share": rate_share}
-    inputs = f"--data DATA --corpus TEXT{' --blimp BLIMP' if _has_blimp(experiment) else ''}"
-    command = f"bertwright paper {name} {_command_line(typed)} {inputs}"
+    command = f"bertwright paper {name} {_command_line(typed)} --data DATA --corpus TEXT"
     return run_experiment(
         experiment,
         request,
-        command=command,
+        command=f"{command} --blimp BLIMP" if _has_blimp(experiment) else command,
         use="page" if page else "plan" if plan else "run",
         device=device,
         allow_other_numerics=allow_other_numerics,
     )
+
+
+def _check_seeds(counts: Mapping[str, int | None]) -> None:
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{option} {count}: expected at least 1")
+
+
+def _listed(experiments: Iterable["Experiment"]) -> CommandResult:
+    """Return the experiments with their questions."""
+    rows = [{"name": each.name, "title": each.title, "question": each.question} for each in experiments]
+    lines = table_lines([(row["name"], row["question"]) for row in rows], left=2)
+    return {"experiments": rows, "text": "\n".join(f"  {line}" for line in lines)}
 
 
 def _budget(experiment: "Experiment", minutes: float | None, rate_share: float | None) -> "TimeBudget | None":
@@ -124,8 +138,11 @@ def _budget(experiment: "Experiment", minutes: float | None, rate_share: float |
         raise InputError(f"--rate-share {rate_share:g}: expected a fraction above 0 and at most 1")
     if experiment.budget is None:
         return None
-    changes = {"minutes": minutes, "rate_share": rate_share}
-    return replace(experiment.budget, **{name: value for name, value in changes.items() if value is not None})
+    return replace(
+        experiment.budget,
+        minutes=experiment.budget.minutes if minutes is None else minutes,
+        rate_share=experiment.budget.rate_share if rate_share is None else rate_share,
+    )
 
 
 def _blimp(experiment: "Experiment", folder: Path | None) -> Path | None:

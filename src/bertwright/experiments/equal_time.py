@@ -111,8 +111,8 @@ def time_lines(plan: ExperimentPlan) -> Iterator[str]:
     )
     yield (
         f"Each arm got the one of {len(budget.factors)} learning rates with the lowest validation loss after "
-        f"{budget.rate_share:.0%} of the minutes, with a seed of its own. The loss is that of masked LM; for ELECTRA it "
-        "is that of the discriminator. A number is nats; a number in bold is the chosen rate, as a factor of the "
+        f"{budget.rate_share:.0%} of the minutes, with a seed of its own. The loss is that of masked LM; for ELECTRA "
+        "it is that of the discriminator. A number is nats; a number in bold is the chosen rate, as a factor of the "
         "scale's."
     )
     factors = sorted(budget.factors)
@@ -148,4 +148,3 @@ def _edges(time: EqualTime, titles: Mapping[str, str]) -> Iterator[str]:
     edges = [titles[name] for name, each in time.arms.items() if each.factor in (min(tried), max(tried))]
     if edges and len(tried) > 1:
         yield f"At the edge of the rates that were tried, so that a better one may lie beyond: {', '.join(edges)}."
-

@@ -130,7 +130,7 @@ def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, An
         "corpora_to_build": ["-".join(kind) for kind in sorted(plan.corpora.to_build)],
         "left_out": list(plan.left_out),
         "minutes": plan.time.budget.minutes if plan.time else None,
-        "measures_speed": bool(plan.time) and any(time.speed is None for time in plan.time.arms.values()),
+        "measures_speed": any(time.speed is None for time in (plan.time.arms.values() if plan.time else ())),
     }
     return {**forecast, "text": _text(forecast)}
 

@@ -20,7 +20,7 @@ TRIAL_SEED: Final = 100
 """Seed of all trials, which no reported pre-training has."""
 
 
-def loss_name(system: str) -> str:
+def choosing_loss(system: str) -> str:
     """Return the validation loss that chooses the learning rate of a system: for ELECTRA, its discriminator's."""
     if system in REPLACED_TOKEN_SYSTEMS:
         return "rtd_loss"
@@ -41,7 +41,7 @@ class RateTrial:
             return math.inf
         if not self.model.is_finished:
             return None
-        return float(self.model.result["held_out"][loss_name(self.model.settings.system)])
+        return float(self.model.result["held_out"][choosing_loss(self.model.settings.system)])
 
     @property
     def reason(self) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bertwright.console import Status, clock, say
-from bertwright.errors import Diverged, InputError, RunFailed
+from bertwright.errors import Diverged, InputError
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.distributed import SINGLE_PROCESS, Batch, Engine, Ranks, Sharding, Trainable, local_tensor
 from bertwright.training.hardware import Numerics, resolve_device

@@ -17,7 +17,7 @@ from bertwright.experiments.rates import DIVERGED
 from bertwright.experiments.run import ExperimentRun
 from bertwright.experiments.scales import SCALES
 from bertwright.experiments.spec import TimeBudget
-from bertwright.experiments.tables.columns import BITS, BLIMP_ACCURACY
+from bertwright.experiments.tables.columns import BLIMP_ACCURACY, CHARACTER_BITS
 from bertwright.experiments.tables.families import FAMILIES
 
 BUDGET = TimeBudget(minutes=10.0, rate_share=0.2)
@@ -35,7 +35,7 @@ def base_plan(out: Path, *names: str) -> ExperimentPlan:
         seeds=1,
         pretraining_seeds=3,
         arms=(),
-        columns=(BLIMP_ACCURACY, BITS),
+        columns=(BLIMP_ACCURACY, CHARACTER_BITS),
         data={},
         models={},
         jobs={},
@@ -149,6 +149,8 @@ def test_the_page_has_speeds_steps_rates_and_what_does_not_apply(tmp_path: Path)
     assert "**Supported.** BLiMP +10.0" in text
     assert "**Supported.** bits a character, x 100 +10.0" in text
     assert "| trials of learning rates | 9 |" in text
+    assert "A claim whose δ is another number has it above its table." in text
+    assert "start `random`; δ 2." in text
     assert "Not in points, but in its own unit: bits a character, x 100." in text
     finish_trials(plan, {0.5: 2.0, 1.0: 2.5, 2.0: 2.75})
     edges = "At the edge of the rates that were tried, so that a better one may lie beyond: BERT, ELECTRA, ModernBERT."

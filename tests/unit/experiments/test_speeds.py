@@ -1,4 +1,4 @@
-"""The file of speeds: measured once in rounds, then only read; another model is added without a change of the others."""
+"""The file of speeds: measured once in rounds, then only read; a later model is added beside the others."""
 
 import json
 from pathlib import Path

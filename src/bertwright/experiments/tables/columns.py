@@ -23,7 +23,7 @@ NER_F1: Final = Column(name="NER F1", task="ner", metric="f1")
 WIKIGOLD_F1: Final = Column(name="WikiGold F1", task="wikigold", metric="f1")
 PERPLEXITY: Final = Column(name="perplexity", task=None, metric="perplexity", factor=1.0, is_lower_better=True)
 BLIMP_ACCURACY: Final = Column(name="BLiMP", task=None, metric="blimp")
-BITS: Final = Column(
+CHARACTER_BITS: Final = Column(
     name="bits a character, x 100", task=None, metric="bits", factor=100.0, is_lower_better=True
 )
 """Hundredths of a bit a character of validation text, 15 % of which is masked."""

@@ -71,9 +71,7 @@ def paper_command(
         return _listed(experiments.values())
     if name not in experiments:
         raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
-    _check_seeds({"--seeds": seeds, "--pretraining-seeds": pretraining_seeds})
-    if page and plan:
-        raise InputError("--page, --plan: expected one of the two, got both")
+    _check_options({"--seeds": seeds, "--pretraining-seeds": pretraining_seeds}, page=page, plan=plan)
     from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
@@ -92,28 +90,25 @@ def paper_command(
         blimp=_blimp(experiment, blimp),
     )
     typed: dict[str, Any] = {"--scale": scale, "--out": out.name, "--seeds": seeds}
-    typed |= {
-        "--pretraining-seeds": pretraining_seeds,
-        "--arms": arms,
-        "--tasks": tasks,
-        "--device": None if device == "cpu" else device,
-    }
-    typed |= {"--minutes": minutes, "--rate-share": rate_share}
-    command = f"bertwright paper {name} {_command_line(typed)} --data DATA --corpus TEXT"
+    typed |= {"--pretraining-seeds": pretraining_seeds, "--arms": arms, "--tasks": tasks}
+    typed |= {"--device": None if device == "cpu" else device, "--minutes": minutes, "--rate-share": rate_share}
     return run_experiment(
         experiment,
         request,
-        command=f"{command} --blimp BLIMP" if _has_blimp(experiment) else command,
+        command=_command_line(experiment, typed),
         use="page" if page else "plan" if plan else "run",
         device=device,
         allow_other_numerics=allow_other_numerics,
     )
 
 
-def _check_seeds(counts: Mapping[str, int | None]) -> None:
+def _check_options(counts: Mapping[str, int | None], *, page: bool, plan: bool) -> None:
+    """Raise InputError for a number of seeds below 1, and for a page and a plan at once."""
     for option, count in counts.items():
         if count is not None and count < 1:
             raise InputError(f"{option} {count}: expected at least 1")
+    if page and plan:
+        raise InputError("--page, --plan: expected one of the two, got both")
 
 
 def _listed(experiments: Iterable["Experiment"]) -> CommandResult:
@@ -160,9 +155,11 @@ def _has_blimp(experiment: "Experiment") -> bool:
     return any(column.metric == "blimp" for column in experiment.columns)
 
 
-def _command_line(options: dict[str, Any]) -> str:
-    """Return options and their values as a person would type them; those without a value are left out."""
-    return shlex.join(word for option, value in options.items() if value is not None for word in (option, str(value)))
+def _command_line(experiment: "Experiment", options: dict[str, Any]) -> str:
+    """Return the command as a person would type it, with placeholders; options without a value are left out."""
+    typed = shlex.join(word for option, value in options.items() if value is not None for word in (option, str(value)))
+    blimp = " --blimp BLIMP" if _has_blimp(experiment) else ""
+    return f"bertwright paper {experiment.name} {typed} --data DATA --corpus TEXT{blimp}"
 
 
 def _names(option: str, text: str | None) -> tuple[str, ...]:

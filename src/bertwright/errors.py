@@ -37,6 +37,10 @@ class RunFailed(Exception):
     """Work that failed although its input was good (a NaN loss, a full disk); the command line exits with 1."""
 
 
+class Diverged(RunFailed):
+    """A training whose loss or weights are not finite any more, or whose loss jumped up."""
+
+
 class DiskFull(RunFailed, OSError):
     """A file or folder that the disk has no room for; the message says which, what was kept and what to do."""
 

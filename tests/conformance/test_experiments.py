@@ -8,6 +8,7 @@ import pytest
 
 from bertwright.experiments.data import PAPER_TASKS
 from bertwright.experiments.jobs import finetuning_settings, pretraining_settings
+from bertwright.experiments.plan import metric_applies
 from bertwright.experiments.scales import SCALES
 from bertwright.experiments.scores import _METRICS
 from bertwright.experiments.spec import Arm, Column, Experiment, Scale
@@ -44,7 +45,16 @@ def tokens(settings: PretrainSettings) -> float:
 
 def test_all_of_the_papers_tables_are_there() -> None:
     tables = {f"table{number}" for number in range(1, 9)}
-    others = {"figure5", "gpt-table5", "start", "masked-share", "document-order", "batch-size", "length-cost"}
+    others = {
+        "figure5",
+        "gpt-table5",
+        "start",
+        "families",
+        "masked-share",
+        "document-order",
+        "batch-size",
+        "length-cost",
+    }
     assert set(EXPERIMENTS) == tables | others
 
 
@@ -61,6 +71,14 @@ def test_claims_and_pictures_speak_of_what_is_there(experiment: Experiment, scal
         assert experiment.columns_of(claim)
         assert set(experiment.columns_of(claim)) <= set(columns)
     assert all((arm.x is not None) == (experiment.axis is not None) or experiment.axis is None for arm in arms)
+
+
+def test_no_claim_is_about_a_metric_that_an_arm_cannot_have(experiment: Experiment) -> None:
+    arms = {arm.name: arm for arm in experiment.arms(SCALES["tiny"])}
+    columns = {column.name: column for column in experiment.columns}
+    for claim in experiment.claims:
+        for column in experiment.columns_of(claim):
+            assert all(metric_applies(arms[name], columns[column]) for name in claim.arms)
 
 
 def test_the_papers_rows_are_as_long_as_their_head(experiment: Experiment) -> None:

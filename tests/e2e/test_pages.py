@@ -81,6 +81,10 @@ ADDED = {
     "evaluate pretraining": {"--rows": "16", "--length": "32"},
     "doctor": {"--quick": None},
     "paper table5": {"--scale": "smoke", "--arms": "bert", "--tasks": "rte"},
+    "paper families": {
+        **{"--scale": "smoke", "--arms": "bert", "--tasks": "rte", "--seeds": "1", "--pretraining-seeds": "1"},
+        **{"--minutes": "0.01", "--rate-share": "0.5"},
+    },
     "serve": {"--port": "0"},
     "demo": {"--port": "0", "--no-browser": None},
 }

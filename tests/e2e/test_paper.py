@@ -605,6 +605,11 @@ def test_every_kind_of_arm(
         (["table5", "--tasks", "sst2,"], "--tasks 'sst2,': expected names with commas between"),
         (["table5", "--seeds", "0"], "--seeds 0: expected at least 1"),
         (["table5", "--pretraining-seeds", "-1"], "--pretraining-seeds -1: expected at least 1"),
+        (["table5", "--minutes", "5"], "--minutes 5: the arms of table5 have the scale's steps, not minutes"),
+        (["table5", "--blimp", "."], "--blimp .: table5 scores no minimal pairs"),
+        (["families", "--minutes", "0"], "--minutes 0: expected a number above 0"),
+        (["families", "--rate-share", "2"], "--rate-share 2: expected a fraction above 0 and at most 1"),
+        (["families", "--blimp", "nowhere"], "--blimp nowhere: there is no such file or folder"),
     ],
 )
 def test_bad_usage_is_refused(

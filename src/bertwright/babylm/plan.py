@@ -21,12 +21,10 @@ from bertwright.pretraining.dry_run import plan_pretraining
 from bertwright.pretraining.exposure import marks_up_to
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.runs import duration, read_run
-from bertwright.scoring.pairs import Paradigm
+from bertwright.scoring.pairs import TOKENS_PER_WORD, Paradigm, row_tokens
 from bertwright.text.word_counts import MILLION, words_text
 from bertwright.training.hardware import resolve_numerics
 
-_TOKENS_PER_WORD: Final = 1.35
-"""Number of tokens of a word, where the corpus is not built: English text with 8,000 pieces."""
 _TASK_TOKENS: Final = 64
 """Number of tokens of a row of GLUE, approximately."""
 _TEXT_WORDS_A_SECOND: Final = 100_000
@@ -61,7 +59,7 @@ def plan_entry(request: EntryRequest) -> dict[str, Any]:
     corpus = request.built_corpus or request.out / "corpus"
     is_built = (corpus / MANIFEST).is_file()
     text_words = request.entry.text_words
-    words, tokens = _size(corpus) if is_built else (text_words, _TOKENS_PER_WORD * text_words)
+    words, tokens = _size(corpus) if is_built else (text_words, TOKENS_PER_WORD * text_words)
     if _is_finished(request.run):
         pace = _finished_pace(request)
     else:
@@ -105,25 +103,18 @@ def _pair_steps(
     marks = kept if _is_finished(request.run) else [f"{mark // MILLION}M" for mark in marks_up_to(pace.words)]
     for kind, of_kind in paradigms.items():
         what = f"{_num_pairs(of_kind):,} pairs"
-        minutes = _row_tokens(of_kind, tokens_per_word) / (_TRAINING_COST * pace.tokens_per_minute)
+        minutes = row_tokens(of_kind, tokens_per_word) / (_TRAINING_COST * pace.tokens_per_minute)
         yield _step(kind, what, minutes=minutes, finished=_has_metrics(request.out / kind / "final"))
         if marks:
             part = first_pairs(of_kind, request.entry.checkpoint_pairs)
             waiting = [mark for mark in marks if not _has_metrics(request.out / kind / mark)]
             what = f"{_num_pairs(part):,} pairs of each of {len(marks)} checkpoints"
-            minutes = len(waiting) * _row_tokens(part, tokens_per_word) / (_TRAINING_COST * pace.tokens_per_minute)
+            minutes = len(waiting) * row_tokens(part, tokens_per_word) / (_TRAINING_COST * pace.tokens_per_minute)
             yield _step(f"{kind}, checkpoints", what, minutes=minutes, finished=not waiting)
 
 
 def _num_pairs(paradigms: Iterable[Paradigm]) -> int:
     return sum(len(paradigm.pairs) for paradigm in paradigms)
-
-
-def _row_tokens(paradigms: Iterable[Paradigm], tokens_per_word: float) -> float:
-    """Return the number of tokens of all rows: each token of a sentence is masked in a row of its own."""
-    pairs = (pair for paradigm in paradigms for pair in paradigm.pairs)
-    lengths = (tokens_per_word * len(text.split()) for pair in pairs for text in (pair.good, pair.bad))
-    return sum(length * (length + 2) for length in lengths)
 
 
 def _task_steps(request: EntryRequest, pace: _Pace) -> Iterator[dict[str, Any]]:

@@ -1,8 +1,11 @@
 """The command paper: the paper's tables and figures as experiments."""
 
+import math
 import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tyro.conf import Positional
 
@@ -10,6 +13,9 @@ from bertwright.commands import CommandResult
 from bertwright.commands.arguments import DeviceOption, Repeatable
 from bertwright.console import table_lines
 from bertwright.errors import InputError
+
+if TYPE_CHECKING:
+    from bertwright.experiments.spec import Experiment, TimeBudget
 
 
 def paper_command(
@@ -24,6 +30,9 @@ def paper_command(
     pretraining_seeds: int | None = None,
     arms: str | None = None,
     tasks: str | None = None,
+    minutes: float | None = None,
+    rate_share: float | None = None,
+    blimp: Path | None = None,
     page: bool = False,
     plan: bool = False,
     device: DeviceOption = "cpu",
@@ -34,8 +43,8 @@ def paper_command(
     The same command continues a stopped experiment. Several experiments in one folder share the runs that they can.
 
     Args:
-        name: Experiment: table1 to table8, figure5, gpt-table5, start, masked-share, document-order, batch-size or
-            length-cost.
+        name: Experiment: table1 to table8, figure5, gpt-table5, start, families, masked-share, document-order,
+            batch-size or length-cost.
         scale: Size of models, data and training: smoke, tiny, mini, small, base or paper.
         out: Folder for all results; the page is OUT/results/NAME.md.
         data: Folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
@@ -46,6 +55,9 @@ def paper_command(
         pretraining_seeds: Number of pre-training runs of each arm (default: the scale's).
         arms: Names of the arms to run, with commas between (default: all).
         tasks: Names of the tasks to run, such as sst2,rte (default: all).
+        minutes: For families: minutes of each pre-training on all cores (default: 40).
+        rate_share: For families: fraction of the minutes of each trial of a learning rate (default: 0.15).
+        blimp: For families: folder of BLiMP's paradigms; without it BLiMP is left out. --page does not need it.
         page: Compute nothing; write the page of the finished runs and report what is missing.
         plan: Print the models to train, hours and disk, and compute and write nothing.
         allow_other_numerics: Continue runs from another kind of processor or torch. Results then differ in their last
@@ -56,20 +68,15 @@ def paper_command(
 
     experiments = find("bertwright.experiments.tables", Experiment)
     if name is None:
-        rows = [{"name": each.name, "title": each.title, "question": each.question} for each in experiments.values()]
-        lines = table_lines([(row["name"], row["question"]) for row in rows], left=2)
-        return {"experiments": rows, "text": "\n".join(f"  {line}" for line in lines)}
+        return _listed(experiments.values())
     if name not in experiments:
         raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
-    for option, count in (("--seeds", seeds), ("--pretraining-seeds", pretraining_seeds)):
-        if count is not None and count < 1:
-            raise InputError(f"{option} {count}: expected at least 1")
-    if page and plan:
-        raise InputError("--page, --plan: expected one of the two, got both")
+    _check_options({"--seeds": seeds, "--pretraining-seeds": pretraining_seeds}, page=page, plan=plan)
     from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
 
+    experiment = experiments[name]
     request = ExperimentRequest(
         scale=get_scale(scale),
         out=out.resolve(),
@@ -79,23 +86,80 @@ def paper_command(
         pretraining_seeds=pretraining_seeds,
         arms=_names("--arms", arms),
         tasks=_names("--tasks", tasks),
+        budget=_budget(experiment, minutes, rate_share),
+        blimp=_blimp(experiment, blimp),
     )
-    typed = {"--scale": scale, "--out": out.name, "--seeds": seeds, "--pretraining-seeds": pretraining_seeds}
-    typed |= {"--arms": arms, "--tasks": tasks, "--device": None if device == "cpu" else device}
-    command = f"bertwright paper {name} {_command_line(typed)} --data DATA --corpus TEXT"
+    typed: dict[str, Any] = {"--scale": scale, "--out": out.name, "--seeds": seeds}
+    typed |= {"--pretraining-seeds": pretraining_seeds, "--arms": arms, "--tasks": tasks}
+    typed |= {"--device": None if device == "cpu" else device, "--minutes": minutes, "--rate-share": rate_share}
     return run_experiment(
-        experiments[name],
+        experiment,
         request,
-        command=command,
+        command=_command_line(experiment, typed),
         use="page" if page else "plan" if plan else "run",
         device=device,
         allow_other_numerics=allow_other_numerics,
     )
 
 
-def _command_line(options: dict[str, Any]) -> str:
-    """Return options and their values as a person would type them; those without a value are left out."""
-    return shlex.join(word for option, value in options.items() if value is not None for word in (option, str(value)))
+def _check_options(counts: Mapping[str, int | None], *, page: bool, plan: bool) -> None:
+    """Raise InputError for a number of seeds below 1, and for a page and a plan at once."""
+    for option, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{option} {count}: expected at least 1")
+    if page and plan:
+        raise InputError("--page, --plan: expected one of the two, got both")
+
+
+def _listed(experiments: Iterable["Experiment"]) -> CommandResult:
+    """Return the experiments with their questions."""
+    rows = [{"name": each.name, "title": each.title, "question": each.question} for each in experiments]
+    lines = table_lines([(row["name"], row["question"]) for row in rows], left=2)
+    return {"experiments": rows, "text": "\n".join(f"  {line}" for line in lines)}
+
+
+def _budget(experiment: "Experiment", minutes: float | None, rate_share: float | None) -> "TimeBudget | None":
+    """Return the time of every arm; None for an experiment whose arms have the scale's steps.
+
+    Raises InputError for an option that the experiment does not have, and for a value outside of its range.
+    """
+    named = {"--minutes": minutes, "--rate-share": rate_share}
+    for option, value in named.items():
+        if value is not None and experiment.budget is None:
+            raise InputError(f"{option} {value:g}: the arms of {experiment.name} have the scale's steps, not minutes")
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise InputError(f"--minutes {minutes:g}: expected a number above 0")
+    if rate_share is not None and not 0 < rate_share <= 1:
+        raise InputError(f"--rate-share {rate_share:g}: expected a fraction above 0 and at most 1")
+    if experiment.budget is None:
+        return None
+    return replace(
+        experiment.budget,
+        minutes=experiment.budget.minutes if minutes is None else minutes,
+        rate_share=experiment.budget.rate_share if rate_share is None else rate_share,
+    )
+
+
+def _blimp(experiment: "Experiment", folder: Path | None) -> Path | None:
+    """Return the folder of minimal pairs. Raises InputError where it is not there or the experiment scores none."""
+    if folder is None:
+        return None
+    if not _has_blimp(experiment):
+        raise InputError(f"--blimp {folder}: {experiment.name} scores no minimal pairs")
+    if not folder.exists():
+        raise InputError(f"--blimp {folder}: there is no such file or folder")
+    return folder.resolve()
+
+
+def _has_blimp(experiment: "Experiment") -> bool:
+    return any(column.metric == "blimp" for column in experiment.columns)
+
+
+def _command_line(experiment: "Experiment", options: dict[str, Any]) -> str:
+    """Return the command as a person would type it, with placeholders; options without a value are left out."""
+    typed = shlex.join(word for option, value in options.items() if value is not None for word in (option, str(value)))
+    blimp = " --blimp BLIMP" if _has_blimp(experiment) else ""
+    return f"bertwright paper {experiment.name} {typed} --data DATA --corpus TEXT{blimp}"
 
 
 def _names(option: str, text: str | None) -> tuple[str, ...]:

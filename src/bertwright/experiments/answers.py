@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from bertwright.experiments.details import markdown_table
 from bertwright.experiments.evidence import ClaimEvidence
 from bertwright.experiments.plan import ExperimentPlan
-from bertwright.experiments.spec import Claim
+from bertwright.experiments.spec import UNKNOWN_DELTA, Claim
 from bertwright.experiments.start import condition, rests_on_head
 from bertwright.experiments.statistics import OUTCOME_WORDS, ClaimOutcome, Comparison, p_text
 
@@ -38,7 +38,7 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
         "as*: of the first model); a negative lead says that it is behind. The unit is a point: a hundredth of "
         "accuracy, of a correlation or of F1."
     )
-    units = [column.name for column in plan.columns if column.task is None and f"{column.name} " in text]
+    units = [column.name for column in plan.columns if column.has_own_unit and f"{column.name} " in text]
     if units:
         yield f"Not in points, but in {'its own unit' if len(units) == 1 else 'their own units'}: {', '.join(units)}."
     if "visible from" in text:
@@ -55,6 +55,8 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
         "the claim, half of the paper's own difference, or one point if the paper has none. The *start* is the state "
         "of attention before the first step."
     )
+    if any(claim.unknown_delta != UNKNOWN_DELTA for claim in plan.experiment.claims):
+        yield "A claim whose δ is another number has it above its table."
 
 
 def verdict_word(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:

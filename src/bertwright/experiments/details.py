@@ -6,6 +6,7 @@ from typing import Any
 
 from bertwright.experiments.data import SEED
 from bertwright.experiments.jobs import (
+    BLIMP,
     Finetuning,
     PretrainedModel,
     pretraining_settings,
@@ -41,6 +42,9 @@ def cost_lines(plan: ExperimentPlan) -> Iterator[str]:
         models = unique([model for seeds in plan.models.get(arm.name, ()) for model in seeds])
         jobs = unique([job for (name, _), by_seed in plan.jobs.items() if name == arm.name for job in by_seed.values()])
         rows.append((arm.title, *_cost(models, jobs)))
+    if plan.time:
+        trials = [trial.model for trial in plan.time.trials]
+        rows.append(("trials of learning rates", *_cost(trials, [])))
     rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
     yield from markdown_table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)
     yield from ("", "Times are clock times. Other programs may have run on the machine too.")
@@ -96,6 +100,8 @@ def command_lines(plan: ExperimentPlan) -> Iterator[str]:
         f"{names}). Each corpus has a `--corpus` of its own. With `--page` the command writes this page from the "
         "records alone; leave `--data` and `--corpus` out."
     )
+    if any(column.metric == BLIMP for column in plan.experiment.columns):
+        yield "`BLIMP` is the folder of BLiMP's paradigms; leave `--blimp` out too with `--page`."
 
 
 def _task_settings(job: Finetuning, scale: Scale) -> Mapping[str, Any]:

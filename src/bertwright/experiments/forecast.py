@@ -1,11 +1,12 @@
 """plan → models to train, hours and disk of an experiment, before anything is computed or written."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel
+from bertwright.experiments.jobs import BaselineJob, Finetuning, PairsJob, PretrainedModel
 from bertwright.experiments.plan import ExperimentPlan
-from bertwright.experiments.scores import job_seconds, model_seconds
+from bertwright.experiments.scores import job_seconds, training_seconds
 from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.objectives.settings import predictions_by_length
 from bertwright.pretraining.resources import (
@@ -21,12 +22,15 @@ from bertwright.pretraining.setup import encoder_config
 from bertwright.pretraining.snapshots import snapshot_steps
 from bertwright.pretraining.systems import SystemModel
 from bertwright.reports.runs import duration
+from bertwright.scoring.pairs import TOKENS_PER_WORD, read_paradigms, row_tokens
 from bertwright.training.hardware import choose_precision, square_rates
 from bertwright.training.settings import Device
 
 _MFU: Final = 0.3
 """Model FLOP/s utilisation that is assumed where no similar run was measured."""
 _WEIGHT_BYTES: Final = 4
+_PAIR_LENGTH: Final = 14
+"""Number of tokens of a sentence of BLiMP with both special ones, approximately."""
 
 
 class _Costs:
@@ -64,6 +68,18 @@ class _Costs:
         rows = sum((3 if name == "train" else 1) * taken for name, (taken, _) in job.subset.rows.items())
         return sum(epochs * rows * self.model(model.settings).encoder.flops(length, length) for model in job.models)
 
+    def pairs_flops(self, jobs: Sequence[PairsJob], data: Path | None) -> list[float]:
+        """Return the FLOPs of scoring minimal pairs, which all jobs have in common: a row for each masked piece."""
+        if not jobs or data is None:
+            return []
+        tokens = row_tokens(read_paradigms(data), TOKENS_PER_WORD)
+        flops = []
+        for job in jobs:
+            encoder = self.model(job.model.settings).encoder
+            head = 2.0 * encoder.config.hidden * (encoder.config.hidden + self._vocabulary)
+            flops.append(tokens * (encoder.flops(_PAIR_LENGTH, 1) + head) / _PAIR_LENGTH)
+        return flops
+
     def final_bytes(self, model: PretrainedModel) -> int:
         """Return the bytes of a model folder and its snapshots."""
         settings = model.settings
@@ -90,26 +106,31 @@ def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, An
     flops_per_second = _MFU * rates[choose_precision(rates, device=device)]
     pretraining = [
         known if known is not None else costs.pretraining_flops(model.settings) / flops_per_second
-        for model, known in zip(models, model_seconds(models, plan.out / "pretrained"), strict=True)
+        for model, known in zip(models, training_seconds(plan, models), strict=True)
     ]
     finetunings = [job for job in jobs if isinstance(job, Finetuning)]
     finetuning = [
         known if known is not None else costs.finetuning_flops(job) / flops_per_second
         for job, known in zip(finetunings, job_seconds(finetunings, plan), strict=True)
     ]
+    paired = [job for job in jobs if isinstance(job, PairsJob)]
+    pairs = [flops / flops_per_second for flops in costs.pairs_flops(paired, plan.blimp)]
     waiting = sum(plan.waiting.values())
+    trials = _trial_folders(plan)
     forecast = {
         "experiment": plan.experiment.name,
         "scale": plan.scale.name,
-        "models": [_model_row(rows) for rows in _alike(models, pretraining)],
+        "models": [_model_row(rows, trials) for rows in _alike(models, pretraining)],
         "pretrainings": {"to_compute": len(models), "all": len(plan.all_models)},
         "measurements": {"to_compute": len(jobs) + waiting, "all": len(plan.all_jobs) + waiting},
         "waiting_for_data": dict(plan.waiting),
         "baselines": sum(isinstance(job, BaselineJob) for job in jobs),
-        "hours": {"pretraining": sum(pretraining) / 3600, "tasks": sum(finetuning) / 3600},
+        "hours": {"pretraining": sum(pretraining) / 3600, "tasks": sum((*finetuning, *pairs)) / 3600},
         "disk": {"bytes": _disk_bytes(costs, plan, models), "free": free_bytes(plan.out)},
         "corpora_to_build": ["-".join(kind) for kind in sorted(plan.corpora.to_build)],
         "left_out": list(plan.left_out),
+        "minutes": plan.time.budget.minutes if plan.time else None,
+        "measures_speed": any(time.speed is None for time in (plan.time.arms.values() if plan.time else ())),
     }
     return {**forecast, "text": _text(forecast)}
 
@@ -117,28 +138,37 @@ def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, An
 def _alike(
     models: Sequence[PretrainedModel], seconds: Sequence[float]
 ) -> Iterable[list[tuple[PretrainedModel, float]]]:
-    """Return the models with their seconds, in groups of the same system, size and number of tokens."""
+    """Return the models with their seconds, in groups of the same system, size, and number of tokens or minutes."""
     groups: dict[tuple[Any, ...], list[tuple[PretrainedModel, float]]] = {}
     for model, time in zip(models, seconds, strict=True):
-        key = (model.settings.system, model.settings.size, model.tokens, model.is_trained)
+        settings = model.settings
+        key = (settings.system, settings.size, model.tokens, settings.minutes, model.is_trained)
         groups.setdefault(key, []).append((model, time))
     return groups.values()
 
 
-def _model_row(group: Sequence[tuple[PretrainedModel, float]]) -> dict[str, Any]:
+def _trial_folders(plan: ExperimentPlan) -> set[Path]:
+    """Return the folders of the trials of learning rates."""
+    return {trial.model.folder for trial in plan.time.trials} if plan.time else set()
+
+
+def _model_row(group: Sequence[tuple[PretrainedModel, float]], trials: set[Path]) -> dict[str, Any]:
     model = group[0][0]
     return {
         "system": model.settings.system,
         "size": model.settings.size,
         "count": len(group),
         "tokens": model.tokens if model.is_trained else 0,
+        "is_trained": model.is_trained,
+        "is_trial": model.folder in trials,
         "hours": sum(seconds for _, seconds in group) / 3600,
     }
 
 
 def _disk_bytes(costs: _Costs, plan: ExperimentPlan, models: Sequence[PretrainedModel]) -> int:
     """Return the bytes of all unfinished models, with those of the largest training; corpora and rows not counted."""
-    final = sum(costs.final_bytes(model) for model in models)
+    trials = _trial_folders(plan)  # they keep no weights
+    final = sum(costs.final_bytes(model) for model in models if model.folder not in trials)
     joined = {
         (job.fraction, *(model.folder for model in job.models)): job.models
         for job in plan.all_jobs
@@ -150,6 +180,14 @@ def _disk_bytes(costs: _Costs, plan: ExperimentPlan, models: Sequence[Pretrained
     return final + max((costs.training_bytes(model.settings) for model in trained), default=0)
 
 
+def _minutes_lines(forecast: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the time of each pre-training, and where their steps come from."""
+    steps = "follow from the measured speeds"
+    if forecast["measures_speed"]:
+        steps = "follow from speeds, which the first run measures"
+    yield f"             {forecast['minutes']:g} minutes each; the steps {steps}"
+
+
 def _text(forecast: Mapping[str, Any]) -> str:
     """Return the forecast as text for a terminal."""
     pretrainings, measurements = forecast["pretrainings"], forecast["measurements"]
@@ -159,11 +197,15 @@ def _text(forecast: Mapping[str, Any]) -> str:
         f"{forecast['experiment']} at scale {forecast['scale']}",
         *([f"  corpora    to build: {corpora}; not in the time and the disk below"] if corpora else []),
         f"  models     {pretrainings['to_compute']} of {pretrainings['all']} pre-trainings to compute",
+        *(_minutes_lines(forecast) if forecast["minutes"] else ()),
     ]
     for row in forecast["models"]:
         tokens = f"{row['tokens']:,} tokens each, about " if row["tokens"] else "not trained, "
+        if row["is_trained"] and not row["tokens"]:
+            tokens = "as many tokens as fit into "
         time = duration(3600 * row["hours"] / row["count"])
-        lines.append(f"             {row['count']:3} x {row['system']} {row['size']}: {tokens}{time} each")
+        kind = ", trials of learning rates" if row["is_trial"] else ""
+        lines.append(f"             {row['count']:3} x {row['system']} {row['size']}{kind}: {tokens}{time} each")
     lines += [
         f"  tasks      {measurements['to_compute']} of {measurements['all']} measurements to compute",
         *(

@@ -69,7 +69,7 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
                 panel.plot(paper[comparison.column], row, "D", color="#b3132b", markersize=4, zorder=1)
                 has_paper = True
             row += 1
-    units = {column.name for column in plan.columns if column.task is None}
+    units = {column.name for column in plan.columns if column.has_own_unit}
     _finish_axes(panel, labels, rows, units=[name for name in dict.fromkeys(labels.values()) if name in units])
     _legend(figure, drawn, has_paper=has_paper)
     with atomic_file(path) as stream:

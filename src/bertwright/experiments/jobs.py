@@ -24,6 +24,8 @@ from bertwright.tasks.errors import PREDICTIONS
 from bertwright.tasks.spec import TaskSpec, get_spec
 
 RESULT = "result.json"
+BLIMP: Final = "blimp"
+"""Metric of minimal pairs, and name of the folder of their scores."""
 _WIDE: Final = 768
 """Width from which models have the paper's learning rate."""
 _DIGEST_DEFAULTS: Final[Mapping[str, Any]] = {"epochs": 3, "batch_size": 32}
@@ -131,6 +133,34 @@ class BaselineJob:
         """Metrics of a finished baseline."""
         metrics: Mapping[str, float] = read_object(self.folder / RESULT)["scores"]
         return metrics
+
+
+@dataclass(frozen=True)
+class PairsJob:
+    """Scores of minimal pairs by a pre-trained model; data: folder of the pairs, None where only records are read."""
+
+    model: PretrainedModel
+    data: Path | None
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the job, in that of the pre-training."""
+        return self.model.folder / "minimal-pairs"
+
+    @property
+    def scores(self) -> Path:
+        """Folder of the scores, from which a stopped job continues."""
+        return self.folder / BLIMP
+
+    @property
+    def is_finished(self) -> bool:
+        """True where all pairs have been scored."""
+        return (self.scores / "metrics.json").is_file()
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Metrics of a finished job: the mean accuracy of the paradigms."""
+        return {BLIMP: float(read_object(self.scores / "metrics.json")["accuracy"])}
 
 
 @dataclass(frozen=True)

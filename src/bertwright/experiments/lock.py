@@ -23,6 +23,9 @@ _TITLES = {
     "scale": "scale",
     "seeds": "fine-tuning seeds",
     "pretraining_seeds": "pre-training seeds",
+    "minutes": "minutes of each pre-training",
+    "rate_share": "fraction of the minutes for each trial of a learning rate",
+    "factors": "learning rates that are tried",
 }
 
 _NOTHING_SHOWN = "So nothing shows that claims, seeds and δ were chosen before the results were known."
@@ -91,8 +94,17 @@ def _content(plan: ExperimentPlan) -> dict[str, Any]:
         "scale": plan.scale.name,
         "seeds": plan.seeds,
         "pretraining_seeds": plan.pretraining_seeds,
+        **_budget(plan),
         "claims": [_claim(plan, claim) for claim in plan.experiment.claims],
     }
+
+
+def _budget(plan: ExperimentPlan) -> dict[str, Any]:
+    """Return the time of every arm; empty where the arms have the scale's steps."""
+    if plan.time is None:
+        return {}
+    budget = plan.time.budget
+    return {"minutes": budget.minutes, "rate_share": budget.rate_share, "factors": list(budget.factors)}
 
 
 def _claim(plan: ExperimentPlan, claim: Claim) -> dict[str, Any]:
@@ -112,8 +124,8 @@ def _claim(plan: ExperimentPlan, claim: Claim) -> dict[str, Any]:
 def _differences(locked: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence for each setting and each claim that differs from the lock."""
     for name, title in _TITLES.items():
-        if locked.get(name) != content[name]:
-            yield f"**Not as locked:** {title}: locked {locked.get(name)}, here {content[name]}."
+        if locked.get(name) != content.get(name):
+            yield f"**Not as locked:** {title}: locked {locked.get(name)}, here {content.get(name)}."
     before = {claim["statement"]: claim for claim in locked["claims"]}
     now = {claim["statement"]: claim for claim in content["claims"]}
     for statement in [*before, *(name for name in now if name not in before)]:
@@ -140,7 +152,7 @@ def _missing_seeds(plan: ExperimentPlan, locked: Mapping[str, Any]) -> Iterator[
             yield f"**Fewer seeds than locked:** `{arm.name}` has {finished} of {wanted} pre-trainings."
         few = []
         for column in plan.columns:
-            jobs = plan.jobs.get((arm.name, column.name), {})
+            jobs = plan.jobs.get((arm.name, column.name), {}) if column.task else {}
             tuned = sum(job.is_finished for job in jobs.values())
             if arm.baseline is None and jobs and tuned < wanted * locked["seeds"]:
                 few.append(f"{tuned} of {wanted * locked['seeds']} on {column.name}")

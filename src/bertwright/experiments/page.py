@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bertwright.experiments.answers import answer_lines, evidence_lines, reading_lines
 from bertwright.experiments.details import command_lines, cost_lines, data_lines, markdown_table, setting_lines
+from bertwright.experiments.equal_time import time_lines
 from bertwright.experiments.evidence import ClaimEvidence, floor_of, gather_evidence, validation_rows
 from bertwright.experiments.forest import draw_forest
 from bertwright.experiments.lock import lock_lines
@@ -63,7 +64,8 @@ def _page(
     yield from (f"# {experiment.title}", "")
     yield from start_box(plan)
     yield from ("## Question", "", experiment.question, "")
-    yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.", "")
+    minutes = " Minutes take the place of its number of tokens." if plan.time else ""
+    yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.{minutes}", "")
     others = [
         f"{data.task.title} ({data.source.note})"
         for data in plan.data.values()
@@ -79,6 +81,8 @@ def _page(
         yield from (picture, "")
     yield from ("## Here", "", *_results_table(plan, cells), "", *_legend(plan, cells), "")
     yield from _notes(plan)
+    if plan.time:
+        yield from (*time_lines(plan), "")
     yield from ("## How sure", "", *_sureness(plan, cells, versions), "", *evidence_lines(plan, evidence))
     yield from ("## What this does not show", "", *_limits(plan, evidence), "")
     if experiment.published:
@@ -149,6 +153,8 @@ def _rescaled_mean(
 
 def _cell(cell: Cell, column: Column) -> str:
     values = list(cell.values.values())
+    if not cell.applies:
+        return "does not apply"
     if not values:
         return "…" if cell.wanted else "–"
     mean = sum(values) / len(values)
@@ -160,7 +166,7 @@ def _cell(cell: Cell, column: Column) -> str:
 
 
 def _number(value: float, column: Column) -> str:
-    return f"{value:.1f}" if column.task is not None else short(round(value, 2))
+    return f"{value:.1f}" if not column.has_own_unit else short(round(value, 2))
 
 
 def _legend(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:

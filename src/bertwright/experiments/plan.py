@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from bertwright.console import say
 from bertwright.errors import InputError
@@ -19,13 +19,26 @@ from bertwright.experiments.data import (
     make_subset,
     noted_subsets,
 )
-from bertwright.experiments.jobs import BaselineJob, Finetuning, PretrainedModel, Workspace, corpus_kinds, unique
-from bertwright.experiments.spec import Arm, Column, Experiment, Scale
+from bertwright.experiments.jobs import (
+    BLIMP,
+    BaselineJob,
+    Finetuning,
+    PairsJob,
+    PretrainedModel,
+    Workspace,
+    corpus_kinds,
+    unique,
+)
+from bertwright.experiments.rates import EqualTime
+from bertwright.experiments.spec import Arm, Column, Experiment, Scale, TimeBudget
 from bertwright.experiments.statistics import SeedPair
 from bertwright.experiments.tables.arms import MAJORITY
+from bertwright.model.system import REPLACED_TOKEN_SYSTEMS
 
-Job = Finetuning | BaselineJob
-"""Measurement of an arm on a task."""
+Job = Finetuning | BaselineJob | PairsJob
+"""Measurement of an arm on a task or on minimal pairs."""
+LM_METRICS: Final = ("bits", BLIMP)
+"""Metrics of pre-training that need a model with a head of masked LM or of a language model."""
 PlanUse = Literal["run", "page", "plan"]
 """Use of a plan: to compute it, to write the page of what is there, or to print it without writing a file."""
 
@@ -39,6 +52,8 @@ class ExperimentRequest:
     corpus                      texts or corpus folders to pre-train on
     seeds, pretraining_seeds    numbers of seeds; None: the numbers of the scale
     arms, tasks                 names of those to compute; all where empty
+    budget                      time of every arm, for an experiment at equal time; None: that of the experiment
+    blimp                       folder of BLiMP's minimal pairs
     """
 
     scale: Scale
@@ -49,6 +64,8 @@ class ExperimentRequest:
     pretraining_seeds: int | None = None
     arms: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
+    budget: TimeBudget | None = None
+    blimp: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,8 @@ class ExperimentPlan:
     left_out    messages about arms and tasks that cannot be computed, with what is missing
     waiting     of a plan that is only printed: message about a task without data → number of its measurements
     corpora     the corpora of the models
+    blimp       folder of BLiMP's minimal pairs, None where none is named
+    time        steps and trials of learning rates of an experiment at equal time
     """
 
     experiment: Experiment
@@ -85,11 +104,14 @@ class ExperimentPlan:
     left_out: tuple[str, ...]
     waiting: Mapping[str, int]
     corpora: Corpora
+    blimp: Path | None = None
+    time: EqualTime | None = None
 
     @property
     def all_models(self) -> list[PretrainedModel]:
-        """All pre-trainings, without repetitions."""
-        return unique([model for seeds in self.models.values() for models in seeds for model in models])
+        """All pre-trainings, without repetitions; the trials of learning rates are the last ones."""
+        trials = [trial.model for trial in self.time.trials] if self.time else []
+        return unique([*(model for seeds in self.models.values() for models in seeds for model in models), *trials])
 
     @property
     def all_jobs(self) -> list[Job]:
@@ -114,8 +136,11 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     arms = _choose_arms(experiment, scale, request.arms)
     chosen = _choose_columns(experiment, request.tasks)
     data, without_data = _find_data(chosen, request, use=use)
-    columns = tuple(column for column in chosen if column.task is None or column.task in data)
-    waiting = tuple(column for column in chosen if column not in columns) if use == "plan" else ()
+    without_data |= _without_pairs(chosen, request, use=use)
+    columns = tuple(
+        column for column in chosen if (column.task in data if column.task else column.metric not in without_data)
+    )
+    waiting = tuple(column for column in chosen if column.task and column not in columns) if use == "plan" else ()
     _check_not_empty(experiment, (*columns, *waiting), list(without_data.values()))
     for message in without_data.values():
         if not waiting:
@@ -133,13 +158,9 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     subsets |= {name: task_data.subset for name, task_data in data.items()}
     workspace = Workspace(request.out, scale, corpora, subsets)
     seeds = request.seeds or scale.seeds
-    pretraining_seeds = request.pretraining_seeds or scale.pretraining_seeds
-    models = {
-        arm.name: tuple(workspace.models(arm, seed) for seed in range(pretraining_seeds))
-        for arm in arms
-        if arm.baseline is None
-    }
-    jobs = partial(_jobs_of, workspace, arms, models=models, seeds=seeds)
+    pretraining_seeds = request.pretraining_seeds or max(scale.pretraining_seeds, experiment.pretraining_seeds)
+    models = _models_of(workspace, arms, pretraining_seeds)
+    jobs = partial(_jobs_of, workspace, arms, models=models, seeds=seeds, blimp=request.blimp)
     return ExperimentPlan(
         experiment=experiment,
         scale=scale,
@@ -155,9 +176,41 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
         waiting={
             message: len(_unique_jobs(jobs([column for column in waiting if column.task == name])))
             for name, message in (without_data if waiting else {}).items()
+            if name in {column.task for column in waiting}
         },
         corpora=corpora,
+        blimp=request.blimp,
     )
+
+
+def workspace_of(plan: ExperimentPlan) -> Workspace:
+    """Return the inputs from which the models and the jobs of a plan follow."""
+    return Workspace(plan.out, plan.scale, plan.corpora, {name: data.subset for name, data in plan.data.items()})
+
+
+def with_arms(plan: ExperimentPlan, arms: Sequence[Arm]) -> ExperimentPlan:
+    """Return the plan with other settings of its arms, from which its models and its jobs follow."""
+    workspace = workspace_of(plan)
+    models = _models_of(workspace, arms, plan.pretraining_seeds)
+    jobs = _jobs_of(workspace, arms, plan.columns, models=models, seeds=plan.seeds, blimp=plan.blimp)
+    return replace(plan, arms=tuple(arms), models=models, jobs=jobs)
+
+
+def metric_applies(arm: Arm, column: Column) -> bool:
+    """Return whether the models of an arm have a metric of pre-training; ELECTRA's discriminator predicts no piece."""
+    systems = [changes.get("system", "bert") for changes in arm.models]
+    return not (column.metric in LM_METRICS and any(system in REPLACED_TOKEN_SYSTEMS for system in systems))
+
+
+def _models_of(
+    workspace: Workspace, arms: Sequence[Arm], pretraining_seeds: int
+) -> dict[str, tuple[tuple[PretrainedModel, ...], ...]]:
+    """Return the pre-trainings of each arm for each pre-training seed; a baseline has none."""
+    return {
+        arm.name: tuple(workspace.models(arm, seed) for seed in range(pretraining_seeds))
+        for arm in arms
+        if arm.baseline is None
+    }
 
 
 def _find_corpora(arms: Sequence[Arm], request: ExperimentRequest, *, use: PlanUse) -> Corpora:
@@ -185,13 +238,19 @@ def _jobs_of(
     *,
     models: Mapping[str, Sequence[tuple[PretrainedModel, ...]]],
     seeds: int,
+    blimp: Path | None,
 ) -> dict[tuple[str, str], Mapping[SeedPair, Job]]:
-    """Return the jobs of each arm and column with a task; models: those of an arm for each pre-training seed."""
+    """Return the jobs of each arm and column with a task, and those of minimal pairs.
+
+    models: those of an arm for each pre-training seed.
+    """
     return {
         (arm.name, column.name): _jobs(workspace, arm, column, models.get(arm.name, ()), seeds)
+        if column.task
+        else {(seed, 0): PairsJob(model, blimp) for seed, (model,) in enumerate(models[arm.name])}
         for arm in arms
         for column in columns
-        if column.task is not None
+        if column.task or (column.metric == BLIMP and arm.name in models and metric_applies(arm, column))
     }
 
 
@@ -275,3 +334,16 @@ def _find_data(
         else:
             left_out[name] = f"{task.title}: its files are not in {request.data}; fetch {task.fetch}"
     return data, left_out
+
+
+def _without_pairs(columns: Sequence[Column], request: ExperimentRequest, *, use: PlanUse) -> dict[str, str]:
+    """Return the message about minimal pairs that cannot be scored, by their metric; empty where they can.
+
+    A page needs the metrics of an earlier run in place of the pairs.
+    """
+    if not any(column.metric == BLIMP for column in columns):
+        return {}
+    has_records = any((request.out / "pretrained").glob(f"*/*/{BLIMP}/metrics.json"))
+    if request.blimp is None and not (use == "page" and has_records):
+        return {BLIMP: "BLiMP: name the folder of its paradigms with --blimp"}
+    return {}

@@ -12,27 +12,32 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.console import say
-from bertwright.errors import InputError, MissingExtra, RunFailed, Stopped
+from bertwright.errors import Diverged, InputError, MissingExtra, RunFailed, Stopped
 from bertwright.experiments.constant import by_file, constant_answer
+from bertwright.experiments.equal_time import at_equal_time, speeds_path, timed_models
 from bertwright.experiments.forecast import forecast_experiment
 from bertwright.experiments.inputs import refuse_other_corpus, write_notes
-from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PretrainedModel, run_record
+from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PairsJob, PretrainedModel, run_record
 from bertwright.experiments.lock import write_lock
 from bertwright.experiments.page import write_page
 from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, PlanUse, make_plan
+from bertwright.experiments.rates import DIVERGED, RateTrial
 from bertwright.experiments.scores import COST, remaining_work
-from bertwright.experiments.spec import Experiment
+from bertwright.experiments.spec import Experiment, TimeBudget
+from bertwright.experiments.speeds import measure_speeds
 from bertwright.files import read_object, write_json
 from bertwright.finetuning.baselines import bag_of_words_baseline
 from bertwright.finetuning.run import tune
+from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
 from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
+from bertwright.scoring.evaluate import measure_minimal_pairs
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.training.hardware import resolve_device
 from bertwright.training.memory import peak_bytes, reset_peak
-from bertwright.training.run_lock import is_locked
+from bertwright.training.run_lock import is_locked, locked
 from bertwright.training.settings import Device
 
 _STOPPED = "stopped; the same command resumes the experiment"
@@ -55,10 +60,31 @@ class ExperimentRun:
     elsewhere: set[Path] = field(default_factory=set)
     said: set[str] = field(default_factory=set)
 
+    def settle_time(self, base: ExperimentPlan, budget: TimeBudget) -> None:
+        """Measure the speeds and try the learning rates that are missing; then the plan has steps and rates.
+
+        base: the plan whose arms have the scale's steps.
+        """
+        measure_speeds(speeds_path(base), timed_models(base, budget.minutes), device=self.device)
+        self.plan = at_equal_time(base, budget)
+        assert self.plan.time is not None
+        for name, time in self.plan.time.arms.items():
+            for trial in time.trials:
+                if trial.loss is None:
+                    say(f"{name}: trial of the learning rate x {trial.factor:g}")
+                    self.attempt(trial.model, partial(self._try_rate, trial))
+        self.plan = at_equal_time(base, budget)
+
     def carry_out(self) -> None:
         """Compute the missing parts, seed by seed and arm by arm, and write the page after each arm."""
+        time = self.plan.time
+        for name in time.arms if time else ():
+            if time and not time.is_settled(name):
+                say(f"{name}: left out, because not every trial of its learning rates is finished, or all diverged")
         for seed in range(self.plan.pretraining_seeds):
             for arm in self.plan.arms:
+                if time and not time.is_settled(arm.name):
+                    continue
                 jobs = [job for job in self.plan.jobs_of(arm, seed) if not job.is_finished]
                 models = self.plan.models[arm.name][seed] if arm.baseline is None else ()
                 missing = [model for model in models if not model.is_finished]
@@ -136,10 +162,24 @@ class ExperimentRun:
             raise Stopped(_STOPPED)
         shutil.rmtree(model.folder / "checkpoints", ignore_errors=True)  # three times as large as the model
 
+    def _try_rate(self, trial: RateTrial) -> None:
+        """Pre-train with one learning rate. Only the record stays, or the reason where the training diverged."""
+        folder = trial.model.folder
+        try:
+            self._pretrain(trial.model)
+        except Diverged as error:
+            say(f"{folder}: {error}; this learning rate is not chosen")
+            write_json(folder / DIVERGED, {"reason": str(error)})
+        for name in ("checkpoints", "model", GENERATOR_FOLDER):
+            shutil.rmtree(folder / name, ignore_errors=True)
+
     def _measure(self, job: Job) -> None:
-        """Fine-tune a model, or compute a baseline."""
+        """Fine-tune a model, score minimal pairs, or compute a baseline."""
         if isinstance(job, BaselineJob):
             _measure_baseline(job)
+            return
+        if isinstance(job, PairsJob):
+            self._score_pairs(job)
             return
         source = _model_of(job, self.plan.out)
         _remove_outdated(job.folder, source)
@@ -158,6 +198,14 @@ class ExperimentRun:
             shutil.rmtree(folder, ignore_errors=True)  # hundreds of fine-tunings; only their metrics are needed
         if signalled:
             raise Stopped(_STOPPED)
+
+    def _score_pairs(self, job: PairsJob) -> None:
+        """Score minimal pairs with a pre-trained model; the paradigms that a stopped job scored are kept."""
+        assert job.data is not None
+        job.folder.mkdir(exist_ok=True)
+        with locked(job.folder):
+            model = str(job.model.folder / "model")
+            measure_minimal_pairs(model, job.data, out=job.scores, precision="fp32", device=self.device)
 
 
 def run_experiment(
@@ -179,7 +227,9 @@ def run_experiment(
         _refuse_empty(request.out)
     else:
         resolve_device(device)
-    plan = make_plan(experiment, request, use=use)
+    base = make_plan(experiment, request, use=use)
+    budget = request.budget or experiment.budget
+    plan = at_equal_time(base, budget) if budget else base
     if use == "plan":
         return forecast_experiment(plan, device=device)
     is_page = use == "page"
@@ -191,10 +241,12 @@ def run_experiment(
     try:
         if use == "run":
             write_lock(plan)
+            if budget:
+                run.settle_time(base, budget)
             run.carry_out()
     finally:
         page = run.page()
-    left = remaining_work(plan)
+    left = remaining_work(run.plan)
     return {
         "page": str(page),
         "left": {"pretrainings": left.models, "measurements": left.jobs},

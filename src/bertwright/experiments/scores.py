@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError
-from bertwright.experiments.jobs import Finetuning, PretrainedModel, run_record, system_and_size
-from bertwright.experiments.plan import ExperimentPlan, Job
+from bertwright.experiments.jobs import BLIMP, Finetuning, PairsJob, PretrainedModel, run_record, system_and_size
+from bertwright.experiments.plan import ExperimentPlan, Job, metric_applies
 from bertwright.experiments.spec import Arm, Column
 from bertwright.experiments.statistics import ArmScores, SeedPair
 from bertwright.files import read_object
@@ -28,11 +28,13 @@ class Cell:
     values         metric by pair of seeds, in the paper's unit
     wanted         number of values when everything is finished
     is_constant    True for a baseline: its one value is that of every pair of seeds
+    applies        False where the models of the arm cannot have the metric
     """
 
     values: Mapping[SeedPair, float]
     wanted: int
     is_constant: bool = False
+    applies: bool = True
 
 
 def table_cells(plan: ExperimentPlan) -> dict[tuple[str, str], Cell]:
@@ -69,6 +71,8 @@ def _cell(plan: ExperimentPlan, arm: Arm, column: Column, *, last_epoch: bool) -
     """Return the cell of an arm and a column; two joined models have no metric of a pre-training."""
     if column.task is None:
         by_seed = enumerate(plan.models.get(arm.name, ()))
+        if not metric_applies(arm, column):
+            return Cell({}, 0, applies=False)
         values = {(seed, 0): _pretraining_metric(models[0], column) for seed, models in by_seed if len(models) == 1}
         return Cell(_known(values), len(values) if arm.is_trained else 0)
     jobs = plan.jobs[arm.name, column.name]
@@ -105,6 +109,18 @@ def _perplexity(model: PretrainedModel) -> float | None:
     return None if loss is None else math.exp(loss)
 
 
+def _bits_per_character(model: PretrainedModel) -> float | None:
+    """Return the bits of the masked pieces of validation text, by their characters; None where they were not kept."""
+    value = model.result["held_out"].get("mlm_bits_per_character")
+    return None if value is None else float(value)
+
+
+def _minimal_pairs(model: PretrainedModel) -> float | None:
+    """Return the accuracy on minimal pairs, the mean of the paradigms; None where they are not scored."""
+    job = PairsJob(model, None)
+    return job.metrics[BLIMP] if job.is_finished else None
+
+
 def _seconds_per_million_tokens(model: PretrainedModel) -> float | None:
     """Return the seconds of training per million tokens."""
     speed = read_run(model.folder).speed
@@ -119,6 +135,8 @@ def _peak_memory(model: PretrainedModel) -> float | None:
 
 _METRICS: Final[Mapping[str, Callable[[PretrainedModel], float | None]]] = {
     "perplexity": _perplexity,
+    "bits": _bits_per_character,
+    BLIMP: _minimal_pairs,
     "seconds": _seconds_per_million_tokens,
     "memory": _peak_memory,
 }
@@ -179,11 +197,18 @@ def remaining_work(plan: ExperimentPlan) -> RemainingWork:
     """Return the remaining work of a plan; its time is that of similar finished parts in the same folder."""
     models = [model for model in plan.all_models if not model.is_finished]
     jobs = [job for job in plan.all_jobs if not job.is_finished]
-    times = [*model_seconds(models, plan.out / "pretrained"), *job_seconds(jobs, plan)]
+    times = [*training_seconds(plan, models), *job_seconds(jobs, plan)]
     known = [seconds for seconds in times if seconds is not None]
     return RemainingWork(
         len(models), len(plan.all_models), len(jobs), len(plan.all_jobs), sum(known), len(times) - len(known)
     )
+
+
+def training_seconds(plan: ExperimentPlan, models: Iterable[PretrainedModel]) -> list[float | None]:
+    """Return the remaining seconds of models of a plan: those of its budget, or by `model_seconds` without one."""
+    if plan.time is None:
+        return model_seconds(models, plan.out / "pretrained")
+    return [max(0.0, plan.time.seconds(model) - seconds_spent(model.folder)) for model in models]
 
 
 def model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:

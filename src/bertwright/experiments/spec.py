@@ -21,7 +21,7 @@ TEXT_ORDERS: Final[tuple[TextOrder, ...]] = ("documents", "sentences")
 LEAST_DELTA = 0.5
 """Smallest difference in points that a claim may call no difference."""
 UNKNOWN_DELTA = 1.0
-"""Difference in points that counts as no difference where the paper has no numbers."""
+"""Difference in points that counts as no difference where the paper has no numbers and the claim names no other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +113,11 @@ class Column:
     is_lower_better: bool = False
     floor: Floor = "majority"
 
+    @property
+    def has_own_unit(self) -> bool:
+        """True for a metric that is no score in points, such as a perplexity, seconds or bits; lower is better."""
+        return self.is_lower_better
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
@@ -126,6 +131,7 @@ class Claim:
     within            points by which the two are claimed to differ at most; None for a claim that the first is better
     columns           names of the columns, all columns of tasks where empty; those without data are left out
     paper_difference  the paper's own difference in points, None where the paper has no numbers
+    unknown_delta     difference that counts as no difference where the paper has no numbers
     published         names of the two arms' rows in the published table, for the paper's difference in each column
     withdrawn         reason why no other arm can replace one of the two: while one is missing, the claim is withdrawn
     confound          second difference between the arms, beside that of the claim: it stands beside the verdict
@@ -140,6 +146,7 @@ class Claim:
     columns: tuple[str, ...] = ()
     within: float | None = None
     paper_difference: float | None = None
+    unknown_delta: float = UNKNOWN_DELTA
     published: tuple[str, str] | None = None
     withdrawn: str = ""
     confound: str = ""
@@ -156,8 +163,22 @@ class Claim:
         if self.within is not None:
             return self.within
         if self.paper_difference is None:
-            return UNKNOWN_DELTA
+            return self.unknown_delta
         return max(LEAST_DELTA, abs(self.paper_difference) / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeBudget:
+    """Time that every arm gets in place of the scale's number of steps.
+
+    minutes      minutes of each pre-training, on all cores that it uses
+    rate_share   fraction of the minutes that each trial of a learning rate gets
+    factors      learning rates that are tried for each arm, as factors of the scale's
+    """
+
+    minutes: float = 40.0
+    rate_share: float = 0.15
+    factors: tuple[float, ...] = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +196,8 @@ class Experiment:
 
     axis      label of the x axis, for a picture whose arms lie on a line
     limits    what the experiment does not show, a sentence each
+    budget    time of every arm; None: every arm has the scale's number of steps
+    pretraining_seeds  number of pre-training seeds where a scale has fewer
     """
 
     name: str
@@ -187,6 +210,8 @@ class Experiment:
     axis: str | None = None
     note: str = ""
     limits: tuple[str, ...] = ()
+    budget: TimeBudget | None = None
+    pretraining_seeds: int = 1
 
     def columns_of(self, claim: Claim) -> tuple[str, ...]:
         """Return the names of the columns on which a claim compares its arms."""

@@ -65,7 +65,7 @@ def plan_pretraining(
     pretraining, measured = prepare_pretraining(settings, **paths, write_plans=False, numerics=numerics)
     apply_numerics(measured)
     memory, timings = advise_micro_tokens(pretraining, measured, lambda: _measure(pretraining, measured, out))
-    steps = pretraining.steps or affordable_steps(pretraining, timings)
+    steps = pretraining.steps or affordable_steps(pretraining.settings, timings)
     phases = plan_phases(pretraining, timings, steps)
     evaluations = len(pretraining.plan(steps).evaluate_at)
     training_seconds = sum(phase.steps * phase.step_seconds for phase in phases)

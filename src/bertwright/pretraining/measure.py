@@ -34,6 +34,7 @@ from bertwright.pretraining.resources import (
     existing_parent,
     refuse_memory,
 )
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining
 from bertwright.pretraining.systems import ExampleRows, trainable_of, validation_metrics
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, is_sharded
@@ -115,9 +116,8 @@ def step_seconds(
     )
 
 
-def affordable_steps(pretraining: Pretraining, timings: Timings) -> int:
-    """Return the number of steps that fit into the run's minutes, together with its evaluations and checkpoints."""
-    settings = pretraining.settings
+def affordable_steps(settings: PretrainSettings, timings: Timings) -> int:
+    """Return the number of steps that fit into a run's minutes, together with its evaluations and checkpoints."""
     assert settings.minutes
     budget = 60 * settings.minutes
     saves = 1 + settings.minutes // settings.save_minutes

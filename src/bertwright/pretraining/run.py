@@ -144,7 +144,9 @@ def resolve_run(
         return _resume_resolved(pretraining, run, measured, allow_other=allow_other)
     apply_numerics(measured)
     numerics = choose_compiled(pretraining, measured)
-    steps = pretraining.steps or affordable_steps(pretraining, measure_timings(pretraining, numerics, out=run.folder))
+    steps = pretraining.steps
+    if steps is None:
+        steps = affordable_steps(pretraining.settings, measure_timings(pretraining, numerics, out=run.folder))
     ranks = pretraining.ranks
     resolved = ranks.broadcast({"numerics": numerics.model_dump(), "steps": steps, "ranks": ranks.world_size})
     run.note(resolved=resolved)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bertwright.console import Status, clock, say
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import Diverged, InputError
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.distributed import SINGLE_PROCESS, Batch, Engine, Ranks, Sharding, Trainable, local_tensor
 from bertwright.training.hardware import Numerics, resolve_device
@@ -341,9 +341,9 @@ class Loop(Generic[Batch]):
         return f"step {done}/{self.plan.steps} · {losses} · {speed} · {clock(self._time_left.seconds(done))} left"
 
     def refuse_broken_weights(self, done: int) -> None:
-        """Raise RunFailed where the last update left weights that are not finite; no later loss would show it."""
+        """Raise Diverged where the last update left weights that are not finite; no later loss would show it."""
         if not self._is_finite():
-            raise RunFailed(f"step {done}: the weights are not finite after the update; no model is written")
+            raise Diverged(f"step {done}: the weights are not finite after the update; no model is written")
 
     def _mfu(self) -> float:
         """Return the model FLOP/s utilisation since the last log line.
@@ -376,7 +376,7 @@ class Loop(Generic[Batch]):
         has_checkpoint = self.run and self.run.checkpoints.exists()
         kept = f"; the last good checkpoint is in {self.run.checkpoints}" if self.run and has_checkpoint else ""
         skips = f" after {self._guard.skipped} skipped steps" if self._guard.skipped else ""
-        raise RunFailed(f"{fault}; stopped before the update{skips}{kept}{self._guard.advice(bad)}")
+        raise Diverged(f"{fault}; stopped before the update{skips}{kept}{self._guard.advice(bad)}")
 
 
 def autocast(numerics: Numerics) -> AbstractContextManager[object]:

@@ -9,10 +9,11 @@ import torch
 
 from bertwright.experiments.data import PAPER_TASKS, find_source, make_subset
 from bertwright.experiments.forecast import _Costs
-from bertwright.experiments.jobs import pretraining_settings
+from bertwright.experiments.jobs import PairsJob, PretrainedModel, pretraining_settings
 from bertwright.experiments.scales import SCALES
 from bertwright.objectives.language_model import language_flops
 from bertwright.objectives.masked_lm import pretraining_flops
+from tests.support.blimp import write_blimp
 from tests.support.paper_data import write_data
 
 
@@ -44,3 +45,19 @@ def test_rows_are_counted_as_they_are_written(tmp_path: Path) -> None:
         assert not (tmp_path / "out").exists()
         written = make_subset(PAPER_TASKS[name], present[1], (5, 2), tmp_path / "written")
         assert (counted.digest, counted.rows) == (written.digest, written.rows)
+
+
+def test_minimal_pairs_have_the_flops_of_a_row_for_each_masked_piece(tmp_path: Path) -> None:
+    costs = _Costs(SCALES["tiny"].vocabulary)
+    wide = pretraining_settings(SCALES["tiny"], {"size": "4x256", "start": "random"}, 0)
+    jobs = [
+        PairsJob(PretrainedModel(settings, tmp_path, True, tmp_path), tmp_path)
+        for settings in (pretraining_settings(SCALES["tiny"], {}, 0), wide)
+    ]
+    assert costs.pairs_flops(jobs, None) == []
+    small, large = costs.pairs_flops(jobs, write_blimp(tmp_path / "blimp"))
+    # 20 pairs of 8 to 16 words; the matrices of a layer have 12 widths squared, of the head a width times (width + V)
+    weights = 4 * 12 * 128**2 + 128 * (128 + 8192) / 14
+    tokens = small / (2 * weights)
+    assert 20 * 2 * (1.35 * 8) ** 2 < tokens < 20 * 2 * (1.35 * 17 + 2) ** 2
+    assert 2.5 < large / small < 4.0

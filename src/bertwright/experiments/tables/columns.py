@@ -22,6 +22,11 @@ SWAG_ACCURACY: Final = Column(name="SWAG", task="swag", metric="accuracy")
 NER_F1: Final = Column(name="NER F1", task="ner", metric="f1")
 WIKIGOLD_F1: Final = Column(name="WikiGold F1", task="wikigold", metric="f1")
 PERPLEXITY: Final = Column(name="perplexity", task=None, metric="perplexity", factor=1.0, is_lower_better=True)
+BLIMP_ACCURACY: Final = Column(name="BLiMP", task=None, metric="blimp")
+CHARACTER_BITS: Final = Column(
+    name="bits a character, x 100", task=None, metric="bits", factor=100.0, is_lower_better=True
+)
+"""Hundredths of a bit a character of validation text, 15 % of which is masked."""
 
 SENTENCE_COLUMNS: Final = (SST2_ACCURACY, COLA_MATTHEWS, STSB_SPEARMAN, RTE_ACCURACY, QNLI_ACCURACY)
 """Columns of experiments that the paper did not measure: tasks of one sentence and of pairs, with few and many rows."""

@@ -1,0 +1,100 @@
+"""budget of minutes → steps of each arm by its speed, and its learning rate by the loss of shorter trials.
+
+All arms of an experiment at equal time train for the same minutes. An arm with faster steps gets more of them.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bertwright.experiments.jobs import PretrainedModel
+from bertwright.experiments.spec import TimeBudget
+from bertwright.files import read_object
+from bertwright.model.system import MASKED_LM_SYSTEMS, REPLACED_TOKEN_SYSTEMS
+from bertwright.pretraining.measure import Timings
+
+DIVERGED: Final = "diverged.json"
+"""File in the folder of a trial whose loss was not finite or jumped up; it has the reason."""
+TRIAL_SEED: Final = 100
+"""Seed of all trials, which no reported pre-training has."""
+
+
+def choosing_loss(system: str) -> str:
+    """Return the validation loss that chooses the learning rate of a system: for ELECTRA, its discriminator's."""
+    if system in REPLACED_TOKEN_SYSTEMS:
+        return "rtd_loss"
+    return "mlm_loss" if system in MASKED_LM_SYSTEMS else "lm_loss"
+
+
+@dataclass(frozen=True)
+class RateTrial:
+    """A shorter pre-training with one learning rate, the scale's times `factor`."""
+
+    factor: float
+    model: PretrainedModel
+
+    @property
+    def loss(self) -> float | None:
+        """Validation loss in nats at the end; infinite where the trial diverged, None where it is not finished."""
+        if (self.model.folder / DIVERGED).is_file():
+            return math.inf
+        if not self.model.is_finished:
+            return None
+        return float(self.model.result["held_out"][choosing_loss(self.model.settings.system)])
+
+    @property
+    def reason(self) -> str:
+        """Reason why the trial diverged; empty where it did not."""
+        path = self.model.folder / DIVERGED
+        return str(read_object(path).get("reason", "")) if path.is_file() else ""
+
+
+def choose_factor(losses: Mapping[float, float | None]) -> float | None:
+    """Return the factor with the lowest loss, the smallest of equal ones.
+
+    losses: loss of each factor, None where its trial is not finished. None is returned while one is missing, and where
+    every trial diverged.
+    """
+    known = {factor: loss for factor, loss in losses.items() if loss is not None}
+    if len(known) < len(losses) or not any(map(math.isfinite, known.values())):
+        return None
+    return min(sorted(known), key=lambda factor: known[factor])
+
+
+@dataclass(frozen=True)
+class ArmTime:
+    """Speed, steps and trials of an arm; speed and steps are None before the speed is measured."""
+
+    speed: Timings | None
+    steps: int | None
+    trials: tuple[RateTrial, ...]
+
+    @property
+    def factor(self) -> float | None:
+        """Factor of the scale's learning rates that the arm gets; None before it is chosen."""
+        return choose_factor({trial.factor: trial.loss for trial in self.trials})
+
+
+@dataclass(frozen=True)
+class EqualTime:
+    """The time of an experiment: its budget, and steps and trials of each arm by name. threads: by arm."""
+
+    budget: TimeBudget
+    arms: Mapping[str, ArmTime]
+    threads: Mapping[str, int]
+
+    @property
+    def trials(self) -> list[RateTrial]:
+        """All trials that have not diverged."""
+        return [trial for time in self.arms.values() for trial in time.trials if not trial.reason]
+
+    def is_settled(self, arm: str) -> bool:
+        """Return whether the steps and the learning rate of an arm are known; a baseline has neither."""
+        time = self.arms.get(arm)
+        return time is None or (time.steps is not None and time.factor is not None)
+
+    def seconds(self, model: PretrainedModel) -> float:
+        """Return the seconds of a pre-training or a trial."""
+        is_trial = any(trial.model.folder == model.folder for trial in self.trials)
+        return 60 * self.budget.minutes * (self.budget.rate_share if is_trial else 1.0)

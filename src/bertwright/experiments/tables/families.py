@@ -1,0 +1,88 @@
+"""BERT's successors at equal time: which one is the best use of a few hours of a few cores."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from bertwright.experiments.spec import Arm, Claim, Experiment, TimeBudget
+from bertwright.experiments.tables import columns
+from bertwright.model.system import REPLACED_TOKEN_SYSTEMS
+
+_BITS_DELTA: Final = 2.0
+"""Hundredths of a bit a character that count as no difference."""
+
+
+def _arm(name: str, title: str, **changes: Any) -> Arm:
+    """Return an arm with random weights and no compiled step, as all arms have; `changes` are further settings."""
+    return Arm(name=name, title=title, pretraining={"start": "random", "compile": "off", **changes})
+
+
+_BERT: Final = _arm("bert", "BERT")
+_SUCCESSORS: Final = (
+    (
+        _arm("roberta", "RoBERTa", system="roberta", examples={"short_share": 0.0}),
+        "not measured; RoBERTa's has RoBERTa ahead, with more text and many more steps",
+    ),
+    (
+        _arm("electra", "ELECTRA", system="electra"),
+        "not measured; ELECTRA's has ELECTRA ahead with the same size, data and compute",
+    ),
+    (
+        _arm("albert", "ALBERT", system="albert"),
+        "not measured; ALBERT's has an ALBERT of far greater width ahead of BERT-large at equal time",
+    ),
+    (
+        _arm("modernbert", "ModernBERT", system="modernbert", examples={"masking": {"share": 0.3}}),
+        "not measured; ModernBERT's has ModernBERT ahead, with far more text",
+    ),
+    (_arm("bert-matching", "BERT with the start `matching`", start="matching"), "not measured"),
+)
+"""Arms that are compared with BERT, and the numbers of the papers. A line here is one more arm with its claims."""
+
+
+def _claims(arm: Arm, paper: str) -> Iterator[Claim]:
+    """Yield the claims that an arm is better than BERT: on the tasks, on minimal pairs and in bits a character."""
+    both: dict[str, Any] = {"arm": arm.name, "against": _BERT.name, "paper": paper}
+    yield Claim(statement=f"{arm.title} is better than BERT at equal time on the tasks.", **both)
+    if arm.pretraining.get("system") in REPLACED_TOKEN_SYSTEMS:  # its model predicts no piece
+        return
+    yield Claim(
+        statement=f"{arm.title} is better than BERT at equal time on minimal pairs.",
+        columns=(columns.BLIMP_ACCURACY.name,),
+        **both,
+    )
+    yield Claim(
+        statement=f"{arm.title} has fewer bits a character than BERT at equal time.",
+        columns=(columns.CHARACTER_BITS.name,),
+        unknown_delta=_BITS_DELTA,
+        **both,
+    )
+
+
+FAMILIES: Final = Experiment(
+    name="families",
+    title="BERT's successors at equal time",
+    question="Which of BERT's successors is the best use of a few hours of a few cores?",
+    arms=lambda _: (_BERT, *(arm for arm, _ in _SUCCESSORS)),
+    columns=(*columns.SENTENCE_COLUMNS, columns.BLIMP_ACCURACY, columns.CHARACTER_BITS),
+    claims=tuple(claim for arm, paper in _SUCCESSORS for claim in _claims(arm, paper)),
+    note="All arms read the same corpus with the same WordPiece vocabulary, RoBERTa too, so that bits a character can "
+    "be compared. They are measured on the same rows, with 15 % masked. ELECTRA's discriminator predicts no piece, so "
+    "that neither minimal pairs nor bits apply to it. Minimal pairs have the pseudo-log-likelihood.",
+    limits=(
+        "The time is that of pre-training. The trials of learning rates and the fine-tunings are not in it; the table "
+        "of costs has them.",
+        "Every arm is fine-tuned with the same settings. Other learning rates of fine-tuning may favour other arms.",
+        "Each learning rate is chosen in a shorter run. A longer run may be best with a lower one.",
+        "ELECTRA's rate is chosen by the loss of its discriminator. With a weak generator the replaced tokens are easy "
+        "to find, so that a rate may have a low loss for this reason alone.",
+        "The speed is that of this program on one machine. Another program may be faster for one of the arms.",
+        "No step is compiled. RoBERTa's larger batches and ModernBERT's other tokenizer are not here. Every arm has "
+        "the rows, the optimiser and the size of the scale; ModernBERT predicts 30 % of the tokens, and ELECTRA has a "
+        "generator of a quarter of its width.",
+        "All arms but one begin with random weights, because ALBERT and ModernBERT cannot have another start. "
+        "`pretrain` begins a BERT, a RoBERTa and an ELECTRA of this size with `--start matching`; one more BERT shows "
+        "that start.",
+    ),
+    budget=TimeBudget(),
+    pretraining_seeds=3,
+)

@@ -167,6 +167,8 @@ class PretrainSettings(Settings):
     """Number of threads. Default: one per core."""
     device: Annotated[Device, Option("machine")] = "cpu"
     """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
+    z_loss: Annotated[float, Field(ge=0, le=1), Option("optimiser")] = 0.0
+    """Weight of the mean of (log Z)² in the loss, where Z is the sum over the vocabulary; 1e-4 is usual, 0 is none."""
     skip_loss_spikes: Annotated[bool, Option("optimiser")] = False
     """Skip up to ten updates whose loss is not finite or jumps up, instead of stopping at the first one."""
 

@@ -248,7 +248,9 @@ class Pretraining:
 
     def trainable(self) -> Trainable[Any]:
         """Return the model with the functions by which the loop trains it."""
-        return self.teaching.trainable(self.model) if self.teaching else trainable_of(self.model)
+        if self.teaching:
+            return self.teaching.trainable(self.model)
+        return trainable_of(self.model, z_weight=self.settings.z_loss)
 
     def batches(self, steps: int) -> Callable[[int], list[Any]]:
         """Return a function from a step to its micro-batches, in the phase of the step.

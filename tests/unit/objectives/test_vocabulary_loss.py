@@ -201,7 +201,7 @@ def test_rows_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_operation_is_one_that_torch_can_trust() -> None:
     """Torch's own check of its shapes, its gradients and its use in a compiled graph."""
     states, words, bias, labels = leaves(0.1)
-    arguments = (states, words, bias, labels, False)
+    arguments = (states, words, bias, labels, False, 0.03)
     torch.library.opcheck(projection._loss_and_gradients, arguments, test_utils=("test_schema", "test_faketensor"))
 
 

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from bertwright.cli import main
 from bertwright.errors import InputError
-from bertwright.files import read_object
 from bertwright.pretraining import dry_run
 from bertwright.pretraining.choose import plain_settings
 from bertwright.pretraining.extend import extended_settings
@@ -67,6 +65,8 @@ def test_each_row_is_taken_once_and_in_order(own_corpus: Path, tmp_path: Path) -
     run = prepared(own_corpus, tmp_path / "run", steps=8, batch_schedule=RAMP, micro_tokens=48)
     batches = [run.batches(8)(step) for step in range(8)]
     assert [len(part.ids) for batch in batches for part in batch] == [2] * 4 + [3, 1] * 2 + [3, 3, 2] * 2
+    run.processes = 2  # a step has at least as many micro-batches
+    assert [len(part.ids) for step in (0, 4, 7) for part in run.batches(8)(step)] == [1, 1, 2, 2, 3, 3, 2]
     ids = [row.tolist() for batch in batches for part in batch for row in part.ids]
     plain = prepared(own_corpus, tmp_path / "run", steps=8, batch_size=32)
     assert ids == plain.batches(8)(0)[0].ids.tolist()
@@ -185,10 +185,9 @@ def test_one_size_equals_the_plain_run_and_a_resumed_ramp_the_uninterrupted_one(
 
 def test_a_longer_run_keeps_the_steps_of_each_size(own_corpus: Path, tmp_path: Path) -> None:
     short, longer = tmp_path / "short", tmp_path / "longer"
-    typed = ["pretrain", "--corpus", str(own_corpus), "--threads", "1", "--out"]
-    options = ["--size=1x64", "--lengths=16", "--precision=fp32", "--warmup=0", "--schedule=wsd", "--steps=5"]
-    options += ["--second-sentence=none", "--batch-schedule=2:0.4,4:0.6", "--z-loss=1e-4"]
-    assert main([*typed, str(short), *options]) == 0
+    optimizer = {"schedule": "wsd", "warmup": 0.0}
+    settings = settings_with(steps=5, batch_schedule=parse_batch_schedule("2:0.4,4:0.6"), optimizer=optimizer)
+    pretrain(settings, corpus=own_corpus, out=short)
     for changes, message in (
         ({"epochs": 3.0}, "has a --batch-schedule; expected the length of the longer run as --steps"),
         ({"steps": 10, "batch_schedule": parse_batch_schedule("2:0.2,4:0.8")}, "batch_schedule cannot change"),
@@ -197,8 +196,7 @@ def test_a_longer_run_keeps_the_steps_of_each_size(own_corpus: Path, tmp_path: P
             extended_settings(short, changes)
     extended = extended_settings(short, {"steps": 10})
     assert share_bounds([stage.share for stage in extended.stages], 10) == [(0, 2), (2, 10)]
-    extend = ["pretrain", "--corpus", str(own_corpus), "--extend", str(short), "--out", str(longer), "--steps", "10"]
-    assert main(extend) == 0
-    assert read_object(longer / "run.json")["settings"]["batch_schedule"][0] == {"rows": 2, "share": 0.2}
-    assert sum(line["step"] == 10 for line in read_jsonl(longer / "metrics.jsonl")) == 1
-    assert main([*extend, "--resume"]) == 0
+    pretrain(extended, corpus=own_corpus, out=longer, extend=short)
+    whole = settings_with(steps=10, batch_schedule=parse_batch_schedule("2:0.2,4:0.8"), optimizer=optimizer)
+    pretrain(whole, corpus=own_corpus, out=tmp_path / "whole")
+    assert contents(longer) == contents(tmp_path / "whole")

@@ -10,9 +10,9 @@ The numbers equal `F.cross_entropy(F.linear(…))` in the precision of the matri
 A language model predicts at every position, about seven times as many rows as masked LM. Its rows are processed in
 blocks. The gradient of a block is computed with its loss, so that only the logits of a single block are in memory.
 
-The z-loss keeps the sum Z over the vocabulary near 1: it is a weight times (log Z)², summed over the rows (PaLM, §5). It
-needs no pass of its own, since each probability's gradient is multiplied by 1 + 2 · weight · log Z of its row. So the
-gradients of both come with the loss, and the z-loss itself is a number beside it.
+The z-loss keeps the sum Z over the vocabulary near 1: it is a weight times (log Z)², summed over the rows (PaLM, §5).
+It needs no pass of its own, since each probability's gradient is multiplied by 1 + 2 · weight · log Z of its row. So
+the gradients of both come with the loss, and the z-loss itself is a number beside it.
 
 A loss in bits per character can be compared between vocabularies whose pieces differ in length.
 

@@ -35,7 +35,12 @@ class Exposure:
     """
 
     def __init__(
-        self, corpora: Sequence[Corpus], phase_rows: Sequence[ExampleRows], *, bounds: Bounds, batch_sizes: Sequence[int]
+        self,
+        corpora: Sequence[Corpus],
+        phase_rows: Sequence[ExampleRows],
+        *,
+        bounds: Bounds,
+        batch_sizes: Sequence[int],
     ) -> None:
         self._corpora, self._phase_rows = tuple(corpora), tuple(phase_rows)
         self._bounds, self._batch_sizes = bounds, tuple(batch_sizes)
@@ -99,8 +104,8 @@ class Exposure:
             step = steps if mark >= seen else _bisect(lambda done: self.words(done, steps), mark, steps)
             if not step or step in marks.values():
                 raise InputError(
-                    f"--checkpoints-by-words: a step of {self._batch_sizes[-1]} rows has {per_step:,} words, more than are "
-                    "between two models; lower --batch-size"
+                    f"--checkpoints-by-words: a step of {self._batch_sizes[-1]} rows has {per_step:,} words, more than "
+                    "are between two models; lower --batch-size"
                 )
             marks[mark] = step
         if not marks:

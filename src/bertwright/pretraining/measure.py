@@ -310,10 +310,11 @@ def _estimate(pretraining: Pretraining, numerics: Numerics) -> Memory:
     return estimate_memory(pretraining.settings, pretraining.config, **options)
 
 
-def _measure_quarter(
-    pretraining: Pretraining, phase: int, numerics: Numerics, memory: Memory, *, rows: int
-) -> None:
-    """Compute a quarter of a micro-batch of `rows` rows of a phase. Raises InputError where the whole micro-batch does not fit."""
+def _measure_quarter(pretraining: Pretraining, phase: int, numerics: Numerics, memory: Memory, *, rows: int) -> None:
+    """Compute a quarter of a micro-batch of `rows` rows of a phase.
+
+    Raises InputError where the whole micro-batch does not fit.
+    """
     quarter = rows // 4
     pretraining.micro_batches(phase, 0, rows=quarter)  # the first call compiles, with memory that no step needs
     pretraining.model.to(resolve_device(numerics.device)).zero_grad(set_to_none=True)

@@ -186,7 +186,8 @@ def estimate_memory(
     """Return the memory of a process in its largest phase. Raises InputError without the device of the settings."""
     model = _meta_model(settings, config)
     weights = _NUMBER_BYTES * count_parameters(model)
-    stages, options = settings.stages, {"precision": precision, "processes": processes}
+    stages = settings.stages
+    options: Any = {"precision": precision, "processes": processes}
     kept = max(
         activation_bytes(
             settings.model_copy(update={"batch_size": stage.batch_size, "examples": settings.examples_of(stage)}),

@@ -182,9 +182,10 @@ class PretrainSettings(Settings):
         if not isinstance(values, Mapping) or not values.get("batch_schedule") or "batch_size" in values:
             return values
         try:
-            return {**values, "batch_size": max(BatchPhase.model_validate(each).rows for each in values["batch_schedule"])}
+            sizes = [BatchPhase.model_validate(phase).rows for phase in values["batch_schedule"]]
         except (TypeError, ValidationError):  # the schedule itself is refused later, with its place
             return values
+        return {**values, "batch_size": max(sizes)}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

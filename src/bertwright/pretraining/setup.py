@@ -272,7 +272,7 @@ class Pretraining:
         return share_bounds([stage.share for stage in self.stages], steps)
 
     def work_left(self, done: int, steps: int) -> float:
-        """Return the number of steps after `done`, each weighted by its row length and its part of the largest batch."""
+        """Return the number of steps after `done`, each weighted by its tokens over the rows of the largest batch."""
         tokens = [stage.length * stage.batch_size for stage in self.stages]
         bounds = zip(self.phase_bounds(steps), tokens, strict=True)
         return sum(max(0, end - max(begin, done)) * size for (begin, end), size in bounds) / self.settings.batch_size

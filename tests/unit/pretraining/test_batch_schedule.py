@@ -56,7 +56,9 @@ def test_stages_begin_with_each_phase_of_the_three_schedules() -> None:
     assert settings.batch_text == "2 to 8"
     assert settings.tokens_per_step == 0.5 * 2 * 16 + 0.25 * 4 * 32 + 0.25 * 8 * 32
     thirds = settings_with(steps=9, phases=parse_lengths("16:0.1,32:0.2,64:0.7"), batch_size=8)
-    alone = settings_with(steps=9, phases=parse_lengths("16:0.1,32:0.2,64:0.7"), batch_schedule=[{"rows": 8, "share": 1}])
+    alone = settings_with(
+        steps=9, phases=parse_lengths("16:0.1,32:0.2,64:0.7"), batch_schedule=[{"rows": 8, "share": 1}]
+    )
     assert alone.stages == thirds.stages
 
 

@@ -58,8 +58,8 @@ def share_bounds(shares: Sequence[float], steps: int) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def first_rows(bounds: Sequence[tuple[int, int]], sizes: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the number of the first row of each phase, which follows the rows of earlier phases of its length.
+def rows_before(bounds: Sequence[tuple[int, int]], sizes: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the number of rows before each phase, in earlier phases of its length.
 
     bounds: (first step, end) of each phase. sizes: (length of a row, rows of a step) of each phase.
     """

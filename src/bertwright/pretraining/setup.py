@@ -29,7 +29,7 @@ from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.exposure import Exposure
 from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted
 from bertwright.pretraining.resources import count_moments, count_parameters, largest_micro_batch, refuse_unfit
-from bertwright.pretraining.schedules import first_rows, share_bounds
+from bertwright.pretraining.schedules import rows_before, share_bounds
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
 from bertwright.pretraining.snapshots import kept_models
 from bertwright.pretraining.systems import (
@@ -258,7 +258,7 @@ class Pretraining:
         A phase continues with the rows after those of earlier phases of its length.
         """
         bounds = self.phase_bounds(steps)
-        firsts = first_rows(bounds, [(stage.length, stage.batch_size) for stage in self.stages])
+        firsts = rows_before(bounds, [(stage.length, stage.batch_size) for stage in self.stages])
 
         def micro_batches_of(step: int) -> list[Any]:
             phase = next(phase for phase, (_, end) in enumerate(bounds) if step < end)

@@ -30,7 +30,6 @@ def budget_of(request: EntryRequest, corpus: Path) -> dict[str, Any]:
     result, settings = run.record["result"], PretrainSettings.model_validate(run.record["settings"])
     seconds = run.speed.seconds if run.speed else None
     weights = open_model(str(request.run)).weights or {}
-    row_length = sum(phase.share * phase.length for phase in settings.phases)
     return {
         "text": {
             **{name: getattr(manifest, name) for name in ("words", "documents", "tokens")},
@@ -41,7 +40,7 @@ def budget_of(request: EntryRequest, corpus: Path) -> dict[str, Any]:
         "words": result.get("words"),
         "epochs": result["epochs"],
         "steps": result["steps"],
-        "tokens": round(result["steps"] * settings.batch_size * row_length),
+        "tokens": round(result["steps"] * settings.tokens_per_step),
         "size": settings.size,
         "parameters": sum(weight.numel() for weight in weights.values()),
         "minutes": None if seconds is None else round(seconds / 60, 1),

@@ -53,13 +53,13 @@ class _Costs:
         """Return the FLOPs of the matrix products of all steps."""
         encoder = self.model(settings).encoder
         width = encoder.config.hidden
-        rows = (settings.steps or 0) * settings.batch_size
         flops = 0.0
-        for phase in settings.phases:
-            masked = int(predictions_by_length(settings.examples.masking, phase.length)[-1])
-            predictions = masked if settings.system in MASKED_LM_SYSTEMS else phase.length
+        for stage in settings.stages:
+            masked = int(predictions_by_length(settings.examples_of(stage).masking, stage.length)[-1])
+            predictions = masked if settings.system in MASKED_LM_SYSTEMS else stage.length
             head = 2.0 * predictions * width * (width + self._vocabulary)
-            flops += 3.0 * phase.share * rows * (encoder.flops(phase.length, predictions) + head)
+            rows = stage.share * (settings.steps or 0) * stage.batch_size
+            flops += 3.0 * rows * (encoder.flops(stage.length, predictions) + head)
         return flops
 
     def finetuning_flops(self, job: Finetuning) -> float:

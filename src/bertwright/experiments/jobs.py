@@ -55,8 +55,7 @@ class PretrainedModel:
     @property
     def tokens(self) -> int:
         """Number of tokens in all steps, padding included."""
-        steps, settings = self.settings.steps or 0, self.settings
-        return round(sum(phase.share * steps * settings.batch_size * phase.length for phase in settings.phases))
+        return round((self.settings.steps or 0) * self.settings.tokens_per_step)
 
     def folder_after(self, fraction: float) -> Path:
         """Return the model folder after a fraction of the steps."""

@@ -135,12 +135,16 @@ class Mixture(Generic[AnyBatch]):
 
     def step_batch(self, step: int, batch_size: int) -> AnyBatch:
         """Return the batch of a step: the next rows of each corpus."""
-        begins, ends = self.rows_per_corpus(step * batch_size), self.rows_per_corpus((step + 1) * batch_size)
+        return self.rows_between(step * batch_size, (step + 1) * batch_size)
+
+    def rows_between(self, at: int, end: int) -> AnyBatch:
+        """Return rows `at` … end-1 of the endless sequence of rows, corpus after corpus."""
+        begins, ends = self.rows_per_corpus(at), self.rows_per_corpus(end)
         return concatenate(
             [
-                part.rows_between(begin, end)
-                for part, begin, end in zip(self.parts, begins, ends, strict=True)
-                if begin < end
+                part.rows_between(first, last)
+                for part, first, last in zip(self.parts, begins, ends, strict=True)
+                if first < last
             ]
         )
 

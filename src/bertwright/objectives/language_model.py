@@ -21,7 +21,7 @@ from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import MaskedLMHead, TiedOutput
 from bertwright.objectives.batches import TokenBatch
-from bertwright.objectives.vocabulary_loss import bits_per_character, running_loss, token_losses
+from bertwright.objectives.vocabulary_loss import bits_per_character, loss_terms, running_losses, token_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 from bertwright.training.hardware import module_device, move_to_device
 
@@ -95,9 +95,12 @@ def language_inputs(batch: TokenBatch, config: SingleBackboneConfig) -> Language
     return LanguageInputs(ids, torch.from_numpy(batch.segments), mask, picked, ids.flatten()[targets].long())
 
 
-def language_losses(model: LanguageModel, inputs: LanguageInputs) -> dict[str, tuple[Tensor, str]]:
-    """Return the summed loss with the name of the count that divides it."""
-    return {"lm": (running_loss(model(inputs), *model.projection, inputs.labels), "predictions")}
+def language_losses(
+    model: LanguageModel, inputs: LanguageInputs, *, z_weight: float = 0.0
+) -> dict[str, tuple[Tensor, str]]:
+    """Return the summed loss with the name of the count that divides it; z_weight: the weight of the z-loss."""
+    losses = running_losses(model(inputs), *model.projection, inputs.labels, z_weight=z_weight)
+    return loss_terms("lm", losses, z_weight=z_weight)
 
 
 def language_flops(model: LanguageModel, inputs: LanguageInputs) -> float:
@@ -109,12 +112,12 @@ def language_flops(model: LanguageModel, inputs: LanguageInputs) -> float:
     return 3.0 * (rows * model.encoder.flops(length, length) + head)
 
 
-def language_task(model: LanguageModel) -> Trainable[LanguageInputs]:
-    """Return the model with the functions by which the loop trains it."""
+def language_task(model: LanguageModel, *, z_weight: float = 0.0) -> Trainable[LanguageInputs]:
+    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
     return Trainable(
         module=model,
         blocks=model.encoder.blocks(),
-        step=lambda inputs: language_losses(model, inputs),
+        step=lambda inputs: language_losses(model, inputs, z_weight=z_weight),
         counts=lambda inputs: {"predictions": float(len(inputs.labels))},
         flops=lambda inputs: language_flops(model, inputs),
         tokens=lambda inputs: int(inputs.mask.sum()),

@@ -24,7 +24,7 @@ from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
 from bertwright.model.system import NAMES, system_of
 from bertwright.objectives.dataset import PretrainingBatch
 from bertwright.objectives.settings import SecondSentence
-from bertwright.objectives.vocabulary_loss import bits_per_character, projected_loss
+from bertwright.objectives.vocabulary_loss import bits_per_character, loss_terms, projected_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 from bertwright.training.hardware import module_device, move_to_device
 
@@ -103,12 +103,14 @@ def to_inputs(batch: PretrainingBatch) -> Inputs:
     )
 
 
-def pretraining_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, tuple[Tensor, str]]:
-    """Return each summed loss with the name of the count that divides it."""
+def pretraining_losses(
+    model: PretrainingModel, inputs: Inputs, *, z_weight: float = 0.0
+) -> dict[str, tuple[Tensor, str]]:
+    """Return each summed loss with the name of the count that divides it; z_weight: the weight of the z-loss."""
     rows, pair = model(inputs)
-    head = model.masked_lm
-    loss = projected_loss(head.states(rows), model.encoder.embeddings.word.weight, head.bias, inputs.labels)
-    terms = {"mlm": (loss, "predictions")}
+    head, table = model.masked_lm, model.encoder.embeddings.word.weight
+    losses = projected_losses(head.states(rows), table, head.bias, inputs.labels, z_weight=z_weight)
+    terms = loss_terms("mlm", losses, z_weight=z_weight)
     if pair is not None:
         second_loss = F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum")
         terms[_TERMS[model.second_sentence]] = (second_loss, "rows")
@@ -123,12 +125,12 @@ def pretraining_flops(backbone: TransformerBackbone, inputs: Inputs) -> float:
     return 3.0 * (rows * backbone.flops(length, inputs.at.shape[1]) + heads)
 
 
-def pretraining_task(model: PretrainingModel) -> Trainable[Inputs]:
-    """Return the model with the functions by which the loop trains it."""
+def pretraining_task(model: PretrainingModel, *, z_weight: float = 0.0) -> Trainable[Inputs]:
+    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
     return Trainable(
         module=model,
         blocks=model.encoder.blocks(),
-        step=lambda inputs: pretraining_losses(model, inputs),
+        step=lambda inputs: pretraining_losses(model, inputs, z_weight=z_weight),
         counts=lambda inputs: {"predictions": float(len(inputs.labels)), "rows": float(len(inputs.ids))},
         flops=lambda inputs: pretraining_flops(model.encoder, inputs),
         tokens=lambda inputs: int(inputs.mask.sum()),

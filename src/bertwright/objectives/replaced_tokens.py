@@ -38,7 +38,7 @@ from bertwright.objectives.masked_lm import (
     to_inputs,
 )
 from bertwright.objectives.settings import GENERATOR_WIDTH
-from bertwright.objectives.vocabulary_loss import is_bf16, projected_loss
+from bertwright.objectives.vocabulary_loss import is_bf16, loss_terms, projected_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 from bertwright.training.hardware import module_device, move_to_device
 
@@ -168,12 +168,19 @@ def _(states: Tensor, embeddings: Tensor, bias: Tensor, draws: Tensor, in_bf16: 
     return torch.empty_like(draws)
 
 
-def replaced_token_losses(model: ReplacedTokenModel, inputs: GeneratorInputs) -> dict[str, tuple[Tensor, str]]:
-    """Return each summed loss with the name of the count that divides it; the second one has the factor WEIGHT."""
+def replaced_token_losses(
+    model: ReplacedTokenModel, inputs: GeneratorInputs, *, z_weight: float = 0.0
+) -> dict[str, tuple[Tensor, str]]:
+    """Return each summed loss with the name of the count that divides it; that of the discriminator has the factor
+    WEIGHT.
+
+    z_weight: the weight of the z-loss of the generator. The discriminator has no sum over the vocabulary.
+    """
     vectors, logits, replaced = model(inputs)
     table, bias = model.encoder.embeddings.word.weight, model.generator.masked_lm.bias
-    masked_loss = projected_loss(vectors, table, bias, inputs.labels)
-    return {"mlm": (masked_loss, "predictions"), "rtd": (_summed_loss(logits, replaced, inputs.mask), "tokens")}
+    losses = projected_losses(vectors, table, bias, inputs.labels, z_weight=z_weight)
+    detecting = {"rtd": (_summed_loss(logits, replaced, inputs.mask), "tokens")}
+    return loss_terms("mlm", losses, z_weight=z_weight) | detecting
 
 
 def _summed_loss(logits: Tensor, replaced: Tensor, mask: Tensor) -> Tensor:
@@ -191,12 +198,12 @@ def replaced_token_flops(model: ReplacedTokenModel, inputs: Inputs) -> float:
     return pretraining_flops(model.generator.encoder, inputs) + 3.0 * detecting
 
 
-def replaced_token_task(model: ReplacedTokenModel) -> Trainable[GeneratorInputs]:
-    """Return the model with the functions by which the loop trains it."""
+def replaced_token_task(model: ReplacedTokenModel, *, z_weight: float = 0.0) -> Trainable[GeneratorInputs]:
+    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
     return Trainable(
         module=model,
         blocks=(*model.encoder.blocks(), *model.generator.encoder.blocks()),
-        step=lambda inputs: replaced_token_losses(model, inputs),
+        step=lambda inputs: replaced_token_losses(model, inputs, z_weight=z_weight),
         counts=lambda inputs: {"predictions": float(len(inputs.labels)), "tokens": float(inputs.mask.sum())},
         flops=lambda inputs: replaced_token_flops(model, inputs),
         tokens=lambda inputs: int(inputs.mask.sum()),

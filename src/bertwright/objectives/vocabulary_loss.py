@@ -10,6 +10,10 @@ The numbers equal `F.cross_entropy(F.linear(…))` in the precision of the matri
 A language model predicts at every position, about seven times as many rows as masked LM. Its rows are processed in
 blocks. The gradient of a block is computed with its loss, so that only the logits of a single block are in memory.
 
+The z-loss keeps the sum Z over the vocabulary near 1: it is a weight times (log Z)², summed over the rows (PaLM, §5).
+It needs no pass of its own, since each probability's gradient is multiplied by 1 + 2 · weight · log Z of its row. So
+the gradients of both come with the loss, and the z-loss itself is a number beside it.
+
 A loss in bits per character can be compared between vocabularies whose pieces differ in length.
 
 Shapes: M rows, D hidden, V vocabulary, C columns of a tile.
@@ -36,23 +40,27 @@ _COLUMNS: Final = 384
 """Number of columns of a tile; with 600 rows a tile about fills the second-level cache of a core."""
 _BLOCK: Final = 1024
 """Number of rows of a block on processors."""
+Z_LOSS: Final = "z"
+"""Name of the z-loss in metrics.jsonl, where its weight is a factor of it."""
 _LARGEST: Final = 1e20
 """Largest sum of exponentials, and the inverse of the smallest; outside of them the logits are computed all at once."""
 
 
 @dataclass(frozen=True)
 class _Powers:
-    """The loss of some rows, and the parts of its gradient.
+    """The losses of some rows, and the parts of their gradient.
 
     powers: e^logits, tile after tile, [M x C] each; 0 for labels. factors: factor that turns the powers of a row into
-    probabilities [M]. missing: 1 minus the probability of the label [M]. loss: sum over the rows.
-    to_states: gradient for the rows [M, D].
+    the gradients of its logits [M]. missing: the gradient of the label's logit, with the other sign [M]. Without z-loss
+    the gradients are probabilities, and `missing` is 1 minus that of the label. loss: cross entropy, summed over the
+    rows. z_loss: z-loss, summed over the rows. to_states: gradient for the rows [M, D].
     """
 
     powers: Tensor
     factors: Tensor
     missing: Tensor
     loss: Tensor
+    z_loss: Tensor
     to_states: Tensor
 
 
@@ -63,26 +71,60 @@ def block_rows(device: str) -> int:
 
 def projected_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """Return the summed cross entropy of `states` [M, D], word embeddings [V, D] and `bias` [V] for `labels` [M]."""
+    return projected_losses(states, embeddings, bias, labels, z_weight=0.0)[0]
+
+
+def projected_losses(
+    states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, *, z_weight: float
+) -> tuple[Tensor, Tensor]:
+    """Return the loss of `projected_loss` and the z-loss, both summed; the z-loss is 0 with the weight 0.
+
+    The loss has the value of the cross entropy and the gradient of cross entropy and z-loss together. The z-loss has no
+    gradient of its own.
+    """
     in_bf16, states = is_bf16(states.device), for_loss(states)
     tiled = states.dtype == torch.float32 and states.device.type == "cpu" and not torch.compiler.is_compiling()
     if tiled and torch.is_grad_enabled():
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             room = torch.empty(states.shape[0] * len(embeddings), dtype=torch.bfloat16 if in_bf16 else torch.float32)
-            powers = _powers(states, embeddings, bias, labels, room)
+            powers = _powers(states, embeddings, bias, labels, room, z_weight=z_weight)
         if powers:
             loss: Tensor = _ProjectedLoss.apply(states, embeddings, bias, labels, powers)  # type: ignore[no-untyped-call]
-            return loss
-    return F.cross_entropy(for_loss(F.linear(states, embeddings, bias)), labels, reduction="sum")
+            return loss, powers.z_loss
+    return _losses_of_logits(F.linear(states, embeddings, bias), labels, z_weight)
 
 
 def running_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
     """Return the loss of `projected_loss`, with the logits of a single block in memory (of all rows in float64)."""
+    return running_losses(states, embeddings, bias, labels, z_weight=0.0)[0]
+
+
+def running_losses(
+    states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, *, z_weight: float
+) -> tuple[Tensor, Tensor]:
+    """Return the losses of `projected_losses`, with the logits of a single block in memory (of all rows in float64)."""
     in_bf16 = is_bf16(states.device)
     states = for_loss(states)
     if states.dtype != torch.float32:
-        return F.cross_entropy(for_loss(F.linear(states, embeddings, bias)), labels, reduction="sum")
-    loss: Tensor = _loss_and_gradients(states, embeddings, bias, labels, in_bf16)[0]
-    return loss
+        return _losses_of_logits(F.linear(states, embeddings, bias), labels, z_weight)
+    loss, z_loss, *_ = _loss_and_gradients(states, embeddings, bias, labels, in_bf16, z_weight)
+    return loss, z_loss.detach()
+
+
+def loss_terms(name: str, losses: tuple[Tensor, Tensor], *, z_weight: float) -> dict[str, tuple[Tensor, str]]:
+    """Return the terms of a step: the loss under its name, and the z-loss where its weight is not 0."""
+    z_loss = {Z_LOSS: (losses[1], "predictions")} if z_weight else {}
+    return {name: (losses[0], "predictions"), **z_loss}
+
+
+def _losses_of_logits(logits: Tensor, labels: Tensor, z_weight: float) -> tuple[Tensor, Tensor]:
+    """Return the losses of `projected_losses` from logits [M, V], with the gradients of autograd."""
+    logits = for_loss(logits)
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    if not z_weight:
+        return loss, torch.zeros_like(loss)
+    z_loss = z_weight * logits.logsumexp(1).square().sum()
+    return loss + (z_loss - z_loss.detach()), z_loss.detach()
 
 
 def token_losses(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,7 +146,9 @@ def is_bf16(device: torch.device) -> bool:
     return torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
 
 
-def _powers(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, powers: Tensor) -> _Powers | None:
+def _powers(
+    states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, powers: Tensor, *, z_weight: float
+) -> _Powers | None:
     """Compute the tiles into `powers` [at least M·V].
 
     Returns None where a float cannot hold the sums, or the bias is not finite.
@@ -125,8 +169,8 @@ def _powers(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, po
             tile.exp_()
             if begin < end:
                 tile[order[begin:end], ordered[begin:end] - columns.start] = 0.0
-            others += tile.sum(1, dtype=torch.float32)
-        if kind == torch.float32:
+            others += tile.sum(1, dtype=others.dtype)
+        if kind == states.dtype:
             to_states.addmm_(tile, part)
         else:
             to_states += torch.mm(tile, part)  # products of a tile in bf16, their sum in fp32
@@ -137,16 +181,20 @@ def _powers(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, po
     if not bool(is_usable):
         return None
     against = others.log() - chosen
-    factors, missing = sums.reciprocal(), against.sigmoid()
+    factors, missing, z_loss = sums.reciprocal(), against.sigmoid(), sums.new_zeros(())
+    if z_weight:
+        log_sums = sums.log()
+        z_loss, slopes = z_weight * log_sums.square().sum(), 2 * z_weight * log_sums
+        factors, missing = factors * (1 + slopes), missing - slopes * (-against).sigmoid()
     to_states.mul_(factors[:, None]).addcmul_(targets, missing[:, None], value=-1)
-    return _Powers(powers, factors, missing, F.softplus(against).sum(), to_states)
+    return _Powers(powers, factors, missing, F.softplus(against).sum(), z_loss, to_states)
 
 
 def _column_sums(tile: Tensor, weights: Tensor) -> Tensor:
-    """Return the sums over the rows of a tile [M, C], each row times its weight [M]: fp32 [C]."""
+    """Return the sums over the rows of a tile [M, C], each row times its weight [M]: [C] of the weights' dtype."""
     if training_kernels.are_usable(tile):
         return training_kernels.column_sums(tile, weights)
-    return torch.mv(tile.t(), weights.to(tile.dtype)).float()
+    return torch.mv(tile.t(), weights.to(tile.dtype)).to(weights.dtype)
 
 
 def _tiles(powers: Tensor, rows: int, size: int) -> Iterator[tuple[Tensor, slice]]:
@@ -187,11 +235,11 @@ class _ProjectedLoss(torch.autograd.Function):
 # A custom operator: torch.compile treats it as a single step and does not trace into it.
 @torch.library.custom_op("bertwright::loss_and_gradients", mutates_args=())
 def _loss_and_gradients(
-    states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the summed loss, and its gradients for states, embeddings and bias."""
-    kind = torch.bfloat16 if in_bf16 else torch.float32
-    loss, to_states = states.new_zeros(()), torch.empty_like(states)
+    states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool, z_weight: float = 0.0
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Return the summed loss, the summed z-loss, and the gradients of both for states, embeddings and bias."""
+    kind = torch.bfloat16 if in_bf16 else states.dtype
+    loss, z_loss, to_states = states.new_zeros(()), states.new_zeros(()), torch.empty_like(states)
     to_embeddings, to_bias = torch.zeros_like(embeddings), torch.zeros_like(bias)
     size = block_rows(states.device.type)
     room = torch.empty(min(size, len(states)) * len(embeddings), dtype=kind, device=states.device)
@@ -199,11 +247,13 @@ def _loss_and_gradients(
         for begin in range(0, len(states), size):
             block = slice(begin, begin + size)
             rows, targets = states[block], labels[block]
-            powers = _powers(rows, embeddings, bias, targets, room)
+            powers = _powers(rows, embeddings, bias, targets, room, z_weight=z_weight)
             if powers is None:
-                loss += _plain_loss(rows, embeddings, bias, targets, (to_states[block], to_embeddings, to_bias))
+                gradients = to_states[block], to_embeddings, to_bias
+                added = _plain_losses(rows, embeddings, bias, targets, gradients, z_weight=z_weight)
+                loss, z_loss = loss + added[0], z_loss + added[1]
                 continue
-            loss += powers.loss
+            loss, z_loss = loss + powers.loss, z_loss + powers.z_loss
             to_states[block] = powers.to_states
             scaled = (rows * powers.factors[:, None]).to(kind)
             for tile, columns in _tiles(powers.powers, len(rows), len(embeddings)):
@@ -211,33 +261,44 @@ def _loss_and_gradients(
                 to_bias[columns] += _column_sums(tile, powers.factors)
             to_embeddings.index_add_(0, targets, rows * -powers.missing[:, None])
             to_bias.index_add_(0, targets, -powers.missing)
-    return loss, to_states, to_embeddings, to_bias
+    return loss, z_loss, to_states, to_embeddings, to_bias
 
 
-def _plain_loss(
-    rows: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, gradients: tuple[Tensor, Tensor, Tensor]
-) -> Tensor:
-    """Return the summed loss of a block whose exponentials overflow; add its gradients to `gradients` (in place)."""
+def _plain_losses(
+    rows: Tensor,
+    embeddings: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    gradients: tuple[Tensor, Tensor, Tensor],
+    *,
+    z_weight: float,
+) -> tuple[Tensor, Tensor]:
+    """Return both losses of a block whose exponentials overflow; add their gradients to `gradients` (in place)."""
     logits = F.linear(rows, embeddings, bias)
     errors = logits.softmax(1)
+    if z_weight:
+        errors *= 1 + 2 * z_weight * logits.logsumexp(1, keepdim=True)
     errors[torch.arange(len(labels), device=labels.device), labels] -= 1
     gradients[0].copy_(errors @ embeddings)
     gradients[1].addmm_(errors.t(), rows)
     gradients[2].add_(errors.sum(0))
-    return F.cross_entropy(logits, labels, reduction="sum")
+    return _losses_of_logits(logits, labels, z_weight)
 
 
 @_loss_and_gradients.register_fake
-def _(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool) -> tuple[Tensor, ...]:
-    return states.new_empty(()), torch.empty_like(states), torch.empty_like(embeddings), torch.empty_like(bias)
+def _(
+    states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, in_bf16: bool, z_weight: float = 0.0
+) -> tuple[Tensor, ...]:
+    losses = states.new_empty(()), states.new_empty(())
+    return (*losses, torch.empty_like(states), torch.empty_like(embeddings), torch.empty_like(bias))
 
 
 def _keep_gradients(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[1:])
+    ctx.save_for_backward(*output[2:])
 
 
 def _scaled_gradients(ctx: Any, scale: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    return (*(gradient * scale for gradient in ctx.saved_tensors), None, None)
+    return (*(gradient * scale for gradient in ctx.saved_tensors), None, None, None)
 
 
 _loss_and_gradients.register_autograd(_scaled_gradients, setup_context=_keep_gradients)

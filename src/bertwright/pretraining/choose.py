@@ -68,9 +68,8 @@ class Budget:
 
     def tokens(self, settings: PretrainSettings, weights: int, hidden: int) -> float:
         """Return the number of tokens that a run reads, for a model with `weights` in its layers."""
-        length = sum(phase.share * phase.length for phase in settings.phases)
         if settings.steps:
-            return settings.steps * settings.batch_size * length
+            return settings.steps * settings.tokens_per_step
         if settings.words:
             assert self.words_per_token
             return settings.words / self.words_per_token
@@ -160,6 +159,8 @@ def _for_shape(
     weights = layer_weights(config)
 
     def settings_with(chosen: Mapping[str, Any]) -> PretrainSettings:
+        if typed.get("batch_schedule"):
+            chosen = {name: value for name, value in chosen.items() if name != "batch_size"}
         return resolve_settings(None, merged(chosen, typed), from_model=from_model)
 
     chosen = _values_of_shape(config, settings_with({}).system, from_model=from_model)
@@ -237,7 +238,7 @@ def _line(settings: PretrainSettings, budget: Budget, tokens: float, weights: in
     lengths = " then ".join(str(phase.length) for phase in settings.phases)
     masked = f"{settings.examples.masking.share:.0%} masked, " if settings.system in MASKED_LM_SYSTEMS else ""
     return (
-        f"settings: {name}, rows of {lengths} tokens, {settings.batch_size} rows a step, "
+        f"settings: {name}, rows of {lengths} tokens, {settings.batch_text} rows a step, "
         f"{settings.optimizer.method} with learning rate {settings.optimizer.learning_rate:g}, "
         f"dropout {settings.dropout:g}, {masked}start {settings.start}; "
         f"about {tokens / 1e6:.3g} M tokens in {_length(settings)} at {budget.flops / 1e9:.3g} GFLOP/s, "

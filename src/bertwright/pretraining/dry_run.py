@@ -38,6 +38,8 @@ class PhasePlan:
 
     length: int
     """Tokens of a row."""
+    batch_size: int
+    """Rows of a step."""
     steps: int
     rows: int
     tokens: int
@@ -118,12 +120,14 @@ def plan_phases(pretraining: Pretraining, timings: Timings, steps: int) -> list[
     """Return the plan of each phase."""
     phases = []
     bounds = pretraining.phase_bounds(steps)
-    for (begin, end), examples, seconds in zip(bounds, pretraining.phase_rows, timings.steps, strict=True):
-        rows = (end - begin) * pretraining.settings.batch_size
+    stages = zip(bounds, pretraining.stages, pretraining.phase_rows, timings.steps, strict=True)
+    for (begin, end), stage, examples, seconds in stages:
+        rows = (end - begin) * stage.batch_size
         corpus_rows = examples.num_rows(0)
         phases.append(
             PhasePlan(
                 length=examples.length,
+                batch_size=stage.batch_size,
                 steps=end - begin,
                 rows=rows,
                 tokens=rows * examples.length,

@@ -30,14 +30,20 @@ Bounds = Callable[[int], Sequence[tuple[int, int]]]
 class Exposure:
     """Words and epochs that a run sees, as functions of its steps.
 
-    corpora: those of the run. phase_rows: rows of each phase. bounds: see `Bounds`. batch_size: rows of a step.
+    corpora: those of the run. phase_rows: rows of each phase. bounds: see `Bounds`. batch_sizes: rows of a step in each
+    phase; they never fall.
     """
 
     def __init__(
-        self, corpora: Sequence[Corpus], phase_rows: Sequence[ExampleRows], *, bounds: Bounds, batch_size: int
+        self,
+        corpora: Sequence[Corpus],
+        phase_rows: Sequence[ExampleRows],
+        *,
+        bounds: Bounds,
+        batch_sizes: Sequence[int],
     ) -> None:
         self._corpora, self._phase_rows = tuple(corpora), tuple(phase_rows)
-        self._bounds, self._batch_size = bounds, batch_size
+        self._bounds, self._batch_sizes = bounds, tuple(batch_sizes)
 
     @property
     def is_counted(self) -> bool:
@@ -98,8 +104,8 @@ class Exposure:
             step = steps if mark >= seen else _bisect(lambda done: self.words(done, steps), mark, steps)
             if not step or step in marks.values():
                 raise InputError(
-                    f"--checkpoints-by-words: a step of {self._batch_size} rows has {per_step:,} words, more than are "
-                    "between two models; lower --batch-size"
+                    f"--checkpoints-by-words: a step of {self._batch_sizes[-1]} rows has {per_step:,} words, more than "
+                    "are between two models; lower --batch-size"
                 )
             marks[mark] = step
         if not marks:
@@ -137,8 +143,8 @@ class Exposure:
     def _passes(self, done: int, steps: int) -> list[list[float]]:
         """Return the number of epochs of each corpus in each phase."""
         return [
-            rows.passes(max(0, min(end, done) - begin) * self._batch_size)
-            for rows, (begin, end) in zip(self._phase_rows, self._bounds(steps), strict=True)
+            rows.passes(max(0, min(end, done) - begin) * size)
+            for rows, size, (begin, end) in zip(self._phase_rows, self._batch_sizes, self._bounds(steps), strict=True)
         ]
 
     def _most_epochs_after(self, done: int, steps: int) -> float:
@@ -151,7 +157,9 @@ class Exposure:
         """Return the largest number of steps of a run that sees no more than the budget."""
         above = next(steps for steps in (1 << power for power in count()) if seen(steps) > budget * _ROUNDING)
         if above == 1:
-            raise InputError(f"{option}: expected at least one step; {self._batch_size} rows have {seen(1):,.4g} of it")
+            sizes = zip(self._batch_sizes, self._bounds(1), strict=True)
+            rows = next(size for size, (begin, end) in sizes if begin < end)
+            raise InputError(f"{option}: expected at least one step; {rows} rows have {seen(1):,.4g} of it")
         return _bisect(seen, budget * _ROUNDING, above)
 
 

@@ -1,7 +1,8 @@
 """Finished run with the schedule wsd → a longer run that continues from the last step at the peak learning rate.
 
 The steps up to there do not depend on the length of the run, but for the warm-up and for the lengths of rows, which are
-fractions of it. So the longer run repeats none of them.
+fractions of it. So the longer run repeats none of them. The numbers of rows of a schedule keep their steps: the last
+one takes the additional steps.
 """
 
 import shutil
@@ -12,6 +13,7 @@ from typing import Any
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_folder, file_digest, read_object
+from bertwright.pretraining.schedules import shares_of_longer_run
 from bertwright.pretraining.settings import BUDGETS, PretrainSettings, merged
 from bertwright.training.checkpoint import list_checkpoints
 from bertwright.training.run_folder import RunFolder
@@ -41,12 +43,33 @@ def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
     if not BUDGETS & set(typed) or "minutes" in typed:
         raise InputError(f"--extend {run}: give the length of the longer run: --steps, --words or --epochs")
     kept = {name: value for name, value in settings.items() if name not in _OF_THE_LENGTH}
+    if len(noted.batch_schedule) > 1:
+        kept["batch_schedule"] = _longer_schedule(run, record, noted, typed)
     extended = PretrainSettings.model_validate(merged(kept, typed))
     free = _OF_THE_LENGTH | PretrainSettings.changeable | PretrainSettings.numeric | {"log_every", "save_minutes"}
     changed = {name for name in PretrainSettings.model_fields if getattr(extended, name) != getattr(noted, name)}
+    if "batch_schedule" not in typed:
+        changed -= {"batch_schedule"}  # its fractions alone
     if others := sorted(changed - free):
         raise InputError(f"--extend {run}: {', '.join(others)} cannot change: the steps so far were made with it")
     return extended
+
+
+def _longer_schedule(
+    run: Path, record: Mapping[str, Any], noted: PretrainSettings, typed: Mapping[str, Any]
+) -> list[dict[str, float]]:
+    """Return the schedule of rows with which a longer run has the same rows in the steps of `run`.
+
+    Raises InputError where the number of steps of either run is open.
+    """
+    resolved, longer = record.get("resolved"), typed.get("steps")
+    if longer is None or not isinstance(resolved, dict):
+        raise InputError(f"--extend {run}: has a --batch-schedule; expected the length of the longer run as --steps")
+    shares = [phase.share for phase in noted.batch_schedule]
+    longer_shares = shares_of_longer_run(shares, resolved["steps"], longer=longer)
+    return [
+        {"rows": phase.rows, "share": share} for phase, share in zip(noted.batch_schedule, longer_shares, strict=True)
+    ]
 
 
 def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None) -> Path:

@@ -36,7 +36,7 @@ from bertwright.pretraining.resources import (
 )
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining
-from bertwright.pretraining.systems import ExampleRows, trainable_of, validation_metrics
+from bertwright.pretraining.systems import trainable_of, validation_metrics
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, is_sharded
 from bertwright.training.hardware import Numerics, resolve_device
 from bertwright.training.loop import Plan
@@ -81,8 +81,8 @@ def measure_timings(pretraining: Pretraining, numerics: Numerics, *, out: Path) 
     settings = pretraining.settings
     seconds = min(20.0, 2.0 * settings.minutes) if settings.minutes else 5.0
     steps = [
-        step_seconds(pretraining, examples, numerics, seconds=seconds, ranks=pretraining.ranks)
-        for examples in pretraining.phase_rows
+        step_seconds(pretraining, phase, numerics, seconds=seconds, ranks=pretraining.ranks)
+        for phase in range(len(pretraining.stages))
     ]
     return Timings(
         steps=tuple(steps),
@@ -93,17 +93,21 @@ def measure_timings(pretraining: Pretraining, numerics: Numerics, *, out: Path) 
 
 def step_seconds(
     pretraining: Pretraining,
-    examples: ExampleRows,
+    phase: int,
     numerics: Numerics,
     *,
     seconds: float,
     rows: int | None = None,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> float:
-    """Return the seconds of a step, from trial steps. With `rows`, a step is one micro-batch of that many rows."""
+    """Return the seconds of a step of a phase, from trial steps.
+
+    With `rows`, a step is one micro-batch of that many rows.
+    """
 
     def micro_batches(step: int) -> list[Any]:
-        return pretraining.micro_batches(examples, step, rows=rows)[: 1 if rows else None]
+        first = step * pretraining.stages[phase].batch_size
+        return pretraining.micro_batches(phase, first, rows=rows)[: 1 if rows else None]
 
     micro_batches(0)  # the first call compiles the code that makes rows, and plans the epoch
     return measure_step_seconds(
@@ -232,17 +236,16 @@ def _expected_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
     assert pretraining.steps
     flops = trainable_of(pretraining.model).flops
     flops_per_step = sum(
-        phase.share * sum(map(flops, pretraining.micro_batches(examples, 0)))
-        for phase, examples in zip(settings.stages, pretraining.phase_rows, strict=True)
+        stage.share * sum(map(flops, pretraining.micro_batches(phase, 0)))
+        for phase, stage in enumerate(settings.stages)
     )
     return pretraining.steps * flops_per_step / (_USUAL_MFU * numerics.peak_flops * pretraining.ranks.world_size)
 
 
 def _longest_phase_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
     """Return the seconds of a step in the phase with the most steps, measured without the other processes."""
-    phases = zip(pretraining.settings.stages, pretraining.phase_rows, strict=True)
-    _, examples = max(phases, key=lambda pair: pair[0].share)
-    return step_seconds(pretraining, examples, numerics, seconds=_TRIAL_SECONDS)
+    phase, _ = max(enumerate(pretraining.settings.stages), key=lambda numbered: numbered[1].share)
+    return step_seconds(pretraining, phase, numerics, seconds=_TRIAL_SECONDS)
 
 
 def preflight_if_close(pretraining: Pretraining, numerics: Numerics) -> None:
@@ -258,10 +261,10 @@ def memory_preflight(pretraining: Pretraining, numerics: Numerics) -> Memory:
     Raises InputError where four times the measured memory does not fit. The model is on the device afterwards.
     """
     memory = _estimate(pretraining, numerics)
-    for examples in pretraining.phase_rows:
-        rows = pretraining.micro_batch_rows(examples)
+    for phase in range(len(pretraining.stages)):
+        rows = pretraining.micro_batch_rows(phase)
         if rows >= 4:
-            _measure_quarter(pretraining, examples, numerics, memory, rows=rows)
+            _measure_quarter(pretraining, phase, numerics, memory, rows=rows)
     return memory
 
 
@@ -280,25 +283,26 @@ def advise_micro_tokens(pretraining: Pretraining, numerics: Numerics, compute: C
 def _fitting_micro_tokens(pretraining: Pretraining, numerics: Numerics) -> str:
     """Return advice after a GPU ran out of memory, from trials with smaller and smaller micro-batches."""
     if any(map(is_sharded, pretraining.model.parameters())):  # one rank alone cannot compute sharded tensors
-        tokens = max(pretraining.micro_batch_rows(examples) * examples.length for examples in pretraining.phase_rows)
+        phases = enumerate(pretraining.stages)
+        tokens = max(pretraining.micro_batch_rows(phase) * stage.length for phase, stage in phases)
         return f"try --micro-tokens {tokens // 2} or --activation-checkpointing{RESUME_ADVICE}"
     smaller = []
-    for examples in pretraining.phase_rows:
-        rows = pretraining.micro_batch_rows(examples)
-        fitting = most_fitting_rows(rows, partial(_compute, pretraining, examples, numerics))
+    for phase, stage in enumerate(pretraining.stages):
+        rows = pretraining.micro_batch_rows(phase)
+        fitting = most_fitting_rows(rows, partial(_compute, pretraining, phase, numerics))
         if not fitting:
             return (
-                f"not even one row of {examples.length} fits; choose a smaller --size, shorter rows or "
+                f"not even one row of {stage.length} fits; choose a smaller --size, shorter rows or "
                 "--activation-checkpointing"
             )
-        smaller += [] if fitting == rows else [fitting * examples.length]
+        smaller += [] if fitting == rows else [fitting * stage.length]
     if not smaller:
         return FITS_ADVICE
     return f"--micro-tokens {min(smaller)} fits{RESUME_ADVICE}"
 
 
-def _compute(pretraining: Pretraining, examples: ExampleRows, numerics: Numerics, rows: int) -> float:
-    return step_seconds(pretraining, examples, numerics, seconds=0.0, rows=rows)
+def _compute(pretraining: Pretraining, phase: int, numerics: Numerics, rows: int) -> float:
+    return step_seconds(pretraining, phase, numerics, seconds=0.0, rows=rows)
 
 
 def _estimate(pretraining: Pretraining, numerics: Numerics) -> Memory:
@@ -306,16 +310,17 @@ def _estimate(pretraining: Pretraining, numerics: Numerics) -> Memory:
     return estimate_memory(pretraining.settings, pretraining.config, **options)
 
 
-def _measure_quarter(
-    pretraining: Pretraining, examples: ExampleRows, numerics: Numerics, memory: Memory, *, rows: int
-) -> None:
-    """Compute a quarter of a micro-batch of `rows` rows. Raises InputError where the whole micro-batch does not fit."""
+def _measure_quarter(pretraining: Pretraining, phase: int, numerics: Numerics, memory: Memory, *, rows: int) -> None:
+    """Compute a quarter of a micro-batch of `rows` rows of a phase.
+
+    Raises InputError where the whole micro-batch does not fit.
+    """
     quarter = rows // 4
-    pretraining.micro_batches(examples, 0, rows=quarter)  # the first call compiles, with memory that no step needs
+    pretraining.micro_batches(phase, 0, rows=quarter)  # the first call compiles, with memory that no step needs
     pretraining.model.to(resolve_device(numerics.device)).zero_grad(set_to_none=True)
     reset_peak(numerics.device)
     weights_copy = memory.weights  # made by the trial step
     fixed = resident_bytes(numerics.device) + memory.gradients + memory.moments + weights_copy
-    _compute(pretraining, examples, numerics, quarter)
+    _compute(pretraining, phase, numerics, quarter)
     needed = fixed + max(0, peak_bytes(numerics.device) - fixed) * rows // quarter
     refuse_measured(pretraining, numerics, needed - (0 if memory.spare else weights_copy))

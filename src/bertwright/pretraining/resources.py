@@ -105,12 +105,12 @@ def checkpoint_bytes(num_parameters: int, moments: int) -> int:
     return _NUMBER_BYTES * (num_parameters + moments)
 
 
-def largest_micro_batch(settings: PretrainSettings, length: int, *, processes: int) -> int:
-    """Return the rows of the largest micro-batch with rows of `length` tokens.
+def largest_micro_batch(batch_size: int, length: int, *, micro_tokens: int, processes: int) -> int:
+    """Return the rows of the largest micro-batch of a step with `batch_size` rows of `length` tokens.
 
     processes: number of processes that started the run; a step has at least as many micro-batches.
     """
-    return min(math.ceil(settings.batch_size / processes), max(1, settings.micro_tokens // length))
+    return min(math.ceil(batch_size / processes), max(1, micro_tokens // length))
 
 
 def activation_bytes(
@@ -120,7 +120,7 @@ def activation_bytes(
 
     processes: as for `largest_micro_batch`.
     """
-    rows = largest_micro_batch(settings, length, processes=processes)
+    rows = largest_micro_batch(settings.batch_size, length, micro_tokens=settings.micro_tokens, processes=processes)
     if not finds_replaced(config):
         return _bytes_of(settings, config, (rows, length), precision)
     generator = generator_config(config, settings.generator_width)
@@ -186,9 +186,17 @@ def estimate_memory(
     """Return the memory of a process in its largest phase. Raises InputError without the device of the settings."""
     model = _meta_model(settings, config)
     weights = _NUMBER_BYTES * count_parameters(model)
-    lengths = [phase.length for phase in settings.phases]
+    stages = settings.stages
     options: Any = {"precision": precision, "processes": processes}
-    kept = max(activation_bytes(settings, config, length=length, **options) for length in lengths)
+    kept = max(
+        activation_bytes(
+            settings.model_copy(update={"batch_size": stage.batch_size, "examples": settings.examples_of(stage)}),
+            config,
+            length=stage.length,
+            **options,
+        )
+        for stage in stages
+    )
     return Memory(
         process=resident_bytes(settings.device),
         weights=weights,
@@ -197,7 +205,7 @@ def estimate_memory(
         activations=round(_PEAK_FACTOR * kept),
         spare=weights if settings.minutes else 0,
         accumulates=any(
-            settings.batch_size > processes * max(1, settings.micro_tokens // length) for length in lengths
+            stage.batch_size > processes * max(1, settings.micro_tokens // stage.length) for stage in stages
         ),
     )
 
@@ -252,9 +260,8 @@ def _least_seconds(settings: PretrainSettings, model: SystemModel, peak_flops: f
     """Return the seconds of a run: its minutes, or the seconds of its matrix products at `peak_flops` FLOP/s."""
     if settings.minutes:
         return 60 * settings.minutes
-    rows = steps * settings.batch_size
-    flops_per_row = sum(phase.share * model.encoder.flops(phase.length, 1) for phase in settings.phases)
-    return 3.0 * rows * flops_per_row / peak_flops
+    flops = sum(stage.share * stage.batch_size * model.encoder.flops(stage.length, 1) for stage in settings.stages)
+    return 3.0 * steps * flops / peak_flops
 
 
 def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:

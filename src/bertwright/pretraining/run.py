@@ -184,7 +184,7 @@ def _train(pretraining: Pretraining, run: RunFolder, numerics: Numerics, steps: 
     settings = pretraining.settings
     say(
         f"{NAMES[settings.system]} {settings.size}: {pretraining.num_parameters:,} parameters · {steps:,} steps of "
-        f"{settings.batch_size} rows · {pretraining.exposure.text(steps, steps)}"
+        f"{settings.batch_text} rows · {pretraining.exposure.text(steps, steps)}"
     )
     return advise_micro_tokens(
         pretraining,

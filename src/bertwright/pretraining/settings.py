@@ -6,10 +6,11 @@ is read for --help, so it imports no torch.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
@@ -24,6 +25,7 @@ from bertwright.model.system import (
     System,
 )
 from bertwright.objectives.settings import GENERATOR_WIDTH, ExampleSettings, MaskingSettings
+from bertwright.pretraining.schedules import parse_batch_schedule, parse_lengths, parse_mask_schedule, parse_snapshots
 from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
 
@@ -34,6 +36,7 @@ HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
 """Number and length of the validation rows: the first rows that next-sentence prediction makes with seed 0, masked
 80/10/10."""
 _Minutes = Annotated[float, Field(gt=0, le=1e9)]
+_Rows = Annotated[int, Field(gt=0, le=1 << 24)]
 
 
 class Phase(Settings):
@@ -53,41 +56,21 @@ class MaskPhase(Settings):
     share: Share
 
 
+class BatchPhase(Settings):
+    """Steps of `rows` rows for a fraction `share` of the steps."""
+
+    rows: _Rows
+    share: Share
+
+
 class Stage(Phase):
-    """A part of the steps with one row length and one fraction of predicted tokens (None: that of the masking)."""
+    """A part of the steps with one row length, one number of rows per step, and one fraction of predicted tokens.
 
+    masked: None for the fraction of the masking.
+    """
+
+    batch_size: int
     masked: float | None = None
-
-
-def parse_mask_schedule(text: str) -> list[dict[str, float]]:
-    """Return the phases of '0.3:0.5,0.15:0.3,0.05:0.2', before they are validated."""
-    try:
-        parts = (part.split(":") for part in text.split(","))
-        return [{"masked": float(masked), "share": float(share)} for masked, share in parts]
-    except ValueError:
-        raise InputError(
-            f"--mask-schedule {text!r}: expected FRACTION-OF-TOKENS:FRACTION-OF-STEPS,… such as 0.3:0.5,0.15:0.5"
-        ) from None
-
-
-def parse_lengths(text: str) -> list[dict[str, float]]:
-    """Return the phases of '128:0.9,512:0.1', before they are validated; '128' stands for '128:1'."""
-    try:
-        parts = (part.partition(":") for part in text.split(","))
-        return [{"length": int(length), "share": float(share) if colon else 1.0} for length, colon, share in parts]
-    except ValueError:
-        raise InputError(f"--lengths {text!r}: expected LENGTH:FRACTION,… such as 128:0.9,512:0.1") from None
-
-
-def parse_snapshots(text: str) -> list[float]:
-    """Return the fractions of '0.1,0.5'. Raises InputError where one is no number between 0 and 1."""
-    try:
-        fractions = [float(part) for part in text.split(",")]
-    except ValueError:
-        fractions = []
-    if not fractions or not all(0 < fraction < 1 for fraction in fractions):
-        raise InputError(f"--snapshots {text!r}: expected fractions of the steps between 0 and 1, such as 0.1,0.5")
-    return fractions
 
 
 class PretrainSettings(Settings):
@@ -110,8 +93,11 @@ class PretrainSettings(Settings):
     mask_schedule: Annotated[tuple[MaskPhase, ...], Option("schedule", read=parse_mask_schedule)] = ()
     """Fraction of the tokens that is predicted, and the fraction of the steps for each, in order, such as
     0.3:0.5,0.15:0.3,0.05:0.2; it replaces --mask-share."""
-    batch_size: Annotated[int, Field(gt=0, le=1 << 24), Option("schedule")] = 256
+    batch_size: Annotated[_Rows, Option("schedule")] = 256
     """Number of rows per optimiser step."""
+    batch_schedule: Annotated[tuple[BatchPhase, ...], Option("schedule", read=parse_batch_schedule)] = ()
+    """Number of rows per optimiser step, and the fraction of the steps for each, in order, such as
+    16:0.2,32:0.3,64:0.5; it replaces --batch-size, and the numbers grow."""
     micro_tokens: Annotated[Positive, Option("machine")] = 8192
     """Number of tokens computed at once, padding included. It changes speed and memory."""
     steps: Annotated[Positive | None, Option("schedule")] = None
@@ -167,6 +153,8 @@ class PretrainSettings(Settings):
     """Number of threads. Default: one per core."""
     device: Annotated[Device, Option("machine")] = "cpu"
     """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
+    z_loss: Annotated[float, Field(ge=0, le=1), Option("optimiser")] = 0.0
+    """Weight of the mean of (log Z)² in the loss, where Z is the sum over the vocabulary; 1e-4 is usual, 0 is none."""
     skip_loss_spikes: Annotated[bool, Option("optimiser")] = False
     """Skip up to ten updates whose loss is not finite or jumps up, instead of stopping at the first one."""
 
@@ -187,12 +175,37 @@ class PretrainSettings(Settings):
             values = {**values, "examples": {"second_sentence": second, **examples, **masks}}
         return {"activation": "gelu_tanh", **values} if values["system"] in SPAN_SYSTEMS else values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _largest_batch(cls, values: Any) -> Any:
+        """Set the rows per step to the largest number of the schedule of rows, where nothing else is given."""
+        if not isinstance(values, Mapping) or not values.get("batch_schedule") or "batch_size" in values:
+            return values
+        try:
+            sizes = [BatchPhase.model_validate(phase).rows for phase in values["batch_schedule"]]
+        except (TypeError, ValidationError):  # the schedule itself is refused later, with its place
+            return values
+        return {**values, "batch_size": max(sizes)}
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        for name, phases in (("phases", self.phases), ("mask_schedule", self.mask_schedule)):
+        schedules: dict[str, Sequence[Phase | MaskPhase | BatchPhase]] = {
+            "phases": self.phases,
+            "mask_schedule": self.mask_schedule,
+            "batch_schedule": self.batch_schedule,
+        }
+        for name, phases in schedules.items():
             total = sum(phase.share for phase in phases)
             if phases and abs(total - 1.0) > 1e-6:
                 raise ValueError(f"{name}: expected fractions of the steps that sum to 1, got {total:g}")
+        sizes = [phase.rows for phase in self.batch_schedule]
+        if any(after <= before for before, after in pairwise(sizes)):
+            raise ValueError(f"batch_schedule: expected numbers of rows that grow, got {', '.join(map(str, sizes))}")
+        if sizes and self.batch_size != sizes[-1]:
+            raise ValueError(
+                f"batch_schedule: ends with {sizes[-1]} rows per step, and batch_size is {self.batch_size}: expected "
+                "one of the two; leave --batch-size out"
+            )
         budgets = (self.steps, self.minutes, self.words or self.epochs)
         if sum(budget is not None for budget in budgets) != 1:
             raise ValueError("give either --steps or --minutes, or --words, --epochs or both")
@@ -212,18 +225,31 @@ class PretrainSettings(Settings):
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Return the parts of the steps in order: a new one begins with each phase of lengths or of masks."""
-        if not self.mask_schedule:
-            return tuple(Stage(length=phase.length, share=phase.share) for phase in self.phases)
-        lengths, masks = _ends(self.phases), _ends(self.mask_schedule)
-        ends = sorted({end for end, _ in (*lengths, *masks)})
+        """Return the parts of the steps in order: a new one begins with each phase of lengths, of masks or of rows."""
+        if not self.mask_schedule and len(self.batch_schedule) <= 1:
+            size = self.batch_size
+            return tuple(Stage(length=phase.length, share=phase.share, batch_size=size) for phase in self.phases)
+        lengths, masks, batches = _ends(self.phases), _ends(self.mask_schedule), _ends(self.batch_schedule)
+        ends = sorted({end for end, _ in (*lengths, *masks, *batches)})
         stages, begin = [], 0.0
         for end in ends:
             length = next(phase.length for last, phase in lengths if last >= end)
-            masked = next(phase.masked for last, phase in masks if last >= end)
-            stages.append(Stage(length=length, share=end - begin, masked=masked))
+            masked = next((phase.masked for last, phase in masks if last >= end), None)
+            rows = next((phase.rows for last, phase in batches if last >= end), self.batch_size)
+            stages.append(Stage(length=length, share=end - begin, batch_size=rows, masked=masked))
             begin = end
         return tuple(stages)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Return the mean number of tokens of a step, padding included."""
+        return sum(stage.share * stage.batch_size * stage.length for stage in self.stages)
+
+    @property
+    def batch_text(self) -> str:
+        """Return the number of rows per step as text: "64", or "16 to 64"."""
+        smallest = min(stage.batch_size for stage in self.stages)
+        return f"{self.batch_size}" if smallest == self.batch_size else f"{smallest} to {self.batch_size}"
 
     def examples_of(self, stage: Stage) -> ExampleSettings:
         """Return the settings of the rows of a stage, with its fraction of predicted tokens."""
@@ -267,14 +293,14 @@ def _masks_of_generator(masking: Any) -> dict[str, Any]:
     return {"masking": {"mask": 1.0, "same": 0.0, "random": 0.0, **masking}} if isinstance(masking, Mapping) else {}
 
 
-AnyPhase = TypeVar("AnyPhase", Phase, MaskPhase)
+AnyPhase = TypeVar("AnyPhase", Phase, MaskPhase, BatchPhase)
 
 
 def _ends(phases: Sequence[AnyPhase]) -> list[tuple[float, AnyPhase]]:
     """Return the fraction of the steps at which each phase ends, rounded, and the phase; the last one ends at 1."""
     shares = [phase.share for phase in phases]
-    ends: list[float] = [round(sum(shares[: index + 1]), 6) for index in range(len(phases) - 1)]
-    return list(zip([*ends, 1.0], phases, strict=True))
+    ends: list[float] = [round(sum(shares[: index + 1]), 9) for index in range(len(phases) - 1)]
+    return list(zip([*ends, 1.0], phases, strict=True)) if phases else []
 
 
 RECIPES: Mapping[str, PretrainSettings] = MappingProxyType(
@@ -346,6 +372,8 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
             left_out["optimizer"] = {"method"}
     if BUDGETS & set(changes):
         left_out |= dict.fromkeys(BUDGETS, True)
+    if changes.get("batch_schedule"):
+        left_out["batch_size"] = True
     if "system" in changes:  # it has its own defaults for these
         is_masked = changes["system"] in MASKED_LM_SYSTEMS and changes["system"] not in REPLACED_TOKEN_SYSTEMS
         left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}

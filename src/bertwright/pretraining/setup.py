@@ -29,10 +29,10 @@ from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.exposure import Exposure
 from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted
 from bertwright.pretraining.resources import count_moments, count_parameters, largest_micro_batch, refuse_unfit
+from bertwright.pretraining.schedules import rows_before, share_bounds
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
 from bertwright.pretraining.snapshots import kept_models
 from bertwright.pretraining.systems import (
-    ExampleRows,
     SystemModel,
     architecture_name,
     example_rows,
@@ -192,7 +192,7 @@ class Pretraining:
         initial_model: tuple[str, str | None] | None = None,
         teaching: Teaching | None = None,
     ) -> None:
-        self.settings, self.model, self.ranks = settings, model, ranks
+        self.settings, self.model, self.ranks, self.stages = settings, model, ranks, settings.stages
         self.corpora = tuple(corpora)
         """The training corpora, and their weights."""
         self.corpus = corpora[0][0]
@@ -215,14 +215,14 @@ class Pretraining:
             example_rows(
                 settings.system, corpora, settings.examples_of(stage), length=stage.length, seed=settings.seed, **split
             )
-            for stage in settings.stages
+            for stage in self.stages
         ]
         """The training rows of each stage."""
         self.exposure = Exposure(
             [corpus for corpus, _ in corpora],
             self.phase_rows,
             bounds=self.phase_bounds,
-            batch_size=settings.batch_size,
+            batch_sizes=[stage.batch_size for stage in self.stages],
         )
         """Words and epochs that the run sees."""
         self.steps = self.exposure.budget_steps(settings)
@@ -248,7 +248,9 @@ class Pretraining:
 
     def trainable(self) -> Trainable[Any]:
         """Return the model with the functions by which the loop trains it."""
-        return self.teaching.trainable(self.model) if self.teaching else trainable_of(self.model)
+        if self.teaching:
+            return self.teaching.trainable(self.model)
+        return trainable_of(self.model, z_weight=self.settings.z_loss)
 
     def batches(self, steps: int) -> Callable[[int], list[Any]]:
         """Return a function from a step to its micro-batches, in the phase of the step.
@@ -256,38 +258,37 @@ class Pretraining:
         A phase continues with the rows after those of earlier phases of its length.
         """
         bounds = self.phase_bounds(steps)
-        lengths = [examples.length for examples in self.phase_rows]
-        steps_before = [
-            sum(bounds[earlier][1] - bounds[earlier][0] for earlier in range(index) if lengths[earlier] == length)
-            for index, length in enumerate(lengths)
-        ]
+        firsts = rows_before(bounds, [(stage.length, stage.batch_size) for stage in self.stages])
 
         def micro_batches_of(step: int) -> list[Any]:
-            index = next(index for index, (_, end) in enumerate(bounds) if step < end)
-            return self.micro_batches(self.phase_rows[index], steps_before[index] + step - bounds[index][0])
+            phase = next(phase for phase, (_, end) in enumerate(bounds) if step < end)
+            steps_before = step - bounds[phase][0]
+            return self.micro_batches(phase, firsts[phase] + steps_before * self.stages[phase].batch_size)
 
         return micro_batches_of
 
     def phase_bounds(self, steps: int) -> list[tuple[int, int]]:
         """Return (first step, end) of each phase."""
-        stages = self.settings.stages
-        fractions = [sum(stage.share for stage in stages[: n + 1]) for n in range(len(stages))]
-        ends = [*(round(fraction * steps) for fraction in fractions[:-1]), steps]
-        return list(zip([0, *ends[:-1]], ends, strict=True))
+        return share_bounds([stage.share for stage in self.stages], steps)
 
     def work_left(self, done: int, steps: int) -> float:
-        """Return the number of steps after `done`, each weighted by its row length."""
-        bounds = zip(self.phase_bounds(steps), self.settings.stages, strict=True)
-        return float(sum(max(0, end - max(begin, done)) * phase.length for (begin, end), phase in bounds))
+        """Return the number of steps after `done`, each weighted by its tokens over the rows of the largest batch."""
+        tokens = [stage.length * stage.batch_size for stage in self.stages]
+        bounds = zip(self.phase_bounds(steps), tokens, strict=True)
+        return sum(max(0, end - max(begin, done)) * size for (begin, end), size in bounds) / self.settings.batch_size
 
-    def micro_batches(self, examples: ExampleRows, step: int, *, rows: int | None = None) -> list[Any]:
-        """Return the rows of a step, cut into micro-batches of `rows` rows; by default, of `micro_batch_rows`."""
-        batch = examples.step_batch(step, self.settings.batch_size)
-        return [model_inputs(self.model, part) for part in split_batch(batch, rows or self.micro_batch_rows(examples))]
+    def micro_batches(self, phase: int, first: int, *, rows: int | None = None) -> list[Any]:
+        """Return the rows of a step of a phase, from row `first` on, cut into micro-batches of `rows` rows.
 
-    def micro_batch_rows(self, examples: ExampleRows) -> int:
+        rows: by default, those of `micro_batch_rows`.
+        """
+        batch = self.phase_rows[phase].rows_between(first, first + self.stages[phase].batch_size)
+        return [model_inputs(self.model, part) for part in split_batch(batch, rows or self.micro_batch_rows(phase))]
+
+    def micro_batch_rows(self, phase: int) -> int:
         """Return the rows of the largest micro-batch of a phase."""
-        return largest_micro_batch(self.settings, examples.length, processes=self.processes)
+        stage, most = self.stages[phase], self.settings.micro_tokens
+        return largest_micro_batch(stage.batch_size, stage.length, micro_tokens=most, processes=self.processes)
 
     def plan(self, steps: int, *, run: RunFolder | None = None) -> Plan:
         """Return the loop's plan: when to log, save and evaluate, and to write snapshots into the folder of `run`."""
@@ -356,7 +357,7 @@ class Pretraining:
             if generator and finds_replaced(config):
                 save_generator(generator, weights, config=config, tokenizer=tokenizer)
             weights = weights_of_discriminator(weights)
-        phases = zip(self.phase_bounds(of), self.settings.stages, strict=True)
+        phases = zip(self.phase_bounds(of), self.stages, strict=True)
         architecture = architecture_name(self.model)
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
         teacher = [self.teaching.data] if self.teaching else []

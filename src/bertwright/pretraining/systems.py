@@ -92,11 +92,13 @@ def model_inputs(model: SystemModel, batch: Any) -> Any:
     return sampled_inputs(batch) if isinstance(model, ReplacedTokenModel) else to_inputs(batch)
 
 
-def trainable_of(model: SystemModel) -> Trainable[Any]:
-    """Return the model with the functions by which the loop trains it."""
+def trainable_of(model: SystemModel, *, z_weight: float = 0.0) -> Trainable[Any]:
+    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
     if isinstance(model, LanguageModel):
-        return language_task(model)
-    return replaced_token_task(model) if isinstance(model, ReplacedTokenModel) else pretraining_task(model)
+        return language_task(model, z_weight=z_weight)
+    if isinstance(model, ReplacedTokenModel):
+        return replaced_token_task(model, z_weight=z_weight)
+    return pretraining_task(model, z_weight=z_weight)
 
 
 def validation_metrics(

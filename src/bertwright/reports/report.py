@@ -121,7 +121,8 @@ def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
 
 def _curves_note(runs: Sequence[Run]) -> str:
     """Return a warning where the steps of two runs are not equally large; else an empty text."""
-    sizes = [{name: run.record["settings"].get(name) for name in ("batch_size", "phases")} for run in runs]
+    names = ("batch_size", "batch_schedule", "phases")
+    sizes = [{name: run.record["settings"].get(name) or None for name in names} for run in runs]
     if sizes[0] == sizes[-1]:
         return ""
     return "The steps of the two runs are not equally large: the number of rows or their lengths differ."

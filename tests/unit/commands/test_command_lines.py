@@ -57,6 +57,8 @@ PRETRAIN_DEFAULTS = {
     "snapshots": [],
     "generator_width": 0.25,
     "mask_schedule": [],
+    "batch_schedule": [],
+    "z_loss": 0.0,
     "save_minutes": 5.0,
     "keep": 2,
     "log_every": 50,

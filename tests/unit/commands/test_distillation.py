@@ -47,5 +47,7 @@ def test_the_options_are_those_of_the_use(capsys: pytest.CaptureFixture[str]) ->
         "--bilstm": (False, False),
         "--system": (False, False),
         "--second-sentence": (False, False),
+        "--batch-schedule": (False, True),
+        "--z-loss": (False, False),
     }.items():
         assert (f"{option} " in shown[0], f"{option} " in shown[1]) == is_shown, option

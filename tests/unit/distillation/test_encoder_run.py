@@ -40,10 +40,10 @@ def test_a_stopped_run_resumes_to_the_same_bytes_and_refuses_another_teacher(
     whole = distill(encoder, own_corpus, tmp_path / "whole")
     micro_batches = Pretraining.micro_batches
 
-    def interrupted(self: Pretraining, examples: Any, step: int, **options: Any) -> Any:
-        if step == 3:
+    def interrupted(self: Pretraining, phase: int, first: int, **options: Any) -> Any:
+        if first == 3 * self.settings.batch_size:
             signal.raise_signal(signal.SIGINT)
-        return micro_batches(self, examples, step, **options)
+        return micro_batches(self, phase, first, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(Pretraining, "micro_batches", interrupted)

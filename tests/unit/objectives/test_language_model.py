@@ -121,13 +121,22 @@ def test_right_is_left_on_reversed_rows(kind: str) -> None:
 
 
 @pytest.mark.parametrize("system", LANGUAGE)
-def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System) -> None:
+@pytest.mark.parametrize("weight", [0.0, 0.03])
+def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System, weight: float) -> None:
     model, rows = random_language_model(system, torch.float32), token_batch()
     tokens = language_inputs(rows, model.config)
-    language_losses(model, tokens)["lm"][0].backward()
+    task = language_task(model, z_weight=weight)
+    terms = task.step(tokens)
+    task.loss((name, total) for name, (total, _) in terms.items()).backward()
     mine = {name: part.grad for name, part in model.named_parameters()}
     model.zero_grad()
-    F.cross_entropy(model.logits(tokens), tokens.labels, reduction="sum").backward()
+    logits = model.logits(tokens)
+    loss = F.cross_entropy(logits, tokens.labels, reduction="sum")
+    z_loss = weight * logits.exp().sum(1).log().square().sum()
+    (loss + z_loss).backward()
+    assert list(terms) == (["lm", "z"] if weight else ["lm"])
+    torch.testing.assert_close(terms["lm"][0], loss, atol=0, rtol=1e-5)
+    torch.testing.assert_close(terms["z"][0] if weight else z_loss.detach(), z_loss.detach(), atol=0, rtol=1e-5)
     for name, part in model.named_parameters():
         assert mine[name] is not None, name
         torch.testing.assert_close(mine[name], part.grad, atol=1e-4, rtol=1e-4, msg=lambda text, n=name: f"{n}: {text}")

@@ -108,6 +108,14 @@ def test_losses_and_gradients_are_those_of_two_classes_of_transformers(
     torch.testing.assert_close(means["mlm"], filled.loss, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(means["rtd"], detected.loss, atol=1e-5, rtol=1e-5)
     assert 0 < int((seen != text).sum()) < int((seen == text).sum())
+    # the z-loss is that of the generator
+    with_z, bias = replaced_token_task(model, z_weight=0.03).step(inputs), model.generator.masked_lm.bias
+    filled_logits = filled.logits.detach()[row, column]
+    log_z = filled_logits.exp().sum(1, keepdim=True).log()
+    torch.testing.assert_close(with_z["z"][0], 0.03 * log_z.square().sum(), atol=0, rtol=1e-4)
+    torch.testing.assert_close(with_z["mlm"][0], terms["mlm"][0])
+    (more,) = torch.autograd.grad(with_z["mlm"][0] - task.step(inputs)["mlm"][0], bias)
+    torch.testing.assert_close(more, (0.06 * log_z * filled_logits.softmax(1)).sum(0), atol=1e-5, rtol=1e-3)
     loss = task.loss(means.items())
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-5)
     loss.backward()

@@ -11,7 +11,15 @@ from torch import Tensor
 
 from bertwright.model.cpu import kernels
 from bertwright.objectives import vocabulary_loss as projection
-from bertwright.objectives.vocabulary_loss import _COLUMNS, projected_loss, running_loss, token_losses
+from bertwright.objectives.vocabulary_loss import (
+    _COLUMNS,
+    loss_terms,
+    projected_loss,
+    projected_losses,
+    running_loss,
+    running_losses,
+    token_losses,
+)
 
 
 def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -193,5 +201,87 @@ def test_rows_judged_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_operation_is_one_that_torch_can_trust() -> None:
     """Torch's own check of its shapes, its gradients and its use in a compiled graph."""
     states, words, bias, labels = leaves(0.1)
-    arguments = (states, words, bias, labels, False)
+    arguments = (states, words, bias, labels, False, 0.03)
     torch.library.opcheck(projection._loss_and_gradients, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+# ---------------------------------------------------------------- z-loss
+
+WEIGHT = 0.03
+"""Far larger than usual, so that an error in the z-loss shows."""
+
+
+def losses_by_loop(states: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross entropy and z-loss, row by row, from the definition in float64."""
+    loss, z_loss = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for row, label in zip(states.double(), labels.tolist(), strict=True):
+        logits = words.double() @ row + bias.double()
+        log_z = logits.max() + (logits - logits.max()).exp().sum().log()
+        loss, z_loss = loss + log_z - logits[label], z_loss + WEIGHT * log_z**2
+    return loss, z_loss
+
+
+def in_float64(scale: float) -> list[Tensor]:
+    return [part.detach().double().requires_grad_() for part in leaves(scale)[:3]]
+
+
+def by_definition(scale: float) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    exact = in_float64(scale)
+    loss, z_loss = losses_by_loop(*exact, leaves()[3])
+    return loss.detach(), z_loss.detach(), torch.autograd.grad(loss + z_loss, exact)
+
+
+@pytest.mark.parametrize("compute", [projected_losses, running_losses, "sliced"])
+@pytest.mark.parametrize("scale", [0.1, 20.0])  # with 20 the exponentials overflow, and the logits are made at once
+def test_z_loss_in_float64_is_the_definition(scale: float, compute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of the slices with their own backward, which a step computes in fp32."""
+    monkeypatch.setattr(projection, "_BLOCK", 10)
+    tensors, labels = in_float64(scale), leaves()[3]
+    if compute == "sliced":
+        loss, z_loss, *mine = projection._loss_and_gradients(*tensors, labels, False, WEIGHT)
+    else:
+        loss, z_loss = compute(*tensors, labels, z_weight=WEIGHT)
+        mine = torch.autograd.grad(loss, tensors)
+    expected, expected_z, gradients = by_definition(scale)
+    torch.testing.assert_close(loss.detach(), expected, atol=0, rtol=1e-9)
+    torch.testing.assert_close(z_loss.detach(), expected_z, atol=0, rtol=1e-9)
+    for one, other in zip(mine, gradients, strict=True):
+        torch.testing.assert_close(one.detach(), other, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("compiler", [False, True])
+@pytest.mark.parametrize("compute", [projected_losses, running_losses])
+@pytest.mark.parametrize("scale", [0.1, 20.0])
+def test_z_loss_in_slices(
+    scale: float, compute: Any, compiler: bool, bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp32 and in bf16, with kernels and without; `compiler`: True with them."""
+    if not compiler:
+        monkeypatch.setattr(kernels, "library", lambda: None)
+    monkeypatch.setattr(projection, "_BLOCK", 10)
+    *tensors, labels = leaves(scale)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        loss, z_loss = compute(*tensors, labels, z_weight=WEIGHT)
+    assert not z_loss.requires_grad
+    expected, expected_z, gradients = by_definition(scale)
+    close = 1e-2 if bf16 else 1e-5
+    torch.testing.assert_close(loss.detach().double(), expected, atol=0, rtol=close)
+    torch.testing.assert_close(z_loss.double(), expected_z, atol=0, rtol=close)
+    for mine, other in zip(torch.autograd.grad(0.3 * loss, tensors), gradients, strict=True):
+        away = float((mine.double() - 0.3 * other).norm() / (0.3 * other).norm())
+        assert away < (0.1 if bf16 else 1e-5)
+
+
+@pytest.mark.parametrize("compute", [projected_losses, running_losses])
+def test_without_weight_the_loss_and_gradients_have_the_same_bits(compute: Any) -> None:
+    plain = projected_loss if compute is projected_losses else running_loss
+    results = []
+    for with_weight in (False, True):
+        *tensors, labels = leaves()
+        loss, z_loss = compute(*tensors, labels, z_weight=0.0) if with_weight else (plain(*tensors, labels), None)
+        assert z_loss is None or float(z_loss) == 0.0
+        results.append((loss.detach(), *torch.autograd.grad(loss, tensors)))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert list(loss_terms("mlm", compute(*leaves(), z_weight=0.0), z_weight=0.0)) == ["mlm"]
+    assert list(loss_terms("mlm", compute(*leaves(), z_weight=WEIGHT), z_weight=WEIGHT)) == ["mlm", "z"]

@@ -87,7 +87,7 @@ def test_activations_are_what_autograd_keeps(own_corpus: Path, system: str, size
     data = Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
     trained = Pretraining(settings, model, [(data, 1.0)], None)
-    inputs = trained.micro_batches(trained.phase_rows[0], 0)[0]
+    inputs = trained.micro_batches(0, 0)[0]
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Any] = {}
 
@@ -292,7 +292,7 @@ def test_a_run_of_steps_needs_the_disk_of_the_checkpoints_that_it_will_write(
 
 def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePlan:
     seen = rows / corpus_rows
-    return PhasePlan(length, steps, rows, rows * length, corpus_rows, seen, (seen,), 1.0)
+    return PhasePlan(length, max(1, rows // steps), steps, rows, rows * length, corpus_rows, seen, (seen,), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def exposure_of(corpora: list[Corpus], rows: list[Any], ends: tuple[float, ...] 
         last = [round(end * steps) for end in ends]
         return list(zip([0, *last[:-1]], last, strict=True))
 
-    return Exposure(corpora, rows, bounds=bounds, batch_size=4)
+    return Exposure(corpora, rows, bounds=bounds, batch_sizes=[4] * len(ends))
 
 
 def rows_of(corpus: Corpus, length: int, **settings: Any) -> Examples:

@@ -6,7 +6,8 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.errors import InputError
-from bertwright.pretraining.settings import PretrainSettings, parse_lengths, parse_mask_schedule
+from bertwright.pretraining.schedules import parse_lengths, parse_mask_schedule
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import prepare_pretraining
 
 

@@ -62,8 +62,13 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         wheel = build(folder / "dist")
         wheels = arguments.wheels or download(wheel, folder / "wheels")
-        python = install(wheel, wheels, folder / "environment")
-        use(python, folder / "elsewhere")
+        environment, elsewhere = folder / "environment", folder / "elsewhere"
+        venv.create(environment, with_pip=True, clear=True)
+        install(environment, wheels, str(wheel))
+        use(environment, elsewhere)
+        install(environment, wheels, f"bertwright[{EXTRAS}]")  # as messages say, where an extra is missing
+        run(environment / "bin" / "python", "-m", "pip", "check")
+        serve(environment, elsewhere)
     print("release: built, installed and used")
 
 
@@ -100,45 +105,46 @@ def download(wheel: Path, wheels: Path) -> Path:
     return wheels
 
 
-def install(wheel: Path, wheels: Path, environment: Path) -> Path:
-    """Install the wheel in an empty environment, from the folder of wheels alone; return its Python."""
-    venv.create(environment, with_pip=True, clear=True)
-    python = environment / "bin" / "python"
-    without_settings = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
-    without_settings["PIP_CONFIG_FILE"] = os.devnull
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", wheels]
-    run(*pip, wheel, environment=without_settings)
-    missing = subprocess.run(
-        [environment / "bin" / "bertwright", "serve", "--model", "small-wiki"], capture_output=True, text=True
-    )
-    if missing.returncode != 2 or "pip install 'bertwright[serve]'" not in missing.stderr:
-        raise SystemExit(f"serve without its extra: exit code {missing.returncode}: {missing.stderr}")
-    run(*pip, f"bertwright[{EXTRAS}]", environment=without_settings)  # as the message says
-    run(*pip[:3], "check", environment=without_settings)
-    return python
+def install(environment: Path, wheels: Path, requirement: str) -> None:
+    """Install into an environment from the folder of wheels alone, without settings of this machine."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
+    pip = [environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-index", "--find-links", wheels]
+    run(*pip, requirement, environment={**variables, "PIP_CONFIG_FILE": os.devnull})
 
 
-def use(python: Path, folder: Path) -> None:
-    """Run the version, the package's data, a chain of commands and a service, in a folder outside of the source."""
+def use(environment: Path, folder: Path) -> None:
+    """Print the version, read the package's data, and run the chain, in a folder outside of the source."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    bertwright = python.with_name("bertwright")
-    print(run(bertwright, "--version", where=folder, environment=environment), end="")
-    imported = Path(run(python, "-c", DATA_FILES, where=folder, environment=environment).strip())
-    if not imported.is_relative_to(python.parents[1]):
-        raise SystemExit(f"{imported}: expected the package of {python.parents[1]}")
+    python, bertwright = (environment / "bin" / name for name in ("python", "bertwright"))
+    print(outside(folder, bertwright, "--version"), end="")
+    imported = Path(outside(folder, python, "-c", DATA_FILES).strip())
+    if not imported.is_relative_to(environment):
+        raise SystemExit(f"{imported}: expected the package of {environment}")
     (folder / "text.txt").write_text("\n".join(f"{line}\n" for line in TEXT * 20), "utf-8")
     rows = [f"{text}\t{text.split()[1]}" for text in TEXT * 10]
     (folder / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n", "utf-8")
     for command in CHAIN:
-        run(bertwright, *command.split(), where=folder, environment=environment)
+        outside(folder, bertwright, *command.split())
+    print(outside(folder, bertwright, "fill", "--model", "small-wiki", "The river [MASK] cold."), end="")
     answers = (folder / "answers.tsv").read_text("utf-8").splitlines()
     if len(answers) != len(rows) + 1 or not (folder / "run" / "report.html").exists():
         raise SystemExit(f"{folder}: expected {len(rows)} answers and a report")
-    filled = run(bertwright, "fill", "--model", "small-wiki", "The river [MASK] cold.", where=folder, environment=environment)
-    print(filled, end="")
-    print(run(python, "-c", HEALTH, bertwright, where=folder, environment=environment), end="")
+    command = [bertwright, "serve", "--model", "small-wiki"]
+    refused = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if refused.returncode != 2 or "pip install 'bertwright[serve]'" not in refused.stderr:
+        raise SystemExit(f"serve without its extra: exit code {refused.returncode}: {refused.stderr}")
+
+
+def serve(environment: Path, folder: Path) -> None:
+    """Start the service, and read its health and its page."""
+    print(outside(folder, environment / "bin" / "python", "-c", HEALTH, environment / "bin" / "bertwright"), end="")
+
+
+def outside(folder: Path, *command: str | Path) -> str:
+    """Run a command in a folder, without variables that could lead Python to the source; return what it prints."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return run(*command, where=folder, environment=variables)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ NOT_RUN = {
     r"bertwright evaluate .*--calibrate": "needs a model that is better than guessing; the tests of evaluate run it",
     r'bertwright generate gpt2 --prompt "The old bridge" --tokens': "needs a GPT-2; systems.md trains one",
     r"srun |ssh ": "needs several machines",
+    r"pip ": "installs packages; `make release-check` does the same",
     r"docker |curl 127\.0\.0\.1:8080": "another program",
 }
 """Beginning of a line → the reason why it is not run."""

@@ -74,7 +74,7 @@ def main() -> None:
 
 def run(*command: str | Path, where: Path = ROOT, environment: dict[str, str] | None = None) -> str:
     """Print a command, run it, and return what it prints; raise SystemExit where it fails."""
-    print("$", *(f"{word}" for word in command[:8]), "…" if len(command) > 8 else "", flush=True)
+    print("$", *("…" if "\n" in str(word) else word for word in command), flush=True)
     completed = subprocess.run(
         command, cwd=where, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -19,6 +19,7 @@ MODULES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "PyStemmer": "Stemme
 """Distribution → the name by which it is imported, where the two differ in more than a hyphen."""
 BEHIND_A_CHECK = {
     "finetuning/baselines.py": {"scipy"},  # _sklearn(), which needs scipy, is called before
+    "finetuning/trials.py": {"optuna"},  # find_settings() imports it first
     "interop/onnx.py": {"onnxruntime"},  # checked at the top of the module
     "experiments/forest.py": {"matplotlib"},
     "experiments/pictures.py": {"matplotlib"},
@@ -52,6 +53,7 @@ USES = {
     "onnxruntime": "main('export onnx small-wiki --out graph'.split())",
     "onnxscript": "main('export onnx small-wiki --out graph'.split())",
     "matplotlib": "from bertwright.babylm.results import draw_learning_curve; draw_learning_curve(None, {'a': []})",
+    "optuna": "from bertwright.finetuning.trials import _import_optuna; _import_optuna()",
     "datasketch": "from bertwright.text.near_duplicates import _signatures; next(_signatures([]))",
     "bm25s": "from bertwright.search.bm25 import rank_by_bm25; rank_by_bm25(None, [], None)",
     "faiss": "from bertwright.search.approximate import check_faiss; check_faiss()",

@@ -19,7 +19,7 @@ MODULES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "PyStemmer": "Stemme
 """Distribution → the name by which it is imported, where the two differ in more than a hyphen."""
 BEHIND_A_CHECK = {
     "finetuning/baselines.py": {"scipy"},  # _sklearn(), which needs scipy, is called before
-    "finetuning/trials.py": {"optuna"},  # find_settings() imports it first
+    "finetuning/trials.py": {"optuna"},  # search_by_trials() imports it first
     "interop/onnx.py": {"onnxruntime"},  # checked at the top of the module
     "experiments/forest.py": {"matplotlib"},
     "experiments/pictures.py": {"matplotlib"},
@@ -117,7 +117,9 @@ def test_every_import_of_an_optional_package_is_checked() -> None:
 @pytest.mark.slow
 def test_without_each_package_in_turn_the_extra_is_named(tmp_path: Path) -> None:
     program = textwrap.dedent(PROGRAM).format(uses=USES)
-    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env={**os.environ})
+    completed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env={**os.environ}
+    )
     assert completed.returncode == 0, completed.stderr
     parts = {text.partition("\n")[0]: text for text in completed.stdout.split("#")[1:]}
     assert {*parts} == {*EXTRA_OF}

@@ -49,7 +49,10 @@ def test_a_lock_has_a_line_for_each_package_but_our_own(lock: ModuleType) -> Non
     lines = lock.lock_lines([ours, package("Torch", "2.13.0+cpu"), package("Jinja2", "3.1.6")], "3.12")
     assert "for Python 3.12 on Linux x86-64" in lines[0]
     assert "--extra-index-url https://download.pytorch.org/whl/cpu" in lines[1]
-    assert lines[3:] == ["jinja2==3.1.6 --hash=sha256:digest of Jinja2", "torch==2.13.0+cpu --hash=sha256:digest of Torch"]
+    assert lines[3:] == [
+        "jinja2==3.1.6 --hash=sha256:digest of Jinja2",
+        "torch==2.13.0+cpu --hash=sha256:digest of Torch",
+    ]
     assert "with CUDA" in lock.lock_lines([package("torch", "2.13.0")], "3.12")[1]
 
 

@@ -27,5 +27,9 @@ def test_without_scikit_learn_the_table_has_no_bag_of_words(
     assert lines[2].split() == ["bag", "of", "words", "+", "logistic", "regression", "80.0%"]
     assert "The bag of words is still better" in lines[-2]
     lines = _table(results | {"accuracy": {"majority": 0.5} | models}, task, own_text=False)
-    assert [line.split("  ")[1] for line in lines[1:4]] == ["always the commonest", "BERT from scratch", "BERT, pre-trained"]
+    assert [line.split("  ")[1] for line in lines[1:4]] == [
+        "always the commonest",
+        "BERT from scratch",
+        "BERT, pre-trained",
+    ]
     assert lines[-2] == "Pre-training was worth +10.0 points over the same model from scratch."

@@ -1,4 +1,4 @@
-"""What is installed from, beside the wheel: lock files, images and the conda recipe name what pyproject.toml names."""
+"""Lock files, images and the conda recipe: they name the versions and packages that pyproject.toml names."""
 
 import importlib.util
 import json

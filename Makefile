@@ -113,7 +113,7 @@ lock: setup
 	    --only-binary :all: --target .lock --report .lock.json -c constraints.txt .; \
 	  $(BIN)/python .ci/lock.py .lock.json $$version > locked-$$version.txt; \
 	done
-	rm .lock.json
+	rm -rf .lock .lock.json
 
 wheel: setup
 	$(BIN)/python -m build --no-isolation

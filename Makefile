@@ -4,7 +4,8 @@
 #   make docs        the manual, into docs/_build         make slow    the slow tests
 #   make bench       speed beside other programs          make bench-long   memory, scaling
 #   make gpu         the tests that need a GPU
-#   make lock        locked.txt: versions and hashes    make wheel       dist/: source archive and wheel
+#   make lock        locked-*.txt: versions, hashes  make wheel       dist/: source archive and wheel
+#   make release-check  build the release, install it without an index, and use it (3 GB)
 #   make clean       remove what was built, .venv included
 # PYTHON=/path/to/python make setup    takes that Python instead of the first fitting one on the PATH.
 
@@ -12,7 +13,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test slow gpu check bench bench-long docs lock wheel clean
+.PHONY: help setup quickstart test slow gpu check bench bench-long docs lock wheel release-check clean
 
 PYTHON ?=
 VENV := .venv
@@ -20,10 +21,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 OLDER := $(VENV)/transformers4
 PEERS := $(VENV)/.peers
+LOCKED := 3.11 3.12 3.13
 TESTERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 4 ? n : 4)))
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -9
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -10
 
 setup: $(STAMP)
 
@@ -103,18 +105,24 @@ docs: setup
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html
 	@echo "docs/_build/html/index.html"
 
-# What the program needs, with versions and hashes, for Python 3.11 on Linux x86-64 without a GPU:
-# pip install --require-hashes -r locked.txt
+# What the program needs, with versions and hashes, on Linux x86-64, a file for each version of Python. Wheels are not
+# downloaded where the index has their metadata.
 lock: setup
-	$(BIN)/python -m pip install --quiet --dry-run --ignore-installed --no-build-isolation --report .lock.json \
-	  -c constraints.txt .
-	$(BIN)/python .ci/lock.py .lock.json > locked.txt
-	rm .lock.json
+	for version in $(LOCKED); do \
+	  $(BIN)/python -m pip install --quiet --dry-run --ignore-installed --no-build-isolation --python-version $$version \
+	    --only-binary :all: --target .lock --report .lock.json -c constraints.txt .; \
+	  $(BIN)/python .ci/lock.py .lock.json $$version > locked-$$version.txt; \
+	done
+	rm -rf .lock .lock.json
 
 wheel: setup
 	$(BIN)/python -m build --no-isolation
 	@ls -l dist | awk 'NR > 1 { print $$5 " bytes  " $$9 }'
 	@$(BIN)/python -X importtime -c 'import bertwright' 2>&1 | awk -F'|' '/ bertwright$$/ { print $$2/1000 " ms to import bertwright" }'
+
+# WHEELS=FOLDER make release-check    takes the wheels of the dependencies from there instead of downloading them.
+release-check: setup
+	$(BIN)/python .ci/release.py $(if $(WHEELS),--wheels $(WHEELS))
 
 clean:
 	rm -rf $(VENV) build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -157,10 +157,10 @@ def _split(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def _overview(arguments: Sequence[str]) -> int:
     """Print the commands, or the version; return 2 for a command that does not exist."""
-    from bertwright.version import __version__
-
     if arguments[:1] == ["--version"]:
-        print(f"bertwright {__version__}")
+        from bertwright.version import version_lines
+
+        print(*version_lines(), sep="\n")
         return 0
     is_help = not arguments or arguments[0] in ("-h", "--help") or arguments[1:2] in (["-h"], ["--help"])
     group = arguments[0] if arguments and not arguments[0].startswith("-") else ""

@@ -37,6 +37,7 @@ NOT_RUN = {
     r'bertwright generate gpt2 --prompt "The old bridge" --tokens': "needs a GPT-2; systems.md trains one",
     r"srun |ssh ": "needs several machines",
     r"bertwright .*s3://": "needs a bucket; tests/e2e/test_stores.py has a server of S3",
+    r"pip ": "installs packages; `make release-check` does the same",
     r"docker |curl 127\.0\.0\.1:8080": "another program",
 }
 """Beginning of a line → the reason why it is not run."""

@@ -1,6 +1,7 @@
 """The installed packages: the source archive, and the wheel that is built from it, with the source out of sight."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from bertwright.version import COMMIT_FILE, source_commit
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = tuple(
@@ -23,11 +26,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
+    identity = ["-c", "user.name=Tester", "-c", "user.email=tester@example.org"]
+    for arguments in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message=Source"]):
+        subprocess.run(["git", "-C", str(source), *identity, *arguments], check=True)
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(source)]
     completed = subprocess.run(build, capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout + completed.stderr
+    (folder / "dist" / "commit").write_text(source_commit(source / "src" / "bertwright") or "")
     return folder / "dist"
 
 
@@ -42,7 +49,10 @@ def test_the_wheel_holds_everything_and_nothing_else(built: Path) -> None:
     }
     with zipfile.ZipFile(wheel) as stored:
         held = {name for name in stored.namelist() if ".dist-info/" not in name}
-    assert held == expected
+        commit = stored.read(f"bertwright/{COMMIT_FILE}").decode().strip()
+    assert held == expected | {f"bertwright/{COMMIT_FILE}"}
+    assert re.fullmatch(r"[0-9a-f]{12}", commit)
+    assert commit == (built / "commit").read_text()
     with tarfile.open(archive) as stored:
         names = {name.partition("/")[2] for name in stored.getnames()}
     assert {f"src/{name}" for name in expected} <= names

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from bertwright.training.hardware import (
     usable_cores,
 )
 from bertwright.training.memory import limit_bytes, processor_quota, total_bytes, usable_bytes
+from bertwright.version import package_version
 
 SHAPES: Final = {
     "square": (1024, 1024, 1024),
@@ -224,7 +225,7 @@ def extras(requirements: Sequence[str] | None) -> Finding:
         name, extra = re.match(r"[\w.-]+", line), re.search(r"extra == ['\"]([\w-]+)['\"]", line)
         if name and extra and extra[1] not in _FOR_DEVELOPERS:
             parts.setdefault(extra[1], []).append(name[0])
-    absent = {extra: [name for name in names if not _version(name)] for extra, names in parts.items()}
+    absent = {extra: [name for name in names if not package_version(name)] for extra, names in parts.items()}
     installed = [extra for extra, names in absent.items() if not names]
     missing = [extra for extra, names in absent.items() if names]
     value = {"installed": installed, "missing": missing}
@@ -275,13 +276,6 @@ def _not_compiled(reason: str) -> Finding:
         "nothing: runs go on uncompiled, with the same results but slower; or install a C++ compiler with its headers"
     )
     return _software_finding("compiling", "warning", None, f"torch.compile fails: {reason}", advice)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _requirements() -> list[str] | None:

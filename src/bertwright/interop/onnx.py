@@ -8,10 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
-from onnx import numpy_helper
-from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
@@ -40,6 +37,13 @@ from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.sentence_vectors import SentenceEncoder, limit_of, text_limit
 from bertwright.version import __version__
+
+try:
+    import onnx
+    from onnx import numpy_helper
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+except ImportError:
+    raise MissingExtra("onnx", "export onnx") from None
 
 TOLERANCE = 1e-4
 """Largest allowed difference of an output of the fp32 graph: absolute, or relative to the largest output beyond 1."""

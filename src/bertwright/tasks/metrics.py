@@ -26,7 +26,7 @@ def measure(names: Sequence[str], predicted: Array, targets: Array, *, positive:
                          [N, labels] bool: True where the label applies
     positive             label id that counts as positive for "f1"
 
-    Raises ValueError where the two differ in shape or are empty, MissingExtra without scikit-learn and scipy.
+    Raises ValueError where the two differ in shape or are empty, MissingExtra where a library is missing.
     """
     are_sets = predicted.ndim == 2 and set(names) <= set(SET_METRICS)
     if predicted.shape != targets.shape or not (predicted.ndim == 1 or are_sets) or not predicted.size:
@@ -71,11 +71,16 @@ def _accuracy(predicted: Array, targets: Array, positive: int | None) -> float:
 def _f1(predicted: Array, targets: Array, positive: int | None) -> float:
     if positive is None:
         raise ValueError("f1 needs the id of the positive label")
-    return float(_imported("sklearn.metrics").f1_score(targets == positive, predicted == positive, zero_division=0.0))
+    return float(_set_f1(predicted == positive, targets == positive))
 
 
 def _macro_f1(predicted: Array, targets: Array, positive: int | None) -> float:
-    return float(_imported("sklearn.metrics").f1_score(targets, predicted, average="macro", zero_division=0.0))
+    labels = np.union1d(predicted, targets)
+    right, answered, true = (
+        np.bincount(np.searchsorted(labels, values), minlength=len(labels))
+        for values in (targets[predicted == targets], predicted, targets)
+    )
+    return float(np.mean(2.0 * right / (answered + true)))
 
 
 def _matthews(predicted: Array, targets: Array, positive: int | None) -> float:

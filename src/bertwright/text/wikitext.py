@@ -14,7 +14,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from bertwright.errors import InputError
+from bertwright.errors import MissingExtra
 from bertwright.text.wiki_cuts import count_unclosed, cut_markup
 from bertwright.text.wiki_lines import HEADING, LANGUAGE_CODE, LIST_ITEM, clean_line
 from bertwright.text.wiki_templates import name_of, renderer_of
@@ -36,7 +36,7 @@ def passages(wikitext: str, dropped: Iterable[str] = ()) -> tuple[str, ...]:
 
     `dropped` are the wiki's names of namespaces whose links stand for no text: files and categories.
     Where over a hundred openings have no end, each line is parsed alone, and a line with more than five is dropped.
-    Raises InputError where mwparserfromhell is not installed.
+    Raises MissingExtra where mwparserfromhell is not installed.
     """
     hidden = frozenset({*_HIDDEN_NAMESPACES, *(name.lower() for name in dropped)})
     markup = _LINE_OF_LINKS.sub("", cut_markup(wikitext))
@@ -99,5 +99,5 @@ def _parser() -> ModuleType:
     try:
         import mwparserfromhell
     except ImportError:
-        raise InputError("wiki markup needs mwparserfromhell: pip install 'bertwright[wikipedia]'") from None
+        raise MissingExtra("wikipedia", "wiki markup") from None
     return mwparserfromhell

@@ -4,7 +4,6 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.files import atomic_file, read_json, sync, write_json
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
+from bertwright.version import __version__, package_version, source_commit
 
 
 class RunFolder:
@@ -240,10 +240,12 @@ def _differences(recorded: Mapping[str, Any], current: Mapping[str, Any], prefix
 
 def _versions() -> dict[str, str]:
     """Return the versions of Python, the platform and the packages that decide results."""
-    versions = {"python": platform.python_version(), "platform": platform.platform(), "cpus": str(os.cpu_count())}
-    for name in ("bertwright", "torch", "numpy", "tokenizers", "pyarrow", "numba"):
-        try:
-            versions[name] = version(name)
-        except ImportError:  # PackageNotFoundError: run from a source tree that is not installed
-            versions[name] = "source"
-    return versions
+    packages = ("torch", "numpy", "tokenizers", "pyarrow", "numba")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": str(os.cpu_count()),
+        "bertwright": __version__,
+        "commit": source_commit() or "unknown",
+        **{name: package_version(name) or "unknown" for name in packages},
+    }

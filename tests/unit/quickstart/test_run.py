@@ -1,0 +1,35 @@
+"""The quickstart's table: what it compares, with scikit-learn and without."""
+
+import sys
+
+import pytest
+
+from bertwright.quickstart.run import _baseline_accuracies, _table
+from bertwright.quickstart.task import LibraryTask
+from bertwright.tasks.classification.spec import get_task
+from tests.support.examples import text_examples
+
+
+def test_without_scikit_learn_the_table_has_no_bag_of_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    examples = text_examples(["a good film", "a bad film", "a good book", "a bad book"] * 3, [1, 0, 1, 0] * 3)
+    accuracy = _baseline_accuracies(get_task("sst2"), examples, examples)
+    assert accuracy == {"majority": 0.5, "bag_of_words": 1.0}
+    monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
+    assert _baseline_accuracies(get_task("sst2"), examples, examples) == {"majority": 0.5}
+    assert "needs the extra 'tasks': pip install 'bertwright[tasks]'; the table has no bag" in capsys.readouterr().err
+
+    task = LibraryTask(("a", "b"), (), (), (), ())
+    results = {"sd": {"scratch": 0.01, "pretrained": 0.01}, "test_sentences": 100}
+    models = {"scratch": 0.6, "pretrained": 0.7}
+    lines = _table(results | {"accuracy": {"majority": 0.5, "bag_of_words": 0.8} | models}, task, own_text=False)
+    assert lines[2].split() == ["bag", "of", "words", "+", "logistic", "regression", "80.0%"]
+    assert "The bag of words is still better" in lines[-2]
+    lines = _table(results | {"accuracy": {"majority": 0.5} | models}, task, own_text=False)
+    assert [line.split("  ")[1] for line in lines[1:4]] == [
+        "always the commonest",
+        "BERT from scratch",
+        "BERT, pre-trained",
+    ]
+    assert lines[-2] == "Pre-training was worth +10.0 points over the same model from scratch."

@@ -165,9 +165,11 @@ def _checkpoint_seconds(size: int, out: Path) -> float:
 def choose_compiled(pretraining: Pretraining, numerics: Numerics) -> Numerics:
     """Return `numerics` with or without a compiled step, as the settings say; `auto` decides by a trial.
 
-    A run shorter than LONG_RUN_SECONDS is not compiled with `auto`.
+    A run shorter than LONG_RUN_SECONDS is not compiled with `auto`, nor is one on an Apple GPU.
     """
     choice = pretraining.settings.compile
+    if choice == "auto" and numerics.device == "mps":
+        choice = "off"
     plain, compiled = (numerics.model_copy(update={"compiled": value}) for value in (False, True))
     if choice == "off" or (choice == "auto" and _expected_seconds(pretraining, numerics) < LONG_RUN_SECONDS):
         return plain

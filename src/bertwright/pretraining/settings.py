@@ -166,7 +166,7 @@ class PretrainSettings(Settings):
     threads: Annotated[Threads | None, Option("machine")] = None
     """Number of threads. Default: one per core."""
     device: Annotated[Device, Option("machine")] = "cpu"
-    """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
+    """Device that computes: the processors (cpu), a GPU for each process (cuda), or an Apple GPU (mps)."""
     skip_loss_spikes: Annotated[bool, Option("optimiser")] = False
     """Skip up to ten updates whose loss is not finite or jumps up, instead of stopping at the first one."""
 

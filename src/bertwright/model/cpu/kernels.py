@@ -134,7 +134,8 @@ def _build(command: Sequence[str], folder: Path, key: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         built = Path(temporary) / "kernels.so"
         sources = [str(source) for source in _SOURCES if source.suffix == ".cpp"]
-        subprocess.run([*command, *sources, "-o", str(built)], check=True, capture_output=True, text=True)
+        command = [*command, *sources, "-o", str(built)]
+        subprocess.run(command, check=True, capture_output=True, encoding="utf-8", errors="replace")
         return built.replace(folder / f"rows-{key}-{_digest(built.read_bytes())}.so")
 
 
@@ -164,7 +165,7 @@ def _has_wide_vectors() -> bool:
 def _processor() -> str:
     """Return the processor's features, on which -march=native depends; several machines may share a cache folder."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         return next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         return torch.backends.cpu.get_cpu_capability()

@@ -39,7 +39,7 @@ def test_pre_training_has_the_losses_of_processors(own_corpus: Path, tmp_path: P
         out = ["--size", "1x64", "--out", str(run)]
         assert main(["pretrain", "--corpus", str(own_corpus), *options.split(), *out]) == 0
         losses[device] = [line["mlm"] for line in read_jsonl(run / "metrics.jsonl") if "mlm" in line]
-        assert json.loads((run / "run.json").read_text("utf-8"))["numerics"]["device"] == device
+        assert json.loads((run / "run.json").read_text("utf-8"))["settings"]["device"] == device
     assert len(losses[DEVICE]) == 20
     assert losses[DEVICE] == pytest.approx(losses["cpu"], abs=1e-2)
 

@@ -17,7 +17,7 @@ from bertwright.leftovers import temporary
 from bertwright.locks import lock_file, lock_path, unlock_path
 from bertwright.portable import IS_POSIX, replace_path
 
-LONGEST_NAME: Final = 255 - len("..bw-XXXXXXXX.tmp")
+LONGEST_NAME: Final = 255 - len("..bw-XXXXXXXX.tmp" if IS_POSIX else "..bw-XXXXXXXX.tmp.lock")
 """Largest number of bytes of an output's name: systems allow 255, and its temporary name is longer."""
 MOST_JSON: Final = 200_000_000
 """Largest JSON file that is read, in bytes; parsed it may take over twenty times as much memory."""

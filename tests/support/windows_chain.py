@@ -46,7 +46,7 @@ def stopped_after_a_step(*arguments: str | Path) -> None:
 def chain(folder: Path) -> None:
     """Train a tokenizer, build a corpus, pre-train with a stop between, fine-tune, answer, and search."""
     places = ["the old mill", "a river", "our garden", "the north gate", "a small house"]
-    lines = [f"{place} is near {other}.\n{other} is green in spring." for place in places for other in places]
+    lines = [f"{one} is near {other}.\n{other} is green in spring." for one in places for other in places]
     text = folder / "text.txt"
     text.write_text("\n\n".join(lines * 2), "utf-8")
     run("tokenizer", "train", text, "--out", folder / "tokenizer", "--vocab-size", "120")

@@ -75,7 +75,7 @@ def lock() -> None:
 
 
 def clean_up() -> None:
-    """What a killed process left is removed, with its lock files."""
+    """Temporary files of a killed process are removed, with their lock files."""
     for name in (".file.bw-0000dead.tmp", ".file.bw-0000dead.tmp.lock", ".file.bw-1111dead.tmp.lock"):
         (folder / name).touch()
     (folder / ".gone.bw-0000dead.old").mkdir()

@@ -1,7 +1,6 @@
 """Batches → weights: the training loop, which is the same for every model and task.
 
-A step adds up losses and counts over its micro-batches and divides once, since micro-batches have unequal numbers of
-masked positions.
+A step adds up losses and counts over its micro-batches and divides once, since these mask unequal numbers of pieces.
 """
 
 import signal

@@ -29,7 +29,6 @@ CODE = [(name, code) for name, text in PAGES.items() for code in python_blocks(t
 
 NOT_RUN = {
     r"make ": "builds an environment, or runs all tests",
-    r"\.ci/matrix": "makes environments; tests/unit/test_matrix.py runs it with other programs in place of Pythons",
     r"source \.venv": "belongs to `make setup`",
     r"python -m benchmarks\.(pretraining|finetuning|inference) ": "measures for minutes",
     r"bertwright quickstart ": "takes over half a minute; tests/e2e/test_kill.py runs it",

@@ -32,14 +32,14 @@ setup: $(STAMP)
 # The stamp is written last, so an interrupted set-up is done again. A broken .venv, or another Python's, is replaced.
 $(STAMP): pyproject.toml constraints.txt
 	@python=""; \
-	for candidate in $(or $(PYTHON),python3.11 python3 python3.12 python3.13); do \
+	for candidate in $(or $(PYTHON),python3.11 python3 python3.12 python3.13 python3.14); do \
 	  if $$candidate -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	    python=$$candidate; break; \
 	  fi; \
 	done; \
 	if [ -z "$$python" ]; then \
 	  echo "make setup: needs Python 3.11 or newer with the modules venv and ensurepip (Debian: apt-get install python3-venv);" >&2; \
-	  echo "            looked for: $(or $(PYTHON),python3.11 python3 python3.12 python3.13). Name one with PYTHON=/path/to/python" >&2; \
+	  echo "            looked for: $(or $(PYTHON),python3.11 python3 python3.12 python3.13 python3.14). Name one with PYTHON=/path/to/python" >&2; \
 	  exit 1; \
 	fi; \
 	if ! command -v c++ >/dev/null; then \
@@ -125,4 +125,4 @@ release-check: setup
 	$(BIN)/python .ci/release.py $(if $(WHEELS),--wheels $(WHEELS))
 
 clean:
-	rm -rf $(VENV) build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .matrix build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

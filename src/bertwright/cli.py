@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from bertwright.commands import COMMANDS, CommandResult, load_command, parse
 from bertwright.commands.urls import with_urls
+from bertwright.portable import END_SIGNALS
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from bertwright.errors import InputError, RunFailed, Stopped
 
     if argv is None:  # a process of its own: signals raise SystemExit, so that temporary files are removed
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in END_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, lambda number, _: sys.exit(128 + number))
     arguments = list(sys.argv[1:] if argv is None else argv)

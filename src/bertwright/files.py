@@ -14,9 +14,10 @@ from typing import IO, Any, Final
 
 from bertwright.errors import Damaged, DiskFull, InputError, shown
 from bertwright.leftovers import temporary
-from bertwright.locks import lock_path
+from bertwright.locks import lock_file, lock_path, unlock_path
+from bertwright.portable import IS_POSIX, replace_path
 
-LONGEST_NAME: Final = 255 - len("..bw-XXXXXXXX.tmp")
+LONGEST_NAME: Final = 255 - len("..bw-XXXXXXXX.tmp" if IS_POSIX else "..bw-XXXXXXXX.tmp.lock")
 """Largest number of bytes of an output's name: systems allow 255, and its temporary name is longer."""
 MOST_JSON: Final = 200_000_000
 """Largest JSON file that is read, in bytes; parsed it may take over twenty times as much memory."""
@@ -126,7 +127,7 @@ def atomic_file(path: Path, *, keep_new: bool = False) -> Iterator[IO[bytes]]:
             os.fsync(stream.fileno())
         if path.is_dir() or (keep_new and is_free and os.path.lexists(path)):
             raise InputError(_changed_meanwhile(path))
-        os.replace(unfinished, path)
+        replace_path(unfinished, path)
     sync(path.parent)
 
 
@@ -170,10 +171,10 @@ def new_folder(path: Path) -> Iterator[Path]:
     with _name_full_disk(path), temporary(path / "content", is_folder=True) as folder:
         yield folder  # inside `path`, which may be the mount point of another disk: that cannot be replaced
         sync(folder)
-        if [each.name for each in path.iterdir()] != [folder.name]:
+        if {each.name for each in path.iterdir()} - {lock_file(folder).name} != {folder.name}:
             raise InputError(_changed_meanwhile(path))
         for each in folder.iterdir():
-            os.replace(each, path / each.name)
+            replace_path(each, path / each.name)
     sync(path)
 
 
@@ -190,25 +191,27 @@ def _content(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 def _replace_folder(folder: Path, path: Path, before: dict[str, tuple[int, int, int]]) -> None:
     """Replace `path` by `folder`; InputError where it no longer has the content `before`."""
-    lock, old = lock_path(path), folder.with_suffix(".old")
+    old = folder.with_suffix(".old")
+    locked = path if IS_POSIX else old  # a lock goes with its folder to the new name, a lock file does not
+    lock = lock_path(locked)
     try:
-        os.replace(path, old)
+        replace_path(path, old)
         try:
             if _content(old) != before:
                 raise InputError(_changed_meanwhile(path))
             _rename_folder(folder, path)
         except BaseException:
-            os.replace(old, path)  # fails where the name is taken by now: both folders then stay
+            replace_path(old, path)  # fails where the name is taken by now: both folders then stay
             raise
-        os.replace(old, folder)
+        replace_path(old, folder)
     finally:
-        os.close(lock)
+        unlock_path(locked, lock)
 
 
 def _rename_folder(folder: Path, path: Path) -> None:
     """Rename a folder to a free name, or the name of an empty folder; InputError where the name is taken."""
     try:
-        os.replace(folder, path)
+        replace_path(folder, path)
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
             raise
@@ -224,8 +227,13 @@ def _changed_meanwhile(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Write a file, or the entries of a folder, through to the disk, so that they survive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
+    """Write a file, or the entries of a folder, through to the disk, so that they survive a power cut.
+
+    Windows opens no folder, and writes its entries through by itself.
+    """
+    if not IS_POSIX and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if IS_POSIX else os.O_RDWR)  # Windows flushes what is open for writing alone
     try:
         os.fsync(handle)
     finally:
@@ -300,7 +308,7 @@ def digest_note(path: Path) -> Path:
 
 def note_digest(path: Path) -> None:
     """Write the digest of a file beside it, not atomically: no other program may use the folder meanwhile."""
-    digest_note(path).write_text(f"{file_digest(path)}  {path.name}\n", "utf-8")
+    digest_note(path).write_text(f"{file_digest(path)}  {path.name}\n", "utf-8", newline="\n")
 
 
 def check_digest(path: Path) -> str | None:

@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -44,6 +45,11 @@ def compiled(function: Function, **options: Any) -> Function:
 def cpp_compiler() -> str | None:
     """Return the command of the C++ compiler, the environment's CXX first; None where there is none."""
     return os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+
+
+def compiler_words(command: str) -> list[str]:
+    """Return the words of a compiler's command. The path of a program is one word, even with blanks and backslashes."""
+    return [command] if shutil.which(command) else shlex.split(command)
 
 
 def _digest(function: Callable[..., Any]) -> str:

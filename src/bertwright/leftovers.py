@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import lock_descriptor
+from bertwright.errors import RunFailed
+from bertwright.locks import lock_path, try_lock_path, unlock_path
+from bertwright.portable import IS_POSIX, replace_path
 
-from bertwright.locks import lock_path
-
-_NAME = re.compile(r"\.(?P<target>.+)\.bw-[a-z0-9_]{8}\.(?P<kind>tmp|old)")
-"""A `tmp` is incomplete and can be removed. An `old` is the complete version that a new one was about to replace."""
+_NAME = re.compile(r"\.(?P<target>.+)\.bw-[a-z0-9_]{8}\.(?P<kind>tmp|old)(?P<lock>\.lock)?")
+"""A `tmp` is incomplete and can be removed. An `old` is the complete version that a new one was about to replace. Each
+has a lock file on Windows."""
 
 
 @contextmanager
@@ -30,7 +31,7 @@ def temporary(target: Path, *, is_folder: bool = False) -> Iterator[Path]:
         yield path
     finally:
         _remove(path)
-        os.close(lock)
+        unlock_path(path, lock)
 
 
 def remove_leftovers(folder: Path, target: str | None = None) -> None:
@@ -41,7 +42,11 @@ def remove_leftovers(folder: Path, target: str | None = None) -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             match = _NAME.fullmatch(entry.name)
-            if match and target in (None, match["target"]):
+            if match is None or target not in (None, match["target"]):
+                continue
+            if match["lock"]:
+                _remove_lock_file(Path(entry.path))
+            else:
                 _remove_or_restore(Path(entry.path), folder / match["target"], is_old=match["kind"] == "old")
 
 
@@ -64,22 +69,28 @@ def _create(target: Path, is_folder: bool) -> tuple[Path, int]:
             if os.path.lexists(name):
                 os.chmod(name, mode & ~_umask())
                 return Path(name), lock
-            os.close(lock)
+            unlock_path(Path(name), lock)
 
 
 def _remove_or_restore(path: Path, target: Path, *, is_old: bool) -> None:
     """Remove a leftover, or give it its name back, unless a running process holds its lock."""
-    with suppress(OSError):  # removed meanwhile, or a file system without locks
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with suppress(OSError, RunFailed):  # removed meanwhile, open on Windows, or a file system without locks
+        if (lock := try_lock_path(path)) is None:
+            return
         try:
-            if not lock_descriptor(lock, blocking=False):
-                return
             if not is_old:
                 _remove(path)
             elif not os.path.lexists(target):
-                path.rename(target)
+                replace_path(path, target)
         finally:
-            os.close(lock)
+            unlock_path(path, lock)
+
+
+def _remove_lock_file(path: Path) -> None:
+    """Remove the lock file of a path that is gone. Windows refuses that while a process has it open."""
+    if not IS_POSIX and not os.path.lexists(path.with_suffix("")):
+        with suppress(OSError):
+            path.unlink()
 
 
 def _remove(path: Path) -> None:

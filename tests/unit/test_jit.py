@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bertwright.jit import compiler_words
+
 MODULES = {
     "inner.py": """
 from bertwright.jit import compiled
@@ -100,3 +102,11 @@ def test_functions_are_compiled_where_no_cache_can_be_written(modules_folder: Pa
     environment = {"XDG_CACHE_HOME": str(modules_folder / "cache")}
     assert run_outer(modules_folder, **environment) == (11, 0)
     assert run_outer(modules_folder, **environment) == (11, 0)
+
+
+def test_the_path_of_a_compiler_is_one_word(tmp_path: Path) -> None:
+    compiler = tmp_path / "Program Files" / "bin\\c++"
+    compiler.parent.mkdir()
+    compiler.touch(0o755)
+    assert compiler_words(str(compiler)) == [str(compiler)]
+    assert compiler_words("ccache c++ -m64") == ["ccache", "c++", "-m64"]

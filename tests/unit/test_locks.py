@@ -56,7 +56,7 @@ def test_another_process_is_refused_with_the_name_of_the_holder_until_it_is_kill
     assert not is_held(path)
     with locked_file(path, "") as is_locked_here:
         assert is_locked_here
-        assert path.read_text().startswith(f"process {os.getpid()} on ")
+        assert path.read_text().startswith(f" process {os.getpid()} on ")
     assert path.read_bytes() == b""
 
 

@@ -85,7 +85,7 @@ def write_model(request: EntryRequest, results: Mapping[str, Any]) -> None:
     with model_folder(request.out / "model") as folder:
         shutil.copytree(request.run / "model", folder, dirs_exist_ok=True)
         card = (folder / CARD).read_text("utf-8")
-        (folder / CARD).write_text(f"{card}\n{_card_sections(request, results)}", "utf-8")
+        (folder / CARD).write_text(f"{card}\n{_card_sections(request, results)}", "utf-8", newline="\n")
 
 
 def _card_sections(request: EntryRequest, results: Mapping[str, Any]) -> str:

@@ -47,7 +47,9 @@ PrecisionOption = Annotated[
     AnswerPrecision,
     arg(help="Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact."),
 ]
-DeviceOption = Annotated[Device, arg(help="Device that computes: the processors (cpu), or a GPU (cuda).")]
+DeviceOption = Annotated[
+    Device, arg(help="Device that computes: the processors (cpu), a GPU (cuda), an Apple GPU (mps).")
+]
 ShardingOption = Annotated[
     Literal["ddp", "fsdp2"],
     arg(help="With torchrun, each process holds the whole model (ddp) or a part of it (fsdp2)."),

@@ -5,8 +5,6 @@ no byte. Few chunks are in memory at a time, so memory does not grow with the te
 after a stop or a kill, the build continues from its last complete shard and ends in the same bytes.
 """
 
-import os
-import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -32,6 +30,7 @@ from bertwright.corpus.sample import SampledInputs, sample_inputs
 from bertwright.corpus.writer import SHARD_TOKENS, CorpusWriter
 from bertwright.errors import DiskFull, InputError, RunFailed
 from bertwright.files import FULL_DISK
+from bertwright.portable import interrupts_blocked, num_cores
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import Input, find_inputs
@@ -72,7 +71,7 @@ def build_corpus(
     an `out` that is not empty, RunFailed where a worker dies or the disk is full.
     """
     settings = settings or TextSettings()
-    workers = workers if workers is not None else len(os.sched_getaffinity(0))
+    workers = workers if workers is not None else num_cores()
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(f"{workers} workers: expected 1 to {MOST_WORKERS}")
     out = Path(out)
@@ -199,7 +198,7 @@ def _encode(
         for chunk in chunks:
             if len(pending) == limit:
                 yield _result(*pending.popleft())
-            with _without_interrupts():  # `submit` starts a worker where all are busy
+            with interrupts_blocked():  # `submit` starts a worker where all are busy
                 pending.append((chunk, pool.submit(encode_chunk, chunk.documents, tokenizer, settings, skip=skip)))
         while pending:
             yield _result(*pending.popleft())
@@ -229,16 +228,6 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Block SIGINT, so that processes started within never receive the terminal's Ctrl-C, not even at their start."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _source_name(source: Input) -> str:

@@ -21,6 +21,7 @@ from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, 
 from bertwright.errors import InputError
 from bertwright.files import read_json, sync, write_json
 from bertwright.locks import locked_file
+from bertwright.portable import IS_POSIX, replace_path
 from bertwright.stores.remote import RemoteFile
 from bertwright.text.documents import Input
 from bertwright.text.records import HubDataset
@@ -135,10 +136,14 @@ def resume_build(out: Path, config: dict[str, Any], inputs: Sequence[Input]) -> 
 
 @contextmanager
 def _locked(building: Path, out: Path, *, is_new: bool) -> Iterator[None]:
-    with locked_file(building / "lock", f"{out}: another process is building this corpus") as is_locked_here:
-        if is_locked_here:
-            yield
-            return
+    try:
+        with locked_file(building / "lock", f"{out}: another process is building this corpus") as is_locked_here:
+            if is_locked_here:
+                yield
+                return
+    finally:
+        if not IS_POSIX and not (building / _STATE).exists():  # Windows keeps the lock's file while it is open
+            _remove(building, out, is_new=is_new)
     if [path.name for path in building.iterdir()] == ["lock"]:
         _remove(building, out, is_new=is_new)
     raise InputError(f"{out}: this file system has no locks, which a build needs; name another disk")
@@ -163,7 +168,7 @@ def _move_up(building: Path, out: Path) -> None:
             )
         sync(folder)
         for path in sorted(folder.iterdir(), key=lambda path: path.name == MANIFEST):
-            os.replace(path, out / path.name)
+            replace_path(path, out / path.name)
         folder.rmdir()
     sync(out)
     (building / _STATE).unlink(missing_ok=True)  # first, because the manifest holds the configuration as well

@@ -173,7 +173,7 @@ def disk(name: str, folder: Path, *, free: int) -> Finding:
 def read_processor() -> tuple[str, frozenset[str]]:
     """Return the processor's model and flags, from /proc/cpuinfo; on other systems the flags that torch reveals."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         kernels = {"AVX2": {"avx2"}, "AVX512": {"avx2", "avx512f"}}.get(_torch_kernels(), set[str]())
         is_arm = platform.machine() in ("arm64", "aarch64")
@@ -258,7 +258,13 @@ def compiling() -> Finding:
         command = [sys.executable, "-c", _COMPILED]
         try:
             done = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
+                command,
+                env=environment,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=_COMPILE_SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return _not_compiled(f"not finished after {_COMPILE_SECONDS} s")

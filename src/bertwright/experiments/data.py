@@ -312,7 +312,9 @@ def _write_questions(source: Path, chosen: Rows, target: Path) -> None:
         return [passage for passage in reduced if passage["qas"]]
 
     articles = [{**article, "paragraphs": passages(article)} for article in raw["data"]]
-    target.write_text(json.dumps({**raw, "data": [each for each in articles if each["paragraphs"]]}), "utf-8")
+    target.write_text(
+        json.dumps({**raw, "data": [each for each in articles if each["paragraphs"]]}), "utf-8", newline="\n"
+    )
 
 
 def _write_sentences(source: Path, chosen: Rows, target: Path) -> None:
@@ -320,7 +322,9 @@ def _write_sentences(source: Path, chosen: Rows, target: Path) -> None:
     blocks = _read_blocks(source)
     sentences = _sentences(blocks, source)
     kept = {sentences[row] for row in chosen[0]} | (set(range(len(blocks))) - set(sentences))
-    target.write_text("".join("".join(blocks[index]).rstrip("\n") + "\n\n" for index in sorted(kept)), "utf-8")
+    target.write_text(
+        "".join("".join(blocks[index]).rstrip("\n") + "\n\n" for index in sorted(kept)), "utf-8", newline="\n"
+    )
 
 
 def _sentences(blocks: Sequence[Sequence[str]], source: Path) -> list[int]:

@@ -65,7 +65,7 @@ def finish_run(
             more_data=comparison.data,
             more_numbers=(*validation_lines(result), *comparison.numbers),
         )
-        (folder / CARD).write_text(card, "utf-8")
+        (folder / CARD).write_text(card, "utf-8", newline="\n")
     result |= comparison.result
     run.note(finished=True, result=result)
     return {**result, "text": _text(result)}

@@ -68,7 +68,7 @@ class FinetuneSettings(Settings):
     threads: Annotated[Threads | None, Option("machine")] = None
     """Number of threads. Default: one per core."""
     device: Annotated[Device, Option("machine")] = "cpu"
-    """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
+    """Device that computes: the processors (cpu), a GPU for each process (cuda), or an Apple GPU (mps)."""
 
     def language_weight(self, config: BackboneConfig) -> float:
         """Return the weight of the next-token loss for a model of that shape; 0: there is no such loss."""

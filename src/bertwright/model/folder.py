@@ -148,7 +148,7 @@ def write_folder(
                 shutil.copyfile(file, temporary / file.name)
         _set_max_length(temporary / "tokenizer_config.json", positions)
         if card is not None:
-            (temporary / CARD).write_text(card, "utf-8")
+            (temporary / CARD).write_text(card, "utf-8", newline="\n")
         if vectors is not None:
             write_vector_head(temporary, vectors, positions=positions)
         (temporary / "config.json").write_bytes(_described(described))

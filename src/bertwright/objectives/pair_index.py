@@ -16,6 +16,7 @@ from bertwright.files import atomic_file
 from bertwright.leftovers import remove_leftovers
 from bertwright.objectives.sentence_pairs import PLAN, PLAN_VERSION, plan_rows
 from bertwright.objectives.settings import ExampleSettings
+from bertwright.portable import remove_unused
 
 _IN_MEMORY = 2  # number of plans: a batch may span two epochs
 _IN_FILES = 3  # number of plans: the newest two, and the one that is being written
@@ -162,7 +163,8 @@ class Plans:
             if plan is not None:
                 with atomic_file(path.with_suffix(".rows")) as stream:
                     stream.write(_rows_line(path, plan.size))
-            path.unlink(missing_ok=True)
+            del plan  # Windows removes no file that is mapped
+            remove_unused(path)
 
     def _noted_rows(self, epoch: int) -> int | None:
         """Return the number of rows of a removed plan; None where the plan exists or the note cannot be read."""

@@ -10,7 +10,6 @@ Most of them need trial steps on rows of the run. The weights are restored after
 
 import hashlib
 import os
-import shlex
 import shutil
 import tempfile
 import time
@@ -27,6 +26,7 @@ import torch
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import cache_folder
+from bertwright.jit import compiler_words
 from bertwright.pretraining.resources import (
     Memory,
     checkpoint_bytes,
@@ -169,9 +169,11 @@ def _checkpoint_seconds(size: int, out: Path) -> float:
 def choose_compiled(pretraining: Pretraining, numerics: Numerics) -> Numerics:
     """Return `numerics` with or without a compiled step, as the settings say; `auto` decides by a trial.
 
-    A run shorter than LONG_RUN_SECONDS is not compiled with `auto`.
+    A run shorter than LONG_RUN_SECONDS is not compiled with `auto`, nor is one on an Apple GPU.
     """
     choice = pretraining.settings.compile
+    if choice == "auto" and numerics.device == "mps":
+        choice = "off"
     plain, compiled = (numerics.model_copy(update={"compiled": value}) for value in (False, True))
     if choice == "off" or (choice == "auto" and _expected_seconds(pretraining, numerics) < LONG_RUN_SECONDS):
         return plain
@@ -218,7 +220,7 @@ def resume_compiled(numerics: Numerics, *, allow_other: bool) -> Numerics:
 
 def can_compile() -> bool:
     """Return whether a C++ compiler exists; if so, let torch.compile keep its output in the user's cache folder."""
-    name = shlex.split(os.environ.get("CXX") or "c++")[0]
+    name = compiler_words(os.environ.get("CXX") or "c++")[0]
     if shutil.which(name) is None and ("CXX" in os.environ or shutil.which("g++") is None):
         return False
     with suppress(OSError):

@@ -152,7 +152,7 @@ class PretrainSettings(Settings):
     threads: Annotated[Threads | None, Option("machine")] = None
     """Number of threads. Default: one per core."""
     device: Annotated[Device, Option("machine")] = "cpu"
-    """Device that computes: the processors (cpu), or a GPU for each process (cuda)."""
+    """Device that computes: the processors (cpu), a GPU for each process (cuda), or an Apple GPU (mps)."""
     z_loss: Annotated[float, Field(ge=0, le=1), Option("optimiser")] = 0.0
     """Weight of the mean of (log Z)² in the loss, where Z is the sum over the vocabulary; 1e-4 is usual, 0 is none."""
     skip_loss_spikes: Annotated[bool, Option("optimiser")] = False

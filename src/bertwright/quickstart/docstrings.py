@@ -21,6 +21,7 @@ from pathlib import Path
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
+from bertwright.portable import num_cores
 from bertwright.quickstart.prose import prose
 
 STANDARD_LIBRARY = "python"
@@ -168,18 +169,13 @@ def _source_files(name: str, root: Path) -> list[Path]:
 
 def _map(files: list[tuple[str, Path, Path]]) -> Iterator[Module | str]:
     """Yield the results of `_read` for all files, in their order; many files are read by several processes."""
-    workers = _processors()
+    workers = num_cores()
     if len(files) < _FEW_FILES or workers == 1:
         yield from map(_read, files)
         return
     # "spawn", because threads of the caller (torch) do not survive a fork.
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=gc.disable) as pool:
         yield from pool.map(_read, files, chunksize=16)
-
-
-def _processors() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _read(file: tuple[str, Path, Path]) -> Module | str:

@@ -109,7 +109,7 @@ def _empty(out: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     if names:
         say(f"{out}: the files of an earlier quickstart are replaced")
-    (out / _OUTPUTS[0]).write_text("made by: bertwright quickstart\n", "utf-8")
+    (out / _OUTPUTS[0]).write_text("made by: bertwright quickstart\n", "utf-8", newline="\n")
 
 
 def _gather(corpus: Path | None, out: Path) -> LibraryTask | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
+from rich.box import ASCII, SIMPLE_HEAD, Box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,7 +19,7 @@ _TABLE_WIDTH = 180
 
 def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of `bertwright runs`: a line for each run, and below them the reasons for their states."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=_box(), pad_edge=False)
     for name in ("run", "kind", "state"):
         table.add_column(name, overflow="fold")
     for name in ("steps", "tokens/s"):
@@ -36,6 +36,15 @@ def runs_table(rows: Sequence[Mapping[str, Any]]) -> str:
         if row["detail"]:
             console.print(Text(f"{row['name']}: {row['state']}: {row['detail']}"))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines()).strip("\n")
+
+
+def _box() -> Box:
+    """Return the lines of the table; those of ASCII where standard output has no others, as on some Windows."""
+    try:
+        "─".encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return ASCII
+    return SIMPLE_HEAD
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

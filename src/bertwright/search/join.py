@@ -8,6 +8,7 @@ import numpy as np
 
 from bertwright.console import Status
 from bertwright.errors import InputError
+from bertwright.portable import remove_unused
 from bertwright.search.approximate import LEAST_ROWS
 from bertwright.search.index_files import (
     SEGMENT_FILES,
@@ -45,9 +46,12 @@ def joined(folder: Path, manifest: IndexManifest, segments: Sequence[Segment]) -
 
 
 def delete_unused(folder: Path, manifest: IndexManifest) -> None:
-    """Delete files of segments without an entry in the manifest. A search that has them open keeps their content."""
+    """Delete files of segments without an entry in the manifest. A search that has them open keeps their content.
+
+    Windows keeps the file as well, until the index is changed again.
+    """
     used = {file.name for entry in manifest.segments for file in entry.files}
     for pattern in SEGMENT_FILES:
         for path in folder.glob(pattern):
             if path.name not in used:
-                path.unlink(missing_ok=True)
+                remove_unused(path)

@@ -15,6 +15,7 @@ import uvicorn
 
 from bertwright.console import say
 from bertwright.errors import InputError, RunFailed, legible
+from bertwright.portable import IS_POSIX
 from bertwright.serving.app import create_app
 from bertwright.serving.connection import connections
 from bertwright.serving.middleware import is_local, now
@@ -113,7 +114,8 @@ def _listening_socket(settings: ServeSettings) -> socket.socket:
     # asyncio sets TCP_NODELAY, which saves 40 ms an answer, only where the socket's protocol is TCP
     server = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if IS_POSIX:  # on Windows the option would let another program take the port
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind((settings.host, settings.port))
         server.listen(min(settings.max_connections, 1024))
     except OSError as error:

@@ -50,8 +50,8 @@ def choose(precision: str, *, device: Device = "cpu") -> Answering:
     """
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: allowed are {', '.join(PRECISIONS)}")
-    if device == "cuda":
-        return _choose_on_gpu(precision)
+    if device != "cpu":
+        return _choose_on_gpu(precision, device)
     if precision == "int8" and not _multiplies_bytes():
         say("int8: this processor or torch lacks exact 8-bit products (VNNI, oneDNN); using plain fp32")
         return "plain"
@@ -74,13 +74,15 @@ def open_answering(model: str, precision: str | None, device: Device) -> SavedMo
     return Answerable(**vars(saved), answering=answering, device=device)
 
 
-def _choose_on_gpu(precision: str) -> Answering:
-    gpu = resolve_device("cuda")
+def _choose_on_gpu(precision: str, device: Device) -> Answering:
+    gpu = resolve_device(device)
     if precision == "int8":
         raise InputError("--precision int8 needs --device cpu; with --device cuda use fp32 or bf16")
+    if precision == "bf16" and device == "mps":
+        raise InputError("--precision bf16 needs --device cpu or cuda; with --device mps use fp32")
     if precision == "auto":
-        precision = choose_precision(square_rates("cuda"), device="cuda")
-    say(f"answering in {precision} on {torch.cuda.get_device_name(gpu)}")
+        precision = choose_precision(square_rates(device), device=device)
+    say(f"answering in {precision} on {torch.cuda.get_device_name(gpu) if device == 'cuda' else 'the Apple GPU'}")
     return "bf16" if precision == "bf16" else "plain"
 
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
 from bertwright.jit import cpp_compiler
+from bertwright.portable import num_cores
 from bertwright.training.settings import Device
 from bertwright.training.waiting import watch_cores
 
@@ -36,6 +37,8 @@ def resolve_device(device: Device) -> torch.device:
     """
     if device == "cpu":
         return CPU
+    if device == "mps":
+        return _apple_gpu()
     if not torch.cuda.is_available():
         why = "this torch is built without CUDA" if torch.version.cuda is None else "no driver, or no GPU"
         raise InputError(f"--device cuda: torch finds no GPU ({why}); --device cpu computes on the processors")
@@ -53,10 +56,20 @@ def resolve_device(device: Device) -> torch.device:
     return torch.device("cuda", index)
 
 
+def _apple_gpu() -> torch.device:
+    if not torch.backends.mps.is_available():
+        raise InputError("--device mps: torch finds no Apple GPU; --device cpu computes on the processors")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise InputError("--device mps: an Apple GPU serves one process; start the command without torchrun")
+    return torch.device("mps")
+
+
 def synchronize(device: torch.device) -> None:
     """Wait until a GPU has finished its work, before a clock is read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def module_device(module: nn.Module) -> torch.device:
@@ -121,7 +134,12 @@ def _keep_memory() -> None:
 def resolve_numerics(
     precision: Literal["auto", "fp32", "bf16"] = "auto", *, threads: int | None = None, device: Device = "cpu"
 ) -> Numerics:
-    """Measure the machine, resolve precision and threads, and set torch's threads. InputError without that device."""
+    """Measure the machine, resolve precision and threads, and set torch's threads.
+
+    Raises InputError without that device, and for bf16 on an Apple GPU.
+    """
+    if device == "mps" and precision == "bf16":
+        raise InputError("--precision bf16 needs --device cpu or cuda; with --device mps use fp32")
     torch.set_num_threads(threads or usable_cores())
     rates = square_rates(device, precision)
     if precision == "auto":
@@ -154,7 +172,7 @@ def usable_cores() -> int:
     OMP_NUM_THREADS limits it. Processes that torchrun started on one machine divide the cores among them; the variable
     does not count there, since torchrun sets it to 1 by default.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = num_cores()
     if "LOCAL_WORLD_SIZE" in os.environ:
         return max(1, cores // int(os.environ["LOCAL_WORLD_SIZE"]))
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
@@ -170,6 +188,8 @@ def has_bf16(device: Device = "cpu") -> bool:
     """Return whether the device has instructions for bf16; on a busy machine a measurement alone can be wrong."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device == "mps":  # bf16 was never tried there
+        return False
     if platform.machine() not in ("x86_64", "AMD64"):
         return True
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
@@ -192,13 +212,16 @@ def apply_numerics(numerics: Numerics) -> None:
     if numerics.device == "cuda":
         torch.cuda.set_device(device)
     torch.set_num_threads(numerics.threads)
-    torch.use_deterministic_algorithms(True)
+    # Some operations of Apple GPUs have no deterministic form: torch warns there, and the bits of a run may differ.
+    torch.use_deterministic_algorithms(True, warn_only=numerics.device == "mps")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow
 
 
 def _processor(device: Device, precision: Precision) -> str:
     if device == "cuda":
         return f"{torch.cuda.get_device_name(resolve_device(device))}, torch {torch.__version__}"
+    if device == "mps":
+        return f"Apple GPU, macOS {platform.mac_ver()[0]}, torch {torch.__version__}"
     # In bf16 the steps of model/cpu/training_kernels.cpp round differently from torch's.
     compiler = ", no C++ compiler" if precision == "bf16" and not cpp_compiler() else ""
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{compiler}"

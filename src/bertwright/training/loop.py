@@ -1,7 +1,6 @@
 """Batches → weights: the training loop, which is the same for every model and task.
 
-A step adds up losses and counts over its micro-batches and divides once, since micro-batches have unequal numbers of
-masked positions.
+A step adds up losses and counts over its micro-batches and divides once, since these mask unequal numbers of pieces.
 """
 
 import signal
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import Diverged, InputError
+from bertwright.portable import END_SIGNALS
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.distributed import SINGLE_PROCESS, Batch, Engine, Ranks, Sharding, Trainable, local_tensor
 from bertwright.training.hardware import Numerics, resolve_device
@@ -30,7 +30,7 @@ from bertwright.training.time_left import TimeLeft
 
 
 class Signals:
-    """Records SIGINT, SIGTERM and SIGHUP (a closed terminal), so that training ends after its step.
+    """Records SIGINT and END_SIGNALS, such as SIGHUP (a closed terminal), so that training ends after its step.
 
     A second signal interrupts at once. A signal that was ignored before stays ignored, as SIGHUP under nohup.
     """
@@ -40,7 +40,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, *END_SIGNALS):
             if signal.getsignal(number) is signal.SIG_IGN:
                 continue
             try:

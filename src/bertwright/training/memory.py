@@ -1,18 +1,23 @@
-"""Memory of this process: in use, at its peak and usable, from /proc and control groups; on a GPU from torch."""
+"""Memory of this process: in use, at its peak and usable, by /proc, control groups or psutil; on a GPU by torch."""
 
 import os
-import resource
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import torch
 
+from bertwright.portable import IS_POSIX
 from bertwright.training.hardware import resolve_device
 from bertwright.training.settings import Device
 
 PROC = Path("/proc/self")
 CGROUPS = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_HAS_PSUTIL: Final = find_spec("psutil") is not None
+"""True where psutil is installed, which macOS and Windows need, since they have no /proc."""
 
 
 def group_folders(controller: str, proc: Path = PROC, root: Path = CGROUPS) -> Iterator[tuple[Path, bool]]:
@@ -46,14 +51,14 @@ def processor_quota(proc: Path = PROC, root: Path = CGROUPS) -> float | None:
 def read_number(path: Path) -> int | None:
     """Return the number in a file; None where the file is absent or holds no number, which means no limit."""
     try:
-        return int(path.read_text())
+        return int(path.read_text("utf-8"))
     except (OSError, ValueError):
         return None
 
 
 def _pair(path: Path) -> tuple[int | None, int | None]:
     try:
-        quota, period = path.read_text().split()
+        quota, period = path.read_text("utf-8").split()
         return int(quota), int(period)
     except (OSError, ValueError):
         return None, None
@@ -62,7 +67,7 @@ def _pair(path: Path) -> tuple[int | None, int | None]:
 def _groups(proc: Path) -> list[tuple[list[str], str]]:
     """Return (controllers, path) of each line of /proc/self/cgroup; the line of version 2 has no controllers."""
     try:
-        lines = (proc / "cgroup").read_text().splitlines()
+        lines = (proc / "cgroup").read_text("utf-8").splitlines()
     except OSError:
         return []
     return [(line.split(":", 2)[1].split(","), line.split(":", 2)[2]) for line in lines if line.count(":") >= 2]
@@ -75,15 +80,26 @@ def resident_bytes(device: Device = "cpu") -> int:
     """
     if device == "cuda":
         return torch.cuda.memory_allocated(resolve_device(device))
-    return _status_bytes("VmRSS") or peak_bytes()
+    if device == "mps":
+        return torch.mps.current_allocated_memory()
+    return _status_bytes("VmRSS") or (_psutil_bytes("rss") if _HAS_PSUTIL else peak_bytes())
 
 
 def peak_bytes(device: Device = "cpu") -> int:
     """Return the peak of the bytes in use since the process started, or since `reset_peak`."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated(resolve_device(device))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return _status_bytes("VmHWM") or peak * (1 if sys.platform == "darwin" else 1024)
+    if device == "mps":  # torch keeps what was freed, so that this hardly falls
+        return torch.mps.driver_allocated_memory()
+    return _status_bytes("VmHWM") or _peak_without_proc()
+
+
+def _peak_without_proc() -> int:
+    if not IS_POSIX:
+        return _psutil_bytes("peak_wset")
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def reset_peak(device: Device = "cpu") -> None:
@@ -91,8 +107,11 @@ def reset_peak(device: Device = "cpu") -> None:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats(resolve_device(device))
         return
+    if device == "mps":
+        torch.mps.empty_cache()
+        return
     try:
-        (PROC / "clear_refs").write_text("5")
+        (PROC / "clear_refs").write_text("5", "ascii")
     except OSError:
         return
 
@@ -105,15 +124,17 @@ def usable_bytes(device: Device = "cpu") -> int | None:
     if device == "cuda":
         gpu = resolve_device(device)
         return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu)
+    if device == "mps":
+        return torch.mps.recommended_max_memory()
     free = [*_group_headrooms(), *_machine_free_bytes()]
     return min(free) + resident_bytes() if free else None
 
 
 def total_bytes() -> int | None:
     """Return the bytes of the machine's memory; None where they are unknown."""
-    if "SC_PHYS_PAGES" not in os.sysconf_names:
-        return None
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ()):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _machine_bytes("total") if _HAS_PSUTIL else None
 
 
 def limit_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
@@ -124,10 +145,12 @@ def limit_bytes(proc: Path = PROC, root: Path = CGROUPS) -> int | None:
 def _machine_free_bytes() -> Iterator[int]:
     """Yield the free bytes of the machine; nothing where they are unknown."""
     try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        fields = dict(line.split(":", 1) for line in _MEMINFO.read_text("utf-8").splitlines())
         yield 1024 * int(fields["MemAvailable"].split()[0])
     except (OSError, KeyError):
-        if total := total_bytes():
+        if _HAS_PSUTIL:
+            yield _machine_bytes("available")
+        elif total := total_bytes():
             yield total - resident_bytes()
 
 
@@ -148,16 +171,30 @@ def _group_limits(proc: Path = PROC, root: Path = CGROUPS) -> Iterator[tuple[Pat
 
 def _cache_bytes(group: Path) -> int:
     try:
-        pairs = dict(line.split()[:2] for line in (group / "memory.stat").read_text().splitlines())
+        pairs = dict(line.split()[:2] for line in (group / "memory.stat").read_text("utf-8").splitlines())
     except (OSError, ValueError):
         return 0
     prefix = "total_" if "total_inactive_file" in pairs else ""  # version 1 keeps the sum over subgroups apart
     return sum(int(pairs.get(f"{prefix}{name}", 0)) for name in ("inactive_file", "active_file"))
 
 
+def _psutil_bytes(name: str) -> int:
+    """Return a number of psutil about the memory of this process."""
+    import psutil
+
+    return int(getattr(psutil.Process().memory_info(), name))
+
+
+def _machine_bytes(name: str) -> int:
+    """Return a number of psutil about the memory of the machine."""
+    import psutil
+
+    return int(getattr(psutil.virtual_memory(), name))
+
+
 def _status_bytes(name: str) -> int | None:
     try:
-        lines = (PROC / "status").read_text().splitlines()
+        lines = (PROC / "status").read_text("utf-8").splitlines()
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), None)

@@ -131,7 +131,8 @@ def clip_gradients(parameters: Iterable[Tensor], limit: float) -> Tensor:
     norm = total_norm(gradients)
     scale = limit / norm.clamp(min=limit)
     for gradient in gradients:
-        local_tensor(gradient).mul_(scale)
+        values = local_tensor(gradient)
+        values.mul_(float(scale) if values.device.type == "mps" else scale)
     return norm
 
 
@@ -147,7 +148,10 @@ def total_norm(tensors: Sequence[Tensor]) -> Tensor:
         rows = values.numel() // _CHUNK
         norms.append(torch.linalg.vector_norm(values[: rows * _CHUNK].view(rows, _CHUNK), dim=1))
         norms.append(torch.linalg.vector_norm(values[rows * _CHUNK :]).view(1))
-    square = torch.cat(norms).double().square().sum() if norms else torch.zeros((), dtype=torch.float64)
+    of_chunks = torch.cat(norms) if norms else torch.zeros(0)
+    if of_chunks.device.type == "mps":  # which has no float64
+        of_chunks = of_chunks.cpu()
+    square = of_chunks.double().square().sum()
     if tensors:
         sum_over_shards(square, tensors[0])  # FSDP2 shards all tensors or none
     return square.sqrt()

@@ -61,7 +61,7 @@ class RunFolder:
         """Append one line to metrics.jsonl."""
         if not self.writes:
             return
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n") as stream:
             stream.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -6,7 +6,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from bertwright.config import Number, Option, PositiveNumber, Settings, Share
 
-Device = Literal["cpu", "cuda"]
+Device = Literal["cpu", "cuda", "mps"]
+"""The processors, NVIDIA's GPUs, or the GPU of an Apple computer."""
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Schedule = Literal["linear", "cosine", "wsd"]
 """Decay of the learning rate to 0: linear as in BERT (paper §A.2), cosine as in GPT-1 (GPT paper §4.1), or

@@ -90,3 +90,5 @@ def _free_gpu_memory() -> None:
     """Free what a failed computation held. Call this outside of the error's handler, which still holds it."""
     gc.collect()
     torch.cuda.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()

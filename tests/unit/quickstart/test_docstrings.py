@@ -260,7 +260,7 @@ def test_a_missing_library_and_one_without_prose_are_refused(tmp_path: Path) -> 
 def test_processes_do_not_change_the_result(farm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = collect({"farm": farm})
     monkeypatch.setattr(library_docs, "_FEW_FILES", 1)
-    monkeypatch.setattr(library_docs, "_processors", lambda: 2)
+    monkeypatch.setattr(library_docs, "num_cores", lambda: 2)
     assert collect({"farm": farm}) == alone
 
 

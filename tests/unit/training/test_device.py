@@ -33,7 +33,13 @@ from bertwright.tasks.inference import choose
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.distributed import Engine, refuse_shared
-from bertwright.training.hardware import module_device, move_to_device, resolve_device
+from bertwright.training.hardware import (
+    choose_precision,
+    module_device,
+    move_to_device,
+    resolve_device,
+    resolve_numerics,
+)
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import session
 from tests.support import tiny_run
@@ -198,6 +204,22 @@ def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InputError, match="--precision int8 needs --device cpu"):
         choose("int8", device="cuda")
+
+
+def test_an_apple_gpu_serves_one_process_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(InputError, match="--device mps: torch finds no Apple GPU; --device cpu computes"):
+        resolve_device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert resolve_device("mps") == torch.device("mps")
+    assert choose_precision({"fp32": 1.0, "bf16": 9.0}, device="mps") == "fp32"
+    with pytest.raises(InputError, match="--precision bf16 needs --device cpu or cuda; with --device mps use fp32"):
+        resolve_numerics("bf16", device="mps")
+    with pytest.raises(InputError, match="--precision bf16 needs --device cpu or cuda; with --device mps use fp32"):
+        choose("bf16", device="mps")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match="an Apple GPU serves one process; start the command without torchrun"):
+        resolve_device("mps")
 
 
 def test_a_run_resumes_with_other_numerics_only_where_they_are_allowed(tmp_path: Path, capsys: Any) -> None:

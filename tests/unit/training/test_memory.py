@@ -1,10 +1,13 @@
 """Usable memory and processor time, from control groups of both versions."""
 
 import mmap
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bertwright.training import memory
 from bertwright.training.memory import (
     _group_headrooms,
     limit_bytes,
@@ -12,6 +15,7 @@ from bertwright.training.memory import (
     processor_quota,
     reset_peak,
     resident_bytes,
+    total_bytes,
     usable_bytes,
 )
 
@@ -79,3 +83,15 @@ def test_the_peak_is_reset() -> None:
     assert resident_bytes() <= peak_bytes() <= high - 20_000_000
     usable = usable_bytes()
     assert usable is None or usable > resident_bytes()
+
+
+def test_without_proc_the_numbers_are_psutils(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=20, peak_wset=30))
+    psutil = SimpleNamespace(Process=lambda: ours, virtual_memory=lambda: SimpleNamespace(total=1000, available=400))
+    monkeypatch.setitem(sys.modules, "psutil", psutil)
+    for name, value in (("PROC", tmp_path), ("_MEMINFO", tmp_path / "absent"), ("IS_POSIX", False)):
+        monkeypatch.setattr(memory, name, value)
+    monkeypatch.setattr(memory, "_HAS_PSUTIL", True)
+    monkeypatch.setattr(memory, "_group_headrooms", lambda: [])
+    monkeypatch.delattr(memory.os, "sysconf_names")
+    assert (resident_bytes(), peak_bytes(), total_bytes(), usable_bytes()) == (20, 30, 1000, 420)

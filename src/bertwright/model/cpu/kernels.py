@@ -10,7 +10,6 @@ Shapes: N rows, W columns.
 import ctypes
 import functools
 import hashlib
-import shlex
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from torch import Tensor
 
 from bertwright.console import say
 from bertwright.files import cache_folder
-from bertwright.jit import cpp_compiler
+from bertwright.jit import compiler_words, cpp_compiler
 
 _SOURCES = [Path(__file__).parent / name for name in ("kernels.cpp", "training_kernels.cpp", "rows.h")]
 _FLAGS = (
@@ -116,7 +115,7 @@ def library() -> Any:
     if (compiler := cpp_compiler()) is None:
         say("there is no C++ compiler here (c++): bias, GELU, LayerNorm and exponentials take several passes each")
         return None
-    command = [*shlex.split(compiler), *_FLAGS, *(_X86_FLAGS if _has_wide_vectors() else ())]
+    command = [*compiler_words(compiler), *_FLAGS, *(_X86_FLAGS if _has_wide_vectors() else ())]
     key = _digest(repr((command, [source.read_bytes() for source in _SOURCES], _processor())).encode())
     try:
         folder = cache_folder()
@@ -125,7 +124,7 @@ def library() -> Any:
         kept = [path for path in folder.glob(f"rows-{key}-*.so") if path.stem.endswith(_digest(path.read_bytes()))]
         return ctypes.CDLL(str(kept[0] if kept else _build(command, folder, key)))
     except (OSError, subprocess.CalledProcessError) as error:
-        reason = (getattr(error, "stderr", None) or str(error)).strip().splitlines()[-1]
+        reason = ((getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()[-1]
         say(f"{_SOURCES[0].name} could not be built ({reason}): its steps take several passes each")
         return None
 
@@ -134,7 +133,8 @@ def _build(command: Sequence[str], folder: Path, key: str) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         built = Path(temporary) / "kernels.so"
         sources = [str(source) for source in _SOURCES if source.suffix == ".cpp"]
-        subprocess.run([*command, *sources, "-o", str(built)], check=True, capture_output=True, text=True)
+        command = [*command, *sources, "-o", str(built)]
+        subprocess.run(command, check=True, capture_output=True, encoding="utf-8", errors="replace")
         return built.replace(folder / f"rows-{key}-{_digest(built.read_bytes())}.so")
 
 
@@ -164,7 +164,7 @@ def _has_wide_vectors() -> bool:
 def _processor() -> str:
     """Return the processor's features, on which -march=native depends; several machines may share a cache folder."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         return next((line for line in lines if line.startswith(("flags", "Features"))), "")
     except OSError:
         return torch.backends.cpu.get_cpu_capability()

@@ -40,6 +40,7 @@ class AnswerScore:
     answer, start, end, measure  as in `Explanation`
     rows                         numbers of the rows that the score depends on
     score                        function from the logits of these rows to the score []
+    scale                        unit of the score: the spread of the targets for a number, else 1
     """
 
     answer: str
@@ -48,6 +49,7 @@ class AnswerScore:
     score: ScoreFunction
     start: int | None = None
     end: int | None = None
+    scale: float = 1.0
 
 
 def answer_score(
@@ -94,7 +96,9 @@ def _of_label(pipeline: ClassificationPipeline, result: Any, rows: range) -> Ans
         name = max(result.probabilities, key=lambda name: result.probabilities[name])
         label = task.labels.index(name)
         return AnswerScore(name, "log-odds", rows, lambda logits: _mean(logits)[label] / task.temperature)
-    return AnswerScore("", "number", rows, lambda logits: _mean(logits)[0] * task.spread + task.centre)
+    return AnswerScore(
+        "", "number", rows, lambda logits: _mean(logits)[0] * task.spread + task.centre, scale=task.spread
+    )
 
 
 def _mean(logits: Sequence[Tensor]) -> Tensor:

@@ -30,7 +30,7 @@ from bertwright.serving.task_pipelines import (
 from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 
 COMPLETE: Final = 1e-3
-"""Largest remaining difference of integrated gradients, for scores that change by 1 or less; above, a fraction."""
+"""Largest remaining difference of integrated gradients; for a number a fraction of the spread of the targets."""
 STEPS: Final = (16, 32, 64, 128, 256)
 """Numbers of points that are tried until the pieces add up."""
 _REMOVED: Final = 64
@@ -137,7 +137,8 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
         baseline, score = path.scores(np.array([[0.0], [1.0]]).repeat(len(numbers), axis=1)).tolist()
         difference, steps, remaining = score - baseline, None, None
         if settings.method == "gradients":
-            pieces, steps = _integrated(path, numbers, len(placed.pieces), difference)
+            most = COMPLETE * target.scale
+            pieces, steps = _integrated(path, numbers, len(placed.pieces), difference, most=most)
             remaining = difference - float(pieces.sum())
             words = {word: float(pieces[group].sum()) for word, group in groups.items()}
         else:
@@ -192,14 +193,14 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
 
 
 def _integrated(
-    path: EmbeddingPath, numbers: NDArray[np.int64], num_pieces: int, difference: float
+    path: EmbeddingPath, numbers: NDArray[np.int64], num_pieces: int, difference: float, *, most: float
 ) -> tuple[NDArray[np.float64], int]:
-    """Return the integrated gradients [P], and the number of points; see `COMPLETE` and `STEPS`."""
+    """Return the integrated gradients [P] and the number of points, the first of `STEPS` that leaves at most `most`."""
     pieces = np.zeros(num_pieces)
     for steps in STEPS:
         pieces = np.zeros(num_pieces)
         np.add.at(pieces, numbers[numbers >= 0], path.attributions(steps)[numbers >= 0])
-        if abs(difference - pieces.sum()) <= COMPLETE * max(1.0, abs(difference)):
+        if abs(difference - pieces.sum()) <= most:
             break
     return pieces, steps
 

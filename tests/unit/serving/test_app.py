@@ -66,7 +66,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
     np.testing.assert_allclose(np.array(looked["attention"]).sum(-1), 1, atol=0.01)
     uses = {entry["id"]: entry["uses"] for entry in listed.json()["data"]}
     assert uses["lm"] == ["predict", "fill", "next sentence", "score", "inside"]
-    assert uses["sst"] == ["predict", "inside"]
+    assert uses["sst"] == ["predict", "inside", "explain"]
     assert health.json() == {"status": "ok", "models": list(models)}
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]

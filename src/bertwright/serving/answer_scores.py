@@ -142,7 +142,7 @@ def _place_of_span(
     start: int, end: int, windows: Windows, outputs: Sequence[NDArray[np.float32]]
 ) -> tuple[int, int, int]:
     """Return the window, and the positions in its output, of the best span with these characters."""
-    best, place = -np.inf, (0, 1, 1)
+    best, position = -np.inf, (0, 1, 1)
     for row, ((begin, stop), (core, core_end)) in enumerate(zip(windows.span, windows.core, strict=True)):
         firsts = core + np.flatnonzero(windows.offsets[core:core_end, 0] == start)
         lasts = begin + np.flatnonzero(windows.offsets[begin:stop, 1] == end)
@@ -150,5 +150,5 @@ def _place_of_span(
             for last in lasts - begin + 1:
                 score = outputs[row][0, first] + outputs[row][1, last]
                 if last >= first and score > best:
-                    best, place = score, (row, int(first), int(last))
-    return place
+                    best, position = score, (row, int(first), int(last))
+    return position

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertwright.model.backbones import Backbone
+from bertwright.serving.answer_scores import ScoreFunction
 from bertwright.serving.pipeline import ModelRow
 from bertwright.tasks.inference import ANSWERED_TOKENS
 
 GRADIENT_TOKENS: Final = 2048
 """Number of tokens of a batch whose gradients are computed, padding included; a longer row is a batch by itself."""
 
-Logits = Callable[[Sequence[ModelRow]], list[Tensor]]
-Score = Callable[[Sequence[Tensor]], Tensor]
+LogitsFunction = Callable[[Sequence[ModelRow]], list[Tensor]]
 
 
 class EmbeddingPath:
@@ -37,8 +37,8 @@ class EmbeddingPath:
     def __init__(
         self,
         encoder: Backbone,
-        logits: Logits,
-        score: Score,
+        logits: LogitsFunction,
+        score: ScoreFunction,
         *,
         rows: Sequence[ModelRow],
         replaced: NDArray[np.bool_],

@@ -181,8 +181,8 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
         texts = self.texts(item)
 
         def piece_of(number: int) -> ExplainedPiece:
-            place = placed.pieces[number]
-            return ExplainedPiece(self.tokenizer.pieces[place.id], place.start, place.end, float(pieces[number]))
+            piece = placed.pieces[number]
+            return ExplainedPiece(self.tokenizer.pieces[piece.id], piece.start, piece.end, float(pieces[number]))
 
         return tuple(
             ExplainedWord(

@@ -85,12 +85,12 @@ def placed_rows(pipeline: Pipeline[Any, Any], item: Any) -> PlacedRows:
         return _of_words(pipeline.tokenizer, inputs)
     assert isinstance(pipeline, ClassificationPipeline | QuestionPipeline | ChoicePipeline)
     tokenizer = NumberedPieces(pipeline.tokenizer)
-    found: list[list[PlacedPiece | None]] = []
+    tokens: list[list[PlacedPiece | None]] = []
     for index, row in enumerate(pipeline.encode_with(tokenizer, [item]).rows):
         second = 1 + index if isinstance(pipeline, ChoicePipeline) else 1
         texts = [0 if position < row.first else second for position in range(len(row))]
-        found.append([_piece(tokenizer, *token) for token in zip(texts, row.ids.tolist(), strict=True)])
-    return _numbered(inputs, found)
+        tokens.append([_piece(tokenizer, *token) for token in zip(texts, row.ids.tolist(), strict=True)])
+    return _numbered(inputs, tokens)
 
 
 def _piece(tokenizer: NumberedPieces, text: int, number: int) -> PlacedPiece | None:
@@ -107,17 +107,17 @@ def _of_words(tokenizer: BaseTokenizer, inputs: EncodedSentences) -> PlacedRows:
     first = np.cumsum([0, *map(len, ids)])
     flat = [(id, *span) for of_word, span in zip(ids, spans, strict=True) for id in of_word]
     pieces = [PlacedPiece(0, order, start, end, id) for order, (id, start, end) in enumerate(flat)]
-    found: list[list[PlacedPiece | None]] = []
+    tokens: list[list[PlacedPiece | None]] = []
     for row, of_row in zip(inputs.rows, inputs.words, strict=True):
         begin = int(first[of_row[0]] - row.at[0] + 1)
-        found.append([None, *pieces[begin : begin + len(row) - 2], None])
-    return _numbered(inputs, found)
+        tokens.append([None, *pieces[begin : begin + len(row) - 2], None])
+    return _numbered(inputs, tokens)
 
 
-def _numbered(inputs: EncodedInputs, found: Sequence[Sequence[PlacedPiece | None]]) -> PlacedRows:
-    pieces = tuple(sorted({piece for row in found for piece in row if piece is not None}))
+def _numbered(inputs: EncodedInputs, tokens: Sequence[Sequence[PlacedPiece | None]]) -> PlacedRows:
+    pieces = tuple(sorted({piece for row in tokens for piece in row if piece is not None}))
     number_of = {piece: number for number, piece in enumerate(pieces)}
-    numbers = [[-1 if piece is None else number_of[piece] for piece in row] for row in found]
+    numbers = [[-1 if piece is None else number_of[piece] for piece in row] for row in tokens]
     return PlacedRows(inputs, pieces, tuple(np.array(row, dtype=np.int64) for row in numbers))
 
 

@@ -147,7 +147,8 @@ def test_the_description_has_groups_and_examples(ask: Requests) -> None:
                 examples = endpoint["requestBody"]["content"]["application/json"]["examples"]
                 requests += [("POST", path, example["value"]) for example in examples.values()]
     assert len(requests) > 10
-    models = {"a text": "sst", "a pair of texts": "pair"}
+    spoke = "a text, with the words that spoke for the label"
+    models = {"a text": "sst", spoke: "sst", "a pair of texts": "pair"}
     names = described["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     bodies = {json.dumps(names[name]["value"]): model for name, model in models.items()}
     # no model of questions and of choices, and no index is served here

@@ -81,15 +81,15 @@ def check_complete(explanation: Explanation) -> None:
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_words_add_up_and_stand_in_the_texts(explained: dict[str, Predictor], name: str) -> None:
-    given = INPUTS[name]
-    explanation = explained[name].explain(given)
+    value = INPUTS[name]
+    explanation = explained[name].explain(value)
     check_complete(explanation)
-    texts = [given] if isinstance(given, str) else [given[0], *given[1]] if name == "swag" else list(given)
+    texts = [value] if isinstance(value, str) else [value[0], *value[1]] if name == "swag" else list(value)
     assert {word.input for word in explanation.words} == set(range(len(texts)))
     assert all(word.text == texts[word.input][word.start : word.end] for word in explanation.words)
     assert [word.text for word in explanation.words if word.input == 0] == texts[0].replace("?", " ?").split()
-    assert explained[name].explain([given, given]) == [explanation, explanation]
-    dropped = explained[name].explain(given, method="occlusion")
+    assert explained[name].explain([value, value]) == [explanation, explanation]
+    dropped = explained[name].explain(value, method="occlusion")
     assert (dropped.score, dropped.remaining, dropped.steps) == (explanation.score, None, None)
     assert [replace(word, score=0, pieces=()) for word in dropped.words] == [
         replace(word, score=0, pieces=()) for word in explanation.words
@@ -101,7 +101,7 @@ def log_odds(probability: float) -> float:
 
 
 def test_scores_are_those_of_the_answers(explained: dict[str, Predictor]) -> None:
-    for name, explanation in ((name, explained[name].explain(given)) for name, given in INPUTS.items()):
+    for name, explanation in ((name, explained[name].explain(value)) for name, value in INPUTS.items()):
         result = explained[name](INPUTS[name])
         if name in ("sst", "pair"):
             expected = (result.label, log_odds(result.probability), "log-odds")
@@ -122,13 +122,13 @@ def test_scores_are_those_of_the_answers(explained: dict[str, Predictor]) -> Non
 @pytest.mark.parametrize("baseline", ["mask", pytest.param("pad", marks=pytest.mark.slow)])
 def test_gradients_equal_those_of_captum(models: dict[str, Predictor], name: str, baseline: Any) -> None:
     attributes = pytest.importorskip("captum.attr", reason="needs captum, of the extra dev")
-    predictor, given = models[name], INPUTS[name]
-    explanation = predictor.explain(given, baseline=baseline)
+    predictor, value = models[name], INPUTS[name]
+    explanation = predictor.explain(value, baseline=baseline)
     saved = open_model(predictor.source)
     model = Classifier(saved.config, 3)
     model.load_state_dict(dict(saved.weights or {}))
     model.eval()
-    item = predictor.pipeline.parse(given)
+    item = predictor.pipeline.parse(value)
     row = predictor.pipeline.encode([item]).rows[0]
     batch = padded_batch([row], pad_id=saved.config.pad_id)
     label = SST.labels.index(explanation.answer)
@@ -206,10 +206,10 @@ def test_the_word_that_decides_is_on_top(tmp_path: Path, own_tokenizer: Path) ->
         check_complete(predictor.explain(keyword_text(keyword, random)))
 
 
-OTHERS = ("albert", "distilbert", "electra", "gpt2", "modernbert", "roberta")
+OTHERS = ("albert", "distilbert", "electra", "gpt2", "modernbert", "roberta", "two lstms")
 
 
-@pytest.mark.parametrize("name", ["gpt", "two lstms", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.parametrize("name", ["gpt", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_every_backbone(name: Any, tmp_path: Path, own_tokenizer: Path) -> None:
     """A pair is read in both orders by GPT-1; two LSTMs have two tables of words, and one reads from the end."""
     task = ClassificationTask(name="p", text=("a", "b"), labels=("no", "yes"), symmetric=True)
@@ -231,6 +231,7 @@ def test_every_backbone(name: Any, tmp_path: Path, own_tokenizer: Path) -> None:
     check_complete(predictor.explain(INPUTS["pair"], baseline="zero"))
 
 
+@pytest.mark.slow
 def test_windows_share_their_words(tmp_path: Path, models: dict[str, Predictor], monkeypatch: Any) -> None:
     """The logits of all windows are averaged; where they do not fit into one batch, the numbers are the same."""
     saved = open_model(models["sst"].source)
@@ -265,9 +266,11 @@ def test_windows_share_their_words(tmp_path: Path, models: dict[str, Predictor],
 
 def test_one_tag_is_explained_in_its_window(explained: dict[str, Predictor]) -> None:
     model, words = explained["tags"], TEXTS[3].split()
-    found = model(TEXTS[3]).entities
+    entities = model(TEXTS[3]).entities
     default = model.explain(TEXTS[3])
-    assert (default.start, default.end) == ((found[0].start, found[0].start + len(words[0])) if found else (0, 3))
+    assert (default.start, default.end) == (
+        (entities[0].start, entities[0].start + len(words[0])) if entities else (0, 3)
+    )
     for number, word in enumerate(words):
         explanation = model.explain(TEXTS[3], word=number)
         assert TEXTS[3][explanation.start : explanation.end] == word
@@ -353,9 +356,9 @@ def test_http(explained: dict[str, Predictor]) -> None:
     )
     assert plain.json()["explanations"] is None
     assert default.json()["results"] == plain.json()["results"]
-    for response, given in ((default, {}), (chosen, options)):
+    for response, value in ((default, {}), (chosen, options)):
         scores = [[word["score"] for word in each["words"]] for each in response.json()["explanations"]]
-        expected = explained["sst"].explain(TEXTS[:2], **given)
+        expected = explained["sst"].explain(TEXTS[:2], **value)
         assert scores == [pytest.approx([word.score for word in each.words], abs=1e-5) for each in expected]
         assert [each["replaced"] for each in response.json()["explanations"]] == [each.replaced for each in expected]
     assert tags.json()["explanations"][0]["start"] == len("the ")

@@ -31,7 +31,7 @@ from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 
 COMPLETE: Final = 1e-3
 """Largest remaining difference of integrated gradients; for a number a fraction of the spread of the targets."""
-STEPS: Final = (16, 32, 64, 128, 256)
+STEPS: Final = (16, 32, 64, 128, 256, 512, 1024)
 """Numbers of points that are tried until the pieces add up."""
 _REMOVED: Final = 64
 """Number of pieces or words whose drops are computed together."""

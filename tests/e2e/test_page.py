@@ -314,6 +314,41 @@ def test_an_answer_is_marked_in_its_passage(page: Any, trained_models: dict[str,
     assert result.locator(".share").inner_text() == f"{100 * none:.1f} %"
 
 
+@pytest.mark.parametrize(
+    ("name", "tab", "fields"),
+    [
+        ("mood", "classification", {"first": "The garden of sentence"}),
+        ("pair", "classification", {"first": "The harbour of here", "second": "The harbour of there"}),
+        ("ner", "tagging", {"text": " ".join(eight_sentences.sentence(0)[0])}),
+        ("squad", "questions", {"question": "Where did they meet?", "context": PASSAGE.format("the harbour")}),
+    ],
+)
+def test_words_that_spoke_for_an_answer(
+    page: Any, trained_models: dict[str, Predictor], name: str, tab: str, fields: dict[str, str]
+) -> None:
+    result = at(page, name, tab)
+    type_into(page, tab, fields)
+    assert result.locator(".explained").count() == 0
+    page.check(f"#{tab}-explain")
+    part = result.locator(".explained")
+    part.wait_for()
+    explanation = trained_models[name].explain(*fields.values())
+    ranked = sorted(explanation.words, key=lambda word: -abs(word.score))
+    part.locator("summary").focus()
+    page.keyboard.press("Enter")  # the table opens by the keyboard
+    assert part.locator("tbody th").all_inner_texts() == [word.text for word in ranked]
+    scores = [float(cell.replace("\N{MINUS SIGN}", "-")) for cell in part.locator("td").all_inner_texts()]
+    assert scores == pytest.approx([word.score for word in ranked], abs=1e-3)
+    marks = part.locator(".text mark")
+    expected = [word for word in explanation.words if abs(word.score) >= 0.02 * abs(ranked[0].score)]
+    assert marks.all_inner_texts() == [word.text for word in expected]
+    kinds = marks.evaluate_all("(all) => all.map((mark) => mark.className)")
+    assert kinds == ["for" if word.score > 0 else "against" for word in expected]
+    first = next(position for position, word in enumerate(expected) if word is ranked[0])
+    assert marks.nth(first).get_attribute("title").startswith(f"{ranked[0].score:+.3f}".replace("-", "\N{MINUS SIGN}"))
+    assert ranked[0].text in page.locator(f"#told-{tab}").inner_text()  # what is read out
+
+
 def test_a_choice_is_made(page: Any) -> None:
     result = at(page, "swag", "choice")
     page.fill("#choice-context", "Someone waits at the harbour.")

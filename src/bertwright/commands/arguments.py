@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from bertwright.scoring.settings import FirstToken, Masking
-from bertwright.serving.settings import AnswerPrecision
+from bertwright.serving.settings import AnswerPrecision, ExplainBaseline, ExplainMethod
 from bertwright.training.settings import Device
 
 Repeatable = Annotated[tuple[str, ...], UseAppendAction]
@@ -46,6 +46,20 @@ VocabularyFolder = Annotated[Path | None, arg(help="Tokenizer or model folder wi
 PrecisionOption = Annotated[
     AnswerPrecision,
     arg(help="Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact."),
+]
+ExplainOption = Annotated[
+    ExplainMethod | None,
+    arg(
+        help="Add the words that spoke for each answer: by integrated gradients, or by the drop of the score without "
+        "them (occlusion).",
+        help_behavior_hint="",
+    ),
+]
+ExplainBaselineOption = Annotated[
+    ExplainBaseline,
+    arg(
+        help="For --explain: replacement of the pieces: [MASK], [PAD] or zeros; auto is mask if the vocabulary has it."
+    ),
 ]
 DeviceOption = Annotated[
     Device, arg(help="Device that computes: the processors (cpu), a GPU (cuda), an Apple GPU (mps).")

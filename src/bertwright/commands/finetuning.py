@@ -1,7 +1,7 @@
 """The commands finetune, evaluate, predict, submission and score squad: encoder → task → prediction."""
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +11,8 @@ from bertwright.commands import CommandResult
 from bertwright.commands.arguments import (
     BadRowsOption,
     DeviceOption,
+    ExplainBaselineOption,
+    ExplainOption,
     FirstTokenOption,
     LabelColumn,
     LabelledFormat,
@@ -27,10 +29,11 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FINETUNE_RECIPES, FinetuneSettings
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
-from bertwright.serving.settings import AnswerPrecision
+from bertwright.serving.settings import AnswerPrecision, ExplainSettings
 from bertwright.training.settings import Device
 
 if TYPE_CHECKING:
+    from bertwright.serving.predictor import Predictor
     from bertwright.tasks.spec import TaskSpec
 
 
@@ -282,6 +285,8 @@ def predict_command(
     raw: bool = False,
     input_format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"] = "auto",
     output_format: Literal["auto", "csv", "tsv", "jsonl", "parquet"] = "auto",
+    explain: ExplainOption = None,
+    explain_baseline: ExplainBaselineOption = "auto",
     precision: PrecisionOption = "auto",
     device: DeviceOption = "cpu",
 ) -> CommandResult:
@@ -304,7 +309,31 @@ def predict_command(
     from bertwright.finetuning.evaluate import predict_file
 
     formats: Any = {"input_format": input_format, "output_format": output_format}
+    if explain is None and explain_baseline != "auto":
+        raise InputError("--explain-baseline: is for --explain gradients or occlusion; add it, or leave this out")
+    if explain is not None:
+        formats["explain"] = _explaining(model, ExplainSettings(explain, explain_baseline), precision)
     return predict_file(model, input, output, text=text_column, raw=raw, precision=precision, device=device, **formats)
+
+
+def _explaining(
+    model: str, settings: ExplainSettings, precision: AnswerPrecision
+) -> Callable[[Sequence[object]], list[object]]:
+    """Return a function from inputs to explanations as JSON values; the first call opens the model."""
+
+    @cache
+    def opened() -> "Predictor":
+        from bertwright.serving.predictor import load
+
+        return load(model, precision=precision)
+
+    def explained(inputs: Sequence[object]) -> list[object]:
+        from bertwright.serving.explanations import explanation_json
+
+        options: Any = {"method": settings.method, "baseline": settings.baseline}
+        return [explanation_json(each) for each in opened().explain(list(inputs), **options)]
+
+    return explained
 
 
 def submission_command(

@@ -1,7 +1,7 @@
 """fine-tuned model → metrics and predictions: the commands evaluate and predict."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,16 +114,17 @@ def predict_file(
     input_format: InputFormat = "auto",
     output_format: OutputFormat = "auto",
     device: Device = "cpu",
+    explain: Callable[[Sequence[object]], list[object]] | None = None,
 ) -> dict[str, Any]:
     """Predict for everything in a file; return a summary. `raw` is the same as `input_format` "lines".
 
-    `precision` and `device` as in `evaluate_task`.
+    `precision` and `device` as in `evaluate_task`, `explain` as in `PredictRequest`.
     """
     prepare_processor()
     refuse_target(target, source=source)
     if raw and input_format not in ("auto", "lines"):
         raise InputError(f"--raw means --input-format lines; it contradicts --input-format {input_format}")
-    request = PredictRequest(source, target, text, "lines" if raw else input_format, output_format)
+    request = PredictRequest(source, target, text, "lines" if raw else input_format, output_format, explain=explain)
     if source != "-" and not os.path.exists(source):
         raise InputError(f"--input {source}: there is no such file")
     saved = open_answering(model, precision, device)

@@ -15,10 +15,11 @@ from bertwright.serving import examples, schemas
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.results import FilledText, RankedText, Vector
+from bertwright.serving.results import Explanation, FilledText, RankedText, Vector
 from bertwright.serving.scoring import ScorePipeline
 from bertwright.serving.search import SearchService, ServedIndex
 from bertwright.serving.service import Service
+from bertwright.serving.settings import ExplainSettings
 
 TAGS: Final = [
     {"name": "Tasks", "description": "Answers of a fine-tuned model: labels, numbers, entities, answers, choices."},
@@ -51,18 +52,20 @@ def _add_task_endpoints(app: FastAPI, service: Service) -> None:
 
         The form of an input is that of the task: a text, a list of two texts, `{"question", "context"}`, or
         `{"context", "choices"}`. `/v1/models` lists the form and the labels of each model. Results have the order of
-        the inputs; `truncated` is true where a part of an input was not read.
+        the inputs; `truncated` is true where a part of an input was not read. With `explain` the answer has
+        `explanations` too: the words that spoke for each answer, and against it.
         """
         name, model = service.model(body.model)
         if model.kind == "vectors":
             raise InputError(f"model {name} is an encoder alone; /v1/embeddings gives its vectors")
+        values = [value if isinstance(value, str | list) else value.model_dump() for value in body.inputs]
+        explanations = await _explanations(service, name, values, request, body.explain)
         if model.kind == "fill":
             texts = _texts(name, body.inputs)
             filled = await _fill(service, name, texts, request)
             return schemas.PredictResponse(model=name, kind=model.kind, results=[*filled])
-        values = [value if isinstance(value, str | list) else value.model_dump() for value in body.inputs]
         results = await service.answer(name, model.pipeline, values, request)
-        return schemas.PredictResponse(model=name, kind=model.kind, results=results)
+        return schemas.PredictResponse(model=name, kind=model.kind, results=results, explanations=explanations)
 
     @app.post("/v1/answer", tags=[*_TASKS])
     async def answer(
@@ -236,6 +239,17 @@ def _add_status_endpoints(app: FastAPI, service: Service, search: SearchService)
         return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)
 
 
+async def _explanations(
+    service: Service, name: str, values: Sequence[Any], request: Request, explain: bool | schemas.ExplainOptions
+) -> list[Explanation | None] | None:
+    """Return an explanation of the answer to each input; None where none was asked for."""
+    if explain is False:
+        return None
+    options = explain if isinstance(explain, schemas.ExplainOptions) else schemas.ExplainOptions()
+    pipeline = await service.pipeline_for(name, "explain")
+    return await service.answer(name, pipeline, values, request, settings=ExplainSettings(**options.model_dump()))
+
+
 async def _fill(
     service: Service, name: str, texts: Sequence[str], request: Request, *, top_k: int = 5
 ) -> list[FilledText]:
@@ -274,7 +288,7 @@ def _index_entry(name: str, served: ServedIndex) -> schemas.IndexEntry:
 
 
 def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
-    uses: tuple[Use, ...] = ("fill", "next sentence", "score", "inside")
+    uses: tuple[Use, ...] = ("fill", "next sentence", "score", "inside", "explain")
     return schemas.ModelEntry(
         id=name,
         kind=model.kind,

@@ -6,6 +6,9 @@ RequestExamples = dict[str, Any]
 
 PREDICT: Final[RequestExamples] = {
     "a text": {"value": {"inputs": ["a film to fall asleep in"]}},
+    "a text, with the words that spoke for the label": {
+        "value": {"inputs": ["a film to fall asleep in"], "explain": True}
+    },
     "a pair of texts": {"value": {"inputs": [["A garden behind the library.", "There is a garden."]]}},
     "a question": {
         "value": {

@@ -130,15 +130,19 @@ class Pipeline(ABC, Generic[Item, EncodedT]):
         return f"the {self.max_length} tokens"
 
     def answer(self, items: Sequence[Item], **options: Any) -> list[Any]:
-        """Return a result for each input; `options` are those of `forward`. Rows of similar length share a batch."""
+        """Return a result for each input; `options` are those of `forward`."""
         inputs = self.encode(items)
         for message in self.warnings(inputs):
             say(message)
+        return self.results(inputs, self.outputs(inputs, **options))
+
+    def outputs(self, inputs: EncodedT, **options: Any) -> list[Any]:
+        """Return the output of each row, as `forward`. Rows of similar length share a batch."""
         outputs: list[Any] = [None] * len(inputs.rows)
         for batch in batches_by_length(np.array([len(row) for row in inputs.rows], dtype=np.int64)):
             for index, output in zip(batch, self.forward([inputs.rows[row] for row in batch], **options), strict=True):
                 outputs[index] = output
-        return self.results(inputs, outputs)
+        return outputs
 
 
 class TextPipeline(Pipeline[str, EncodedT]):
@@ -178,9 +182,9 @@ def padded_batch(rows: Sequence[ModelRow], *, pad_id: int, both_orders: bool = F
     return padded(encoded_of_rows(rows), range(len(rows)), pad_id=pad_id, both_orders=both_orders)
 
 
-def as_arrays(logits: torch.Tensor) -> list[NDArray[np.float32]]:
-    """Return a batch's logits [B, …] as one array for each row."""
-    return list(logits.float().cpu().numpy())
+def as_arrays(logits: Iterable[torch.Tensor]) -> list[NDArray[np.float32]]:
+    """Return the logits of each row as arrays; `logits` is a batch [B, …] or a list of tensors."""
+    return [values.float().cpu().numpy() for values in logits]
 
 
 def are_texts(values: Iterable[Any]) -> bool:

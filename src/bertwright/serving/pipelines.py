@@ -22,8 +22,8 @@ from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.spec import TaggingTask
 from bertwright.text.base_tokenizer import BaseTokenizer
 
-Use = Literal["fill", "vectors", "next sentence", "inside", "score"]
-"""Use of a model that does not depend on the task that it was fine-tuned for."""
+Use = Literal["fill", "vectors", "next sentence", "inside", "score", "explain"]
+"""Use of a model beside its task; all but explain do not depend on the task that it was fine-tuned for."""
 
 _TASKS: Final[dict[type[TaskSpec], Any]] = {
     ClassificationTask: ClassificationPipeline,

@@ -19,12 +19,13 @@ from bertwright.search.index import SearchIndex
 from bertwright.search.memory import MemoryIndex
 from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import StaticPipeline, VectorPipeline
+from bertwright.serving.explanations import ExplainPipeline, can_explain
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
 from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
 from bertwright.serving.python_inputs import described, items_of, paired, texts_of, values_for
 from bertwright.serving.reranking import can_rerank, check_query, ranked_texts, relevance
 from bertwright.serving.results import RankedText, Vector
-from bertwright.serving.settings import AnswerPrecision
+from bertwright.serving.settings import AnswerPrecision, ExplainBaseline, ExplainMethod, ExplainSettings
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.inference import Answerable, choose
@@ -167,6 +168,25 @@ class Predictor:
         pipeline = self.pipeline_for("score").with_settings(ScoreSettings(masking, first_token))
         return self._map(inputs, pipeline)
 
+    def explain(
+        self,
+        inputs: Any,
+        second: Any = None,
+        *,
+        method: ExplainMethod = "gradients",
+        baseline: ExplainBaseline = "auto",
+        word: int | None = None,
+    ) -> Any:
+        """Return the `Explanation` of the answer to an input, or those of several: the words that spoke for it.
+
+        Inputs have the forms that the model itself takes. See `ExplainSettings` for the options. The explanation is
+        computed in fp32, whatever the precision of the answer. It is None for a text without words in a model of tags.
+        Raises InputError for a model that was not fine-tuned, and for options outside of their limits.
+        """
+        settings = ExplainSettings(method, baseline, word)
+        inputs = inputs if second is None else paired(inputs, second)
+        return self._map(inputs, self.pipeline_for("explain"), settings=settings)
+
     def generate(
         self,
         prompts: Any,
@@ -273,6 +293,8 @@ class Predictor:
             return bool(self.heads) and getattr(self.tokenizer, "has_special", True)
         if use == "score":
             return has_scores(self._saved)
+        if use == "explain":
+            return can_explain(self._saved)
         return use == "vectors" or has_masked_lm(self._saved)
 
     def pipeline_for(self, use: Use) -> Any:
@@ -283,7 +305,10 @@ class Predictor:
             if use not in self._opened:
                 if use == "fill" and not self.can(use):
                     raise InputError(f"{self.source}: is a model for {self.kind} without the head that fills [MASK]")
-                self._opened[use] = open_use(self._saved, self.tokenizer, use)
+                if use == "explain":
+                    self._opened[use] = ExplainPipeline(self.pipeline, self._saved, self.tokenizer)
+                else:
+                    self._opened[use] = open_use(self._saved, self.tokenizer, use)
             return self._opened[use]
 
     def _map(self, inputs: Any, pipeline: Pipeline[Any, Any], **options: Any) -> Any:

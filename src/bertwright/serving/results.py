@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,64 @@ class AttentionView:
     pieces: list[str]
     segments: list[int]
     attention: list[list[list[float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedPiece:
+    """A piece of an explained text, from character `start` to before `end`, and its part of the score."""
+
+    piece: str
+    start: int
+    end: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedWord:
+    """A word of an explained input, from character `start` to before `end`, its part of the score, and its pieces.
+
+    `input` is the number of its text within the input, from 0 on: 1 for the second text of a pair or the passage of a
+    question, and 1, 2, … for the choices.
+    """
+
+    input: int
+    text: str
+    start: int
+    end: int
+    score: float
+    pieces: tuple[ExplainedPiece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Words that spoke for an answer (score above 0) and against it (below 0), in the order of the texts.
+
+    answer      label, tag, choice or part of the passage that is explained; "" for a number and for "no answer"
+    start, end  characters of the word whose tag is explained, or of the part of the passage; None for all others
+    measure     kind of score: log-odds of a label, tag or choice; number of a regression; logits of a span (the sum of
+                that of its first and that of its last piece)
+    score       score of the answer for the input
+    baseline    score of the same answer where every piece is replaced
+    difference  score minus baseline
+    remaining   difference minus the sum of all pieces, 0 for exact integrated gradients; None for occlusion, where
+                the drops need not add up
+    method      gradients or occlusion
+    replaced    what replaces the pieces: mask, pad or zero
+    steps       number of points of integrated gradients; None for occlusion
+    """
+
+    answer: str
+    start: int | None
+    end: int | None
+    measure: Literal["log-odds", "number", "logits"]
+    score: float
+    baseline: float
+    difference: float
+    remaining: float | None
+    method: Literal["gradients", "occlusion"]
+    replaced: Literal["mask", "pad", "zero"]
+    steps: int | None
+    words: tuple[ExplainedWord, ...]
 
 
 PredictResult = Label | Labels | Score | Entities | ExtractedAnswer | Choice | FilledText

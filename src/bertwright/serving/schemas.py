@@ -9,7 +9,8 @@ from pydantic_core import PydanticCustomError
 from bertwright.errors import shown
 from bertwright.scoring.sentences import SentenceScore
 from bertwright.scoring.settings import FirstToken, Masking
-from bertwright.serving.results import ExtractedAnswer, FilledText, PredictResult
+from bertwright.serving.results import Explanation, ExtractedAnswer, FilledText, PredictResult
+from bertwright.serving.settings import ExplainBaseline, ExplainMethod
 
 UnicodeText = Annotated[str, Field(description="Unicode text")]
 ModelName = Annotated[str | None, Field(description="id of a model of /v1/models; default: the first model")]
@@ -75,10 +76,19 @@ PredictInput = Annotated[
 """Input of a fine-tuned model: a text, a pair as a list of two texts, a question with its passage, or a choice."""
 
 
+class ExplainOptions(_Object):
+    """Options of explanations; `word` is the number of the word whose tag is explained, from 0 on."""
+
+    method: ExplainMethod = "gradients"
+    baseline: ExplainBaseline = "auto"
+    word: Annotated[int, Field(ge=0, le=10**9)] | None = None
+
+
 class PredictionRequest(_Request):
-    """Inputs in the form on which the model was fine-tuned."""
+    """Inputs in the form on which the model was fine-tuned. With `explain` the words that spoke for each answer too."""
 
     inputs: Annotated[list[PredictInput], Field(min_length=1), FailFast()]
+    explain: bool | ExplainOptions = False
 
 
 class FillRequest(_Request):
@@ -215,11 +225,12 @@ class InsideRequest(_Request):
 
 
 class PredictResponse(BaseModel):
-    """Results of the inputs, in their order."""
+    """Results of the inputs, in their order; their explanations where they were asked for, else null."""
 
     model: str
     kind: str
     results: list[PredictResult]
+    explanations: list[Explanation | None] | None = None
 
 
 class FillResponse(BaseModel):

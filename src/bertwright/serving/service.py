@@ -26,6 +26,7 @@ _LACKS: Final[dict[Use, str]] = {
     "fill": "without the head that fills [MASK]",
     "next sentence": "without a next-sentence head",
     "inside": "without attention to show",
+    "explain": "that was not fine-tuned with its encoder, which an explanation needs",
     "score": "without a head over the vocabulary, and gives sentences no score",
 }
 """Part of the message for a model that has no pipeline for a use; every model has vectors."""

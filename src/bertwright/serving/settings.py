@@ -1,13 +1,44 @@
-"""Settings of the HTTP service: its address and its limits."""
+"""Settings of the HTTP service (its address and its limits) and of explanations. Read for --help, without torch."""
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
 from bertwright.config import Option, Positive, PositiveNumber, Settings
+from bertwright.errors import InputError
 
 AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
 """Number format in which a model answers: auto is bf16 where that is faster on this machine, else fp32."""
+
+ExplainMethod = Literal["gradients", "occlusion"]
+"""Integrated gradients (Sundararajan et al. 2017), or the drop of the score where a piece is replaced."""
+ExplainBaseline = Literal["auto", "mask", "pad", "zero"]
+"""Replacement of a piece: the embedding of [MASK] or [PAD], or zeros; auto is mask where the vocabulary has one."""
+
+
+@dataclass(frozen=True)
+class ExplainSettings:
+    """Settings of an explanation.
+
+    method    gradients or occlusion
+    baseline  replacement of the pieces: auto, mask, pad or zero
+    word      number of the word whose tag is explained, from 0 on; None is the first word of the first name
+    """
+
+    method: ExplainMethod = "gradients"
+    baseline: ExplainBaseline = "auto"
+    word: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, kind in (
+            ("method", self.method, ExplainMethod),
+            ("baseline", self.baseline, ExplainBaseline),
+        ):
+            if value not in get_args(kind):
+                raise InputError(f"{name} {value!r}: allowed are {', '.join(get_args(kind))}")
+        if self.word is not None and (type(self.word) is not int or self.word < 0):
+            raise InputError(f"word {self.word!r}: expected the number of a word, from 0 on")
 
 
 class ServeSettings(Settings):

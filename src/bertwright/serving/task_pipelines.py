@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bertwright.console import redirect_messages
 from bertwright.errors import InputError
@@ -41,7 +42,7 @@ from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.files import text_answer
 from bertwright.tasks.tagging.model import TaggingWindows, open_tagger, tag_rows, windows_of
 from bertwright.tasks.tagging.task import task_of_model
-from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer, PlacedPieces
 
 
 def _open_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArray[np.float32]]:
@@ -77,18 +78,8 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
         self.labels, self.columns, self.tokenizer = self.task.labels, self.task.text, tokenizer
         self.example = (TextPipeline.example,) * len(self.task.text)
         self.form = "a text" if len(self.task.text) == 1 else "a pair: a tuple of two texts"
-        self._logits = self._open_features(saved) if "features" in saved.extra else self._open_classifier(saved)
-
-    @staticmethod
-    def _open_features(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
-        logits = _open_features(saved)
-        return lambda rows: list(logits(positions_of(encoded_of_rows(rows))))
-
-    @staticmethod
-    def _open_classifier(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
-        model, _, _ = open_classifier(saved)
-        pad_id, both_orders = model.encoder.config.pad_id, model.both_orders
-        return lambda rows: as_arrays(model(padded_batch(rows, pad_id=pad_id, both_orders=both_orders)))
+        self.model = None if "features" in saved.extra else open_classifier(saved)[0]
+        self._of_features = _open_features(saved) if self.model is None else None
 
     def parse(self, value: Any) -> tuple[str, ...] | None:
         """Return a text, or a tuple of two."""
@@ -98,14 +89,26 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
 
     def encode(self, items: Sequence[tuple[str, ...]]) -> EncodedTexts:
         """Return one row for each input, or several where the task reads long texts in windows."""
+        return self.encode_with(self.tokenizer, items)
+
+    def encode_with(self, tokenizer: PlacedPieces, items: Sequence[tuple[str, ...]]) -> EncodedTexts:
+        """Return the rows, as `encode`, with the ids of another tokenizer."""
         first, *second = zip(*items, strict=True)
-        encoded = encode(self.tokenizer, first, *second, max_length=self.max_length, long=self.task.long)
+        encoded = encode(tokenizer, first, *second, max_length=self.max_length, long=self.task.long)
         return EncodedTexts(rows_of_encoded(encoded), encoded)
+
+    def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
+        """Return the logits [L] of each row, with their graph where gradients are on."""
+        assert self.model is not None
+        pad_id, both_orders = self.model.encoder.config.pad_id, self.model.both_orders
+        return list(self.model(padded_batch(rows, pad_id=pad_id, both_orders=both_orders)))
 
     def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the logits [L] of each row."""
+        if self._of_features is not None:
+            return list(self._of_features(positions_of(encoded_of_rows(rows))))
         with torch.inference_mode():
-            return self._logits(rows)
+            return as_arrays(self.logits(rows))
 
     def decode(
         self, inputs: EncodedTexts, outputs: Sequence[NDArray[np.float32]]
@@ -157,30 +160,8 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
         self.task, self.tokenizer, self.max_length = task_of_model(saved), tokenizer, saved.max_length
         self.labels = self.task.labels
-        self._logits = self._open_features(saved) if "features" in saved.extra else self._open_tagger(saved)
-
-    @staticmethod
-    def _open_features(saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
-        logits = _open_features(saved)
-
-        def compute(rows: Sequence[ModelRow]) -> list[Any]:
-            ends = np.cumsum([0, *(len(row.at) for row in rows)])
-            targets = [np.arange(begin, begin + len(row.at)) for row, begin in zip(rows, ends[:-1], strict=True)]
-            asks = [(row.ids, row.at, target) for row, target in zip(rows, targets, strict=True)]
-            return np.split(logits(FeaturePositions(asks, ends)), ends[1:-1])
-
-        return compute
-
-    def _open_tagger(self, saved: SavedModel) -> Callable[[Sequence[ModelRow]], list[Any]]:
-        model = open_tagger(saved, len(self.task.labels))
-
-        def compute(rows: Sequence[ModelRow]) -> list[Any]:
-            at = tuple(row.at for row in rows)
-            windows = TaggingWindows(tuple(row.ids for row in rows), at, words=at, vanished=())
-            logits = as_arrays(model(tag_rows(windows, range(len(rows)), pad_id=model.encoder.config.pad_id)))
-            return [values[: len(row.at)] for values, row in zip(logits, rows, strict=True)]
-
-        return compute
+        self.model = None if "features" in saved.extra else open_tagger(saved, len(self.task.labels))
+        self._of_features = _open_features(saved) if self.model is None else None
 
     def encode(self, items: Sequence[str]) -> EncodedSentences:
         """Return the windows of each text, which stands alone, without its neighbours as context."""
@@ -201,10 +182,23 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
             f"the tokenizer leaves nothing of {len(inputs.vanished)} words; [UNK] stands for them, first for {word!a}"
         ]
 
+    def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
+        """Return the logits [Q, L] of each row, with their graph where gradients are on."""
+        assert self.model is not None
+        at = tuple(row.at for row in rows)
+        windows = TaggingWindows(tuple(row.ids for row in rows), at, words=at, vanished=())
+        logits = self.model(tag_rows(windows, range(len(rows)), pad_id=self.model.encoder.config.pad_id))
+        return [values[: len(row.at)] for values, row in zip(logits, rows, strict=True)]
+
     def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the logits [Q, L] at the words that each row answers."""
+        if self._of_features is not None:
+            ends = np.cumsum([0, *(len(row.at) for row in rows)])
+            targets = [np.arange(begin, begin + len(row.at)) for row, begin in zip(rows, ends[:-1], strict=True)]
+            asks = [(row.ids, row.at, target) for row, target in zip(rows, targets, strict=True)]
+            return np.split(self._of_features(FeaturePositions(asks, ends)), ends[1:-1])
         with torch.inference_mode():
-            return self._logits(rows)
+            return as_arrays(self.logits(rows))
 
     def decode(self, inputs: EncodedSentences, outputs: Sequence[NDArray[np.float32]]) -> list[Entities]:
         """Return the entities of each text, or its words with their tags."""
@@ -257,21 +251,29 @@ class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
 
     def encode(self, items: Sequence[tuple[str, str]]) -> EncodedQuestions:
         """Return the windows of all questions; a passage of several questions is tokenised once."""
+        return self.encode_with(self.tokenizer, items)
+
+    def encode_with(self, tokenizer: PlacedPieces, items: Sequence[tuple[str, str]]) -> EncodedQuestions:
+        """Return the windows, as `encode`, with the ids of another tokenizer."""
         items_with_ids = tuple(Question(str(index), *item) for index, item in enumerate(items))
         questions = Questions(items_with_ids, self.task.version, "questions")
-        windows = encode_windows(self.tokenizer, questions, self.task, max_length=self.max_length)
+        windows = encode_windows(tokenizer, questions, self.task, max_length=self.max_length)
         rows = []
         for index, (first, size) in enumerate(zip(windows.first_piece.tolist(), _sizes(windows), strict=True)):
             rows.append(ModelRow(windows.row(index), first, np.arange(first, first + size)))
         return EncodedQuestions(rows, questions, windows)
 
-    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
-        """Return the logits [2, 1 + Q] of the first and last position: at [CLS], then at the pieces of the passage."""
+    def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
+        """Return the logits [2, 1 + Q] of each row, with their graph where gradients are on."""
         batch = padded_batch(rows, pad_id=self.model.encoder.config.pad_id)
         no_targets = torch.zeros((len(rows), 2), dtype=torch.int64)
+        logits = torch.stack(self.model(SpanRows(batch.ids, batch.segments, batch.mask, no_targets)), dim=1)
+        return [values[:, [0, *row.at]] for values, row in zip(logits, rows, strict=True)]
+
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
+        """Return the logits [2, 1 + Q] of the first and last position: at [CLS], then at the pieces of the passage."""
         with torch.inference_mode():
-            logits = torch.stack(self.model(SpanRows(batch.ids, batch.segments, batch.mask, no_targets)), dim=1)
-        return [values[:, [0, *row.at]] for values, row in zip(as_arrays(logits), rows, strict=True)]
+            return as_arrays(self.logits(rows))
 
     def decode(self, inputs: EncodedQuestions, outputs: Sequence[NDArray[np.float32]]) -> list[ExtractedAnswer]:
         """Return the best span over all windows of a passage, however long it is."""
@@ -332,15 +334,23 @@ class ChoicePipeline(Pipeline[tuple[str, tuple[str, ...]], EncodedChoices]):
 
     def encode(self, items: Sequence[tuple[str, tuple[str, ...]]]) -> EncodedChoices:
         """Return one row for each choice."""
+        return self.encode_with(self.tokenizer, items)
+
+    def encode_with(self, tokenizer: PlacedPieces, items: Sequence[tuple[str, tuple[str, ...]]]) -> EncodedChoices:
+        """Return the rows, as `encode`, with the ids of another tokenizer."""
         contexts, choices = zip(*items, strict=True)
         examples = Choices(contexts, choices, None, "choices", tuple(range(1, len(items) + 1)))
-        encoded = encode_choices(self.tokenizer, examples, max_length=self.max_length)
+        encoded = encode_choices(tokenizer, examples, max_length=self.max_length)
         return EncodedChoices(rows_of_encoded(encoded), examples, encoded)
+
+    def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
+        """Return the score [1] of each row, with its graph where gradients are on."""
+        return list(self.model(padded_batch(rows, pad_id=self.model.encoder.config.pad_id)))
 
     def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the score [1] of each row."""
         with torch.inference_mode():
-            return as_arrays(self.model(padded_batch(rows, pad_id=self.model.encoder.config.pad_id)))
+            return as_arrays(self.logits(rows))
 
     def decode(self, inputs: EncodedChoices, outputs: Sequence[NDArray[np.float32]]) -> list[Choice]:
         """Return the best choice of each input; probabilities are a softmax over its choices."""

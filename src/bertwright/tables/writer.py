@@ -8,20 +8,22 @@ import lzma
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Literal, cast
+from typing import IO, Any, Final, Literal, cast
 
 from bertwright.errors import InputError, shown
 from bertwright.files import atomic_file, is_stream
 from bertwright.tables.files import ALLOWED, FORMATS, OPENERS, Format, InputFormat, without_packing
 from bertwright.tables.json_values import json_text, json_value
 from bertwright.tables.parquet import ArrowRows, ParquetOut
-from bertwright.tables.reader import ABSENT, BLOCK_ROWS, Table, open_table
+from bertwright.tables.reader import ABSENT, BLOCK_ROWS, Table, add_columns, open_table
 
+EXPLANATION: Final = "explanation"
+"""Column, or field, of the explanation of an answer."""
 OutputFormat = Literal["auto", "csv", "tsv", "jsonl", "parquet"]
 
 
@@ -143,6 +145,7 @@ class PredictRequest:
     input_format    auto: by the name's ending, or by the first bytes of standard input
     output_format   auto: by the name's ending; the input's format for standard output, pipes and devices
     option          name of the option that holds the target, for messages
+    explain         function from inputs, in the form of the model, to an explanation of each answer; None without
     """
 
     source: str
@@ -151,6 +154,26 @@ class PredictRequest:
     input_format: InputFormat = "auto"
     output_format: OutputFormat = "auto"
     option: str = "--output"
+    explain: Callable[[Sequence[object]], list[object]] | None = None
+
+    def with_explanations(self, table: Table, inputs: Iterable[object]) -> Table:
+        """Return the table with the column `explanation`: an object in JSON lines, else its JSON as text."""
+        if self.explain is None:
+            return table
+        cells = self.explain(list(inputs))
+        return add_columns(table, {EXPLANATION: cells if table.format == "jsonl" else [*map(json_text, cells)]})
+
+    def explained(self, answers: list[dict[str, Any]], inputs: Iterable[object]) -> list[dict[str, Any]]:
+        """Return answers that are written as JSON lines with the field `explanation`."""
+        if self.explain is None:
+            return answers
+        cells = self.explain(list(inputs))
+        return [{**answer, EXPLANATION: cell} for answer, cell in zip(answers, cells, strict=True)]
+
+    def refuse_explanations(self, output: str, advice: str) -> None:
+        """Raise InputError where explanations are asked for and `output` has no place for them."""
+        if self.explain is not None:
+            raise InputError(f"--explain: {output} has no place for explanations; {advice}")
 
     @property
     def table_format(self) -> Format | None:

@@ -204,6 +204,11 @@ class MaskTokenizer(BaseTokenizer):
         """Id of the token that stands for a masked piece; InputError for a vocabulary without one, such as GPT-2's."""
         return self._needed(self._mask, "mask")
 
+    @property
+    def mask_or_none(self) -> int | None:
+        """Id of the token that stands for a masked piece; None for a vocabulary without one."""
+        return self._mask
+
     def _needed(self, id: int | None, role: str) -> int:
         if id is None:
             raise InputError(f"the vocabulary of {self.vocab_size:,} pieces has no {role} token, which this use needs")

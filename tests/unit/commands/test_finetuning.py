@@ -1,12 +1,26 @@
 """Finetune, evaluate and predict on the command line: early refusals, and messages that come once."""
 
+import csv
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertwright.cli import main
-from bertwright.text.wordpiece import train_wordpiece
+from bertwright.model.bert import Bert
+from bertwright.model.folder import save_model
+from bertwright.serving.explanations import explanation_json
+from bertwright.serving.predictor import load
+from bertwright.tasks.classification.model import Classifier
+from bertwright.tasks.classification.spec import ClassificationTask
+from bertwright.tasks.multiple_choice.spec import SWAG
+from bertwright.tasks.question_answering.spec import SQUAD1
+from bertwright.tasks.tagging.model import Tagger
+from bertwright.tasks.tagging.spec import TaggingTask
+from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support.commands import run_json
+from tests.support.encoders import classifier_config, save_classifier, small_classifier
 
 
 @pytest.fixture
@@ -83,3 +97,70 @@ def test_a_dirty_table_under_another_name_is_trained_measured_and_checked(
     checked, _ = run_json(capsys, *f"{check} {reading}".split())
     (finding,) = [finding for finding in checked["findings"] if finding["name"] == "bad rows"]
     assert (finding["level"], finding["value"]["without a label"], sum(finding["value"].values())) == ("warning", 1, 3)
+
+
+def test_explanations_are_written_beside_the_answers(
+    working_folder: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An object in JSON lines and JSON as text in a table; refused where a file has no place for them."""
+    task = ClassificationTask(name="t", text=("text",), labels=("a", "b"))
+    config = classifier_config(Tokenizer.load(own_tokenizer).vocab_size)
+    save_classifier(Path("m"), small_classifier(config, 2), task, own_tokenizer, 32)
+    Path("few.tsv").write_text("text\tlabel\nthe small house\ta\nthe large house\tb\n", "utf-8")
+    predict = "predict --model m --input few.tsv --precision fp32 --explain"
+    assert run_line(f"{predict} gradients --output out.jsonl") == 0
+    assert run_line(f"{predict} occlusion --explain-baseline zero --output out.csv") == 0
+    objects = [json.loads(line) for line in Path("out.jsonl").read_text("utf-8").splitlines()]
+    model = load("m", precision="fp32")
+    with Path("out.csv").open(newline="", encoding="utf-8") as stream:
+        cells = [json.loads(row["explanation"]) for row in csv.DictReader(stream)]
+    for index in (0, 1):
+        text = objects[index]["text"]
+        for written, expected in (
+            (objects[index]["explanation"], model.explain(text)),
+            (cells[index], model.explain(text, method="occlusion", baseline="zero")),
+        ):
+            assert written == explanation_json(expected)
+            assert (written["answer"], written["method"]) == (objects[index]["predicted_label"], expected.method)
+            assert [text[word["start"] : word["end"]] for word in written["words"]] == text.split()
+    assert run_line("predict --model m --input few.tsv --explain-baseline zero") == 2
+    assert "--explain-baseline: is for --explain gradients or occlusion" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        run_line(f"{predict} lime")
+
+
+def test_explanations_of_tags_questions_and_choices(
+    working_folder: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = classifier_config(Tokenizer.load(own_tokenizer).vocab_size)
+    tags = TaggingTask(name="ner", scheme="iob2", labels=("O", "B-LOC", "I-LOC"))
+    modules: dict[str, tuple[Any, Any, Any]] = {
+        "tags": (tags, Tagger(config, 3), "BertForTokenClassification"),
+        "squad": (SQUAD1, Bert(config, "BertForQuestionAnswering"), "BertForQuestionAnswering"),
+        "swag": (SWAG, Classifier(config, 1), "BertForMultipleChoice"),
+    }
+    for name, (task, module, architecture) in modules.items():
+        extra = {"task": task.model_dump(mode="json"), "max_length": 64}
+        labels = tags.labels if name == "tags" else ()
+        common: dict[str, Any] = {"config": config, "tokenizer": own_tokenizer, "labels": labels}
+        save_model(Path(name), module, architecture=architecture, extra=extra, **common)
+    Path("lines.txt").write_text("The harbour is quiet\n\n", "utf-8")
+    question = {"id": "q", "question": "Who?", "answers": []}
+    paragraph = {"context": "The tower and the bridge.", "qas": [question]}
+    Path("q.json").write_text(json.dumps({"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]}))
+    Path("c.jsonl").write_text(json.dumps({"context": "The harbour", "choices": ["is quiet", "sings"]}) + "\n")
+    inputs: dict[str, Any] = {
+        "tags": ("lines.txt --raw", "The harbour is quiet"),
+        "squad": ("q.json", ("Who?", paragraph["context"])),
+        "swag": ("c.jsonl", ("The harbour", ("is quiet", "sings"))),
+    }
+    for name, (source, value) in inputs.items():
+        command = f"predict --model {name} --precision fp32 --explain gradients"
+        assert run_line(f"{command} --input {source} --output {name}.jsonl") == 0
+        lines = [json.loads(line) for line in Path(f"{name}.jsonl").read_text("utf-8").splitlines()]
+        assert lines[0]["explanation"] == explanation_json(load(name, precision="fp32").explain(value))
+        if name == "tags":
+            assert lines[1]["explanation"] is None
+    for refused in ("--model tags --input words.conll", "--model squad --input q.json --output folder"):
+        assert run_line(f"predict {refused} --explain gradients") == 2
+        assert "has no place for explanations" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
     np.testing.assert_allclose(np.array(looked["attention"]).sum(-1), 1, atol=0.01)
     uses = {entry["id"]: entry["uses"] for entry in listed.json()["data"]}
     assert uses["lm"] == ["predict", "fill", "next sentence", "score", "inside"]
-    assert uses["sst"] == ["predict", "inside"]
+    assert uses["sst"] == ["predict", "inside", "explain"]
     assert health.json() == {"status": "ok", "models": list(models)}
     assert page.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -147,7 +147,8 @@ def test_the_description_has_groups_and_examples(ask: Requests) -> None:
                 examples = endpoint["requestBody"]["content"]["application/json"]["examples"]
                 requests += [("POST", path, example["value"]) for example in examples.values()]
     assert len(requests) > 10
-    models = {"a text": "sst", "a pair of texts": "pair"}
+    spoke = "a text, with the words that spoke for the label"
+    models = {"a text": "sst", spoke: "sst", "a pair of texts": "pair"}
     names = described["paths"]["/v1/predict"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     bodies = {json.dumps(names[name]["value"]): model for name, model in models.items()}
     # no model of questions and of choices, and no index is served here

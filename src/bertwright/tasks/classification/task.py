@@ -263,7 +263,9 @@ class ClassificationKind(TaskKind):
             rows = examples_of(task, table, require_label=False)
             encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
             long.count(encoded, rows)
-            return add_predictions(task, written, decode(task, logits_of()(encoded), rows.location))
+            answers = add_predictions(task, written, decode(task, logits_of()(encoded), rows.location))
+            pairs = zip(rows.texts_a, rows.texts_b or (), strict=False)
+            return request.with_explanations(answers, rows.texts_a if rows.texts_b is None else pairs)
 
         names = task.text if request.input_format == "lines" else task.columns
         num_rows = answer_tables(request, answered, headerless=names)

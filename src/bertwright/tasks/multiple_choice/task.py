@@ -170,7 +170,8 @@ class ChoiceKind(TaskKind):
             rows = choices_of(task, table, require_label=False)
             model, max_length = open_once()
             logits = self.logits(model, self.encode(task, tokenizer, rows, max_length))
-            return add_answers(written, *decode_choices(logits, rows.first, table.location))
+            answers = add_answers(written, *decode_choices(logits, rows.first, table.location))
+            return request.with_explanations(answers, zip(rows.contexts, rows.choices, strict=True))
 
         return {"rows": answer_tables(request, answered, even=False)}
 

@@ -198,6 +198,7 @@ class SpanKind(TaskKind):
         if as_lines and Path(target).is_dir():
             raise InputError(f"--output {target}: expected a file or - for JSON lines, got a folder")
         if not as_lines:
+            request.refuse_explanations("a folder", "name a file *.jsonl, or -")
             _refuse_other_content(Path(target), request.bare.suffix)
         questions = read_unlabelled(request.source, request.input_format)
         windows = encode_windows(tokenizer, questions, task, max_length=max_length)
@@ -207,7 +208,8 @@ class SpanKind(TaskKind):
             with atomic_folder(Path(target)) as folder:
                 _write_folder(folder, answers, task)
             return {"questions": len(answers)}
-        lines = "".join(json.dumps(_line(answer), ensure_ascii=False) + "\n" for answer in answers).encode()
+        objects = request.explained([*map(_line, answers)], [(each.text, each.context) for each in questions.items])
+        lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in objects).encode()
         with opened_target(request) as stream:
             stream.write(lines)
         return {"questions": len(answers)}

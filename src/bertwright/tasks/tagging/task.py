@@ -171,6 +171,7 @@ class TaggingKind(TaskKind):
             )
         if request.input_format == "lines":
             return predict_texts(saved, tokenizer, request)
+        request.refuse_explanations("a file of words", "give one text per line, with --raw")
         task = with_tag_columns(task, text=request.text)
         lines = read_tag_lines(request.source, request.input_format)
         if request.output_format == "jsonl" != lines.format:
@@ -214,7 +215,7 @@ def predict_texts(saved: SavedModel, tokenizer: BaseTokenizer, request: PredictR
     predicted = tagged(Sentences(lines.source, words, tags=None, lines=numbers), "off")
     probabilities = np.split(predicted.probabilities, np.cumsum([len(row) for row in spans])[:-1])
     answers = [text_answer(task, *row) for row in zip(texts, spans, predicted.tags, probabilities, strict=True)]
-    _write(request, (json.dumps(answer, ensure_ascii=False) + "\n" for answer in answers))
+    _write(request, (json.dumps(answer, ensure_ascii=False) + "\n" for answer in request.explained(answers, texts)))
     return {"texts": len(texts), "words": len(predicted.probabilities)}
 
 

@@ -145,7 +145,7 @@ def _bytes_of(
     width, layer = config.hidden, _numbers_per_token(settings, config, length, precision)
     if reads:
         last, logits = length * (layer + 4 * width), 0
-    elif attends_both_ways(config):  # the last layer computes the masked positions and [CLS] alone
+    elif attends_both_ways(config) and not config.predicts_ahead:  # the last layer computes the masked positions and [CLS] alone
         masked = int(predictions_by_length(settings.examples.masking, length)[-1])
         attention = _attention_numbers(settings, config, length, precision)
         last, logits = 3 * width * length + (15 * width + attention) * (masked + 1), rows * masked

@@ -15,6 +15,7 @@ from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, 
 from bertwright.errors import InputError
 from bertwright.model.config import Start
 from bertwright.model.system import (
+    CAUSAL_SHARE_SYSTEMS,
     MASKED_LM_SYSTEMS,
     PAIR_SYSTEMS,
     REPLACED_TOKEN_SYSTEMS,
@@ -23,7 +24,7 @@ from bertwright.model.system import (
     USUAL_SECOND_SENTENCE,
     System,
 )
-from bertwright.objectives.settings import GENERATOR_WIDTH, ExampleSettings, MaskingSettings
+from bertwright.objectives.settings import CAUSAL_SHARE, GENERATOR_WIDTH, ExampleSettings, MaskingSettings
 from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
 
@@ -98,7 +99,8 @@ class PretrainSettings(Settings):
     numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
     """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt, gpt2; lstm-left,
-    lstm-right; … Those whose tokens attend to one side are language models; electra finds replaced tokens."""
+    lstm-right; … Those whose tokens attend to one side are language models; electra finds replaced tokens; gpt-bert is a
+    masked LM and a language model in one."""
     size: Annotated[str, Option("model")] = "tiny"
     """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
     --init-from it is that of the model."""
@@ -184,7 +186,8 @@ class PretrainSettings(Settings):
             examples = examples.model_dump(exclude_unset=True)
         if isinstance(examples, Mapping):
             masks = _masks_of_generator(examples.get("masking", {})) if system in REPLACED_TOKEN_SYSTEMS else {}
-            values = {**values, "examples": {"second_sentence": second, **examples, **masks}}
+            causal = {"causal_share": CAUSAL_SHARE} if system in CAUSAL_SHARE_SYSTEMS else {}
+            values = {**values, "examples": {"second_sentence": second, **causal, **examples, **masks}}
         return {"activation": "gelu_tanh", **values} if values["system"] in SPAN_SYSTEMS else values
 
     @model_validator(mode="after")
@@ -237,6 +240,12 @@ class PretrainSettings(Settings):
         examples, system = self.examples, self.system
         if system not in REPLACED_TOKEN_SYSTEMS:
             yield self.generator_width != GENERATOR_WIDTH, f"has no generator (generator_width {self.generator_width})"
+        share = f"(causal_share {examples.causal_share:g})"
+        if system in CAUSAL_SHARE_SYSTEMS:
+            is_mixed = 0 < examples.causal_share < 1
+            yield not is_mixed, f"expected a fraction of causal rows above 0 and below 1 {share}"
+        else:
+            yield examples.causal_share > 0, f"its rows are all of one kind; gpt-bert mixes causal and masked rows {share}"
         second = f"(second_sentence {examples.second_sentence})"
         if system in MASKED_LM_SYSTEMS:
             is_fixed = self.start != "random" and system not in STARTED_SYSTEMS

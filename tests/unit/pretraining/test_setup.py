@@ -135,8 +135,8 @@ def test_masked_lm_is_evaluated_on_the_same_rows_and_sentence_order_on_its_own(o
     with torch.inference_mode():
         figures = validation.metrics(ordered)
         other = ValidationRows.of([(opened_corpus, 1.0)], "next", rows=60, length=32).metrics(following)
-        assert validation.ordered
-        whole = to_inputs(validation.ordered.batch(0, np.arange(60)))
+        assert validation.further
+        whole = to_inputs(validation.further.batch(0, np.arange(60)))
         logits = ordered.logits(whole)[1]
     assert {name: figures[name] for name in figures if not name.startswith("sop")} == {
         name: other[name] for name in other if not name.startswith("nsp")

@@ -51,6 +51,12 @@ def test_settings_come_back_from_a_record(system: System) -> None:
         ({"system": "gpt", "phases": [{"length": 600, "share": 1.0}]}, "512 positions, and rows are 600 tokens long"),
         ({"system": "lstm-left", "activation": "gelu_tanh"}, "an LSTM has no GELU"),
         ({"system": "lstm-left", "start": "local"}, "an LSTM has no attention"),
+        ({"system": "gpt-bert", "examples": {"causal_share": 0.0}}, "above 0 and below 1 .causal_share 0"),
+        ({"system": "gpt-bert", "examples": {"causal_share": 1.0}}, "above 0 and below 1 .causal_share 1"),
+        ({"system": "gpt-bert", "examples": {"causal_share": 1.5}}, "less than or equal to 1"),
+        ({"system": "gpt-bert", "examples": {"second_sentence": "next"}}, "its rows have no second sentence"),
+        ({"system": "gpt-bert", "generator_width": 0.5}, "system gpt-bert: has no generator"),
+        ({"system": "bert", "examples": {"causal_share": 0.5}}, "gpt-bert mixes causal and masked rows"),
         ({"system": "elmo"}, "Input should be .*'bert', 'bert-left'"),
     ],
 )

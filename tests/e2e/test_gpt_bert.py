@@ -38,7 +38,9 @@ def test_a_run_says_how_well_both_uses_were_learned(
     assert (described["model_type"], described["architectures"]) == ("bertwright-gpt-bert", ["BertForMaskedLM"])
     card = (gpt_bert_run / "model" / "README.md").read_text("utf-8")
     assert "# A GPT-BERT encoder: 2 layers of 128" in card
-    assert all(text in card for text in ("is a language model too", "model.fill", "model.generate", "causal_share: 0.25"))
+    assert all(
+        text in card for text in ("is a language model too", "model.fill", "model.generate", "causal_share: 0.25")
+    )
     measured = ["evaluate", "pretraining", "--corpus", own_corpus, "--rows", "8", "--length", "32", "--model"]
     metrics, _ = run_json(capsys, *measured, gpt_bert_run)
     assert names <= set(metrics)
@@ -85,7 +87,7 @@ def test_its_plan_and_what_it_is_refused_for(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [["--compile", "on"], ["--precision", "bf16"], ["--activation-checkpointing"]])
+@pytest.mark.parametrize("more", [["--precision", "bf16"], ["--activation-checkpointing"]])
 def test_the_ways_of_computing(more: list[str], own_corpus: Path, tmp_path: Path) -> None:
     def losses(name: str, *options: str) -> list[float]:
         out = ["--corpus", str(own_corpus), "--out", str(tmp_path / name), "--dropout", "0"]

@@ -180,7 +180,9 @@ def evaluate_command(
             )
         return evaluate_blimp_command(model, data, **of_blimp, precision=precision, device=device)
     if any(of_blimp.values()):
-        raise InputError(f"evaluate {task}: --pairs, --masking, --first-token, --direction and --out are for evaluate blimp")
+        raise InputError(
+            f"evaluate {task}: --pairs, --masking, --first-token, --direction and --out are for evaluate blimp"
+        )
     if task == "embed":
         if has_rows or errors or calibrate:
             raise InputError("evaluate embed: leave --corpus, --rows, --length, --errors and --calibrate out")

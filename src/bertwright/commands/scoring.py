@@ -75,7 +75,7 @@ def generate_command(
     precision: PrecisionOption = "auto",
     device: DeviceOption = "cpu",
 ) -> CommandResult:
-    """Continue texts with a GPT-1, GPT-2 or GPT-BERT, one line for each; --json adds the prompts and why each text ends.
+    """Continue texts with a GPT-1, GPT-2 or GPT-BERT, one line for each; --json adds prompts and why each text ends.
 
     Without --temperature, --top-k and --top-p the most probable token is taken each time. A text ends at the token for
     its end, after --tokens, or where the model has no further position.

@@ -138,8 +138,8 @@ def open_encoder_teacher(source: str, corpus: Corpus, *, fills: bool) -> tuple[S
         )
     if predicts_ahead(saved.config):
         raise InputError(
-            f"--teacher {source}: is a GPT-BERT, whose states predict the token after their own; with --corpus expected "
-            "an encoder that predicts masked pieces from their own states, such as a BERT"
+            f"--teacher {source}: is a GPT-BERT, whose states predict the token after their own; with --corpus "
+            "expected an encoder that predicts masked pieces from their own states, such as a BERT"
         )
     tokenizer = open_tokenizer(saved)
     _refuse_vocabulary(source, tokenizer.pieces, corpus)

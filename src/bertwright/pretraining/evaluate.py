@@ -39,8 +39,8 @@ from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 class ValidationRows:
     """Fixed rows with fixed masks for validation. Every BERT has the same rows, whatever its run is trained on.
 
-    A BERT with sentence order has further rows for that objective. A language model has rows without masks, and they are
-    the further rows of a GPT-BERT.
+    A BERT with sentence order has further rows for that objective. A language model has rows without masks. A
+    GPT-BERT has both.
     """
 
     examples: ExampleRows

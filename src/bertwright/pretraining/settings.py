@@ -99,8 +99,8 @@ class PretrainSettings(Settings):
     numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
     """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt, gpt2; lstm-left,
-    lstm-right; … Those whose tokens attend to one side are language models; electra finds replaced tokens; gpt-bert is a
-    masked LM and a language model in one."""
+    lstm-right; … Those whose tokens attend to one side are language models; electra finds replaced tokens; gpt-bert is
+    a masked LM and a language model in one."""
     size: Annotated[str, Option("model")] = "tiny"
     """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
     --init-from it is that of the model."""
@@ -245,7 +245,10 @@ class PretrainSettings(Settings):
             is_mixed = 0 < examples.causal_share < 1
             yield not is_mixed, f"expected a fraction of causal rows above 0 and below 1 {share}"
         else:
-            yield examples.causal_share > 0, f"its rows are all of one kind; gpt-bert mixes causal and masked rows {share}"
+            yield (
+                examples.causal_share > 0,
+                f"its rows are all of one kind; gpt-bert mixes causal and masked rows {share}",
+            )
         second = f"(second_sentence {examples.second_sentence})"
         if system in MASKED_LM_SYSTEMS:
             is_fixed = self.start != "random" and system not in STARTED_SYSTEMS

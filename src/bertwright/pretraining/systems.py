@@ -1,8 +1,8 @@
 """Settings → model, rows, Trainable and validation metrics of each pre-training system.
 
-BERT learns masked LM and a second objective (paper §3.1). ELECTRA learns to find replaced tokens. GPT-BERT learns masked
-LM and the next token. The other systems are language models: BERT's blocks with attention to one side (the ablation of §5.1), GPT-1, and the two halves
-of ELMo.
+BERT learns masked LM and a second objective (paper §3.1). ELECTRA learns to find replaced tokens. GPT-BERT learns
+masked LM and the next token. The other systems are language models: BERT's blocks with attention to one side (the
+ablation of §5.1), GPT-1, and the two halves of ELMo.
 """
 
 from collections.abc import Iterable, Sequence
@@ -140,8 +140,8 @@ def validation_metrics(
 ) -> dict[str, float]:
     """Return validation metrics over batches of the model's rows.
 
-    further: batches for sentence order, or without masks, where the model was trained for either. characters [V]: number of characters of
-    each piece.
+    further: batches for sentence order, or without masks, where the model was trained for either. characters [V]:
+    number of characters of each piece.
     """
     if isinstance(model, LanguageModel):
         return language_metrics(model, batches, characters, ranks=ranks)

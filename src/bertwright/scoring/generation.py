@@ -74,8 +74,8 @@ class TextGenerator:
         if not can_generate(saved.config):
             title = family_of(saved.config).title(saved.config)
             raise InputError(
-                f"{saved.source}: expected a GPT-1, GPT-2 or GPT-BERT, which continues a text token by token, got another "
-                f"model ({title})"
+                f"{saved.source}: expected a GPT-1, GPT-2 or GPT-BERT, which continues a text token by token, got "
+                f"another model ({title})"
             )
         if "task" in saved.extra:
             raise InputError(
@@ -99,9 +99,9 @@ class TextGenerator:
         for number, ids in enumerate(all_ids):
             if not ids:
                 raise InputError(f"prompt {number}: expected a text, got '{shown(prompts[number])}', without a piece")
-            if len(self.first) + len(ids) > most:
+            if (count := len(self.first) + len(ids)) > most:
                 raise InputError(
-                    f"prompt {number}: has {len(self.first) + len(ids):,} tokens; expected at most {most:,}, the positions of "
+                    f"prompt {number}: has {count:,} tokens; expected at most {most:,}, the positions of "
                     f"{self.source}; shorten it"
                 )
         return all_ids

@@ -305,7 +305,7 @@ def has_scores(saved: SavedModel) -> bool:
 def scorer_of(saved: SavedModel, tokenizer: BaseTokenizer, direction: Direction | None = None) -> SentenceScorer:
     """Return the scorer of a model folder; `direction` as in ScoreSettings.
 
-    Raises InputError for a model without a head over the vocabulary, and for a direction of another model than GPT-BERT.
+    Raises InputError for a model without a head over the vocabulary, and for a direction where it is no GPT-BERT.
     """
     if saved.weights is None:
         raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")

@@ -147,9 +147,7 @@ def everywhere(model: MixedModel, batch: MixedBatch) -> torch.Tensor:
         return model.encoded(inputs, inputs.at).last
 
 
-def test_metrics_are_those_of_both_uses(
-    tmp_path: Path, model: MixedModel, opened: Corpus, own_tokenizer: Path
-) -> None:
+def test_metrics_are_those_of_both_uses(tmp_path: Path, model: MixedModel, opened: Corpus, own_tokenizer: Path) -> None:
     classes = both_classes(tmp_path, random_gpt_bert(own_tokenizer), own_tokenizer)
     masked, causal = (rows_with(opened, share).batch(0, np.arange(6)) for share in (0.0, 1.0))
     with torch.inference_mode():

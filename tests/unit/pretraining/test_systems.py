@@ -153,3 +153,7 @@ def test_memory_of_a_language_model_holds_a_block_of_logits() -> None:
     kept = 64 * 128 * (2 * (18 * 128 + 3 * 2 * 128) + (2 + 6) * 128)
     assert activation_bytes(run_settings, shape, length=128, precision="fp32") == 4 * (kept + 1024 * 30_000)
     assert activation_bytes(run_settings, shape, length=128, precision="bf16") == 2 * kept + 4 * 1024 * 30_000
+    mixed = one_step_settings(system="gpt-bert", micro_tokens=8192, phases=[{"length": 128, "share": 1.0}])
+    logits = round(64 * 19 * 15 / 16)  # of the masked pieces, together
+    both = activation_bytes(mixed, encoder_config(mixed, 30_000), length=128, precision="fp32")
+    assert both == 4 * (kept + logits * 30_000)

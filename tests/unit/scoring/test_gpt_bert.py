@@ -103,7 +103,7 @@ def test_candidates_for_a_mask_are_predicted_from_the_token_before(
     assert [each[0]["probability"] for each in masks] == pytest.approx(
         [float(best.values) for best in expected], abs=1e-6
     )
-    assert bw.load(saved[0], precision="fp32").fill(text)[0][0].piece == masks[0][0]["piece"]
+    assert bw.load(saved[0], precision="fp32").fill(text).masks[0][0].piece == masks[0][0]["piece"]
     # the model with named outputs, which is exported, has the logits of a piece at its own position
     outputs = open_architecture(open_model(saved[0]))(ids, torch.zeros_like(ids), torch.ones_like(ids).bool())
     torch.testing.assert_close(outputs["logits"][0, 1:].double().softmax(-1), probabilities[:-1], atol=1e-5, rtol=1e-4)

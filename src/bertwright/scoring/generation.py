@@ -56,7 +56,7 @@ class ReadTokens:
     def read(self, ids: Tensor) -> Tensor:
         """Read further tokens [1, N]; return the last state of the last one [1, D]."""
         encoder, total = self.encoder, self.length + ids.shape[1]
-        hidden = encoder.embeddings(ids, torch.zeros_like(ids), begin=self.length)
+        hidden: Tensor = encoder.embeddings(ids, torch.zeros_like(ids), begin=self.length)
         reach = torch.ones(ids.shape[1], total, dtype=torch.bool, device=ids.device).tril(self.length)
         for index, past in enumerate(self._layers):
             layer = cast(EncoderLayer, encoder.layer_at(index))

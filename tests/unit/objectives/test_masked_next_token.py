@@ -31,7 +31,7 @@ LENGTH = 24
 
 
 @pytest.fixture(scope="module")
-def model(own_tokenizer: Path) -> MixedModel:
+def mixed_model(own_tokenizer: Path) -> MixedModel:
     """A model with random weights in float64."""
     return random_gpt_bert(own_tokenizer).double()
 
@@ -66,13 +66,13 @@ def plain_losses(classes: tuple[Any, Any], batch: MixedBatch) -> tuple[list[torc
 
 
 def test_the_loss_is_that_of_two_classes_of_transformers(
-    tmp_path: Path, model: MixedModel, opened: Corpus, own_tokenizer: Path
+    tmp_path: Path, mixed_model: MixedModel, opened: Corpus, own_tokenizer: Path
 ) -> None:
     classes = both_classes(tmp_path, random_gpt_bert(own_tokenizer), own_tokenizer)
     batch = rows_with(opened, 0.5).batch(0, np.arange(12))
     assert 2 < batch.causal.sum() < 10
     masked, following = plain_losses(classes, batch)
-    task, inputs = mixed_task(model), mixed_inputs(batch)
+    task, inputs = mixed_task(mixed_model), mixed_inputs(batch)
     terms, counts = task.step(inputs), task.counts(inputs)
     assert counts == {"predictions": len(masked), "next_tokens": len(following)}
     means = {name: total / counts[counted] for name, (total, counted) in terms.items()}
@@ -82,14 +82,14 @@ def test_the_loss_is_that_of_two_classes_of_transformers(
     loss.backward()
     expected.backward()
     wanted = sum(part.bert.embeddings.word_embeddings.weight.grad for part in classes)
-    gradient = model.encoder.embeddings.word.weight.grad
+    gradient = mixed_model.encoder.embeddings.word.weight.grad
     assert gradient is not None
     torch.testing.assert_close(gradient[1:], wanted[1:], atol=1e-6, rtol=1e-6)  # theirs has no padding
 
 
-def test_one_kind_of_rows_alone_has_a_loss_too(model: MixedModel, opened: Corpus) -> None:
+def test_one_kind_of_rows_alone_has_a_loss_too(mixed_model: MixedModel, opened: Corpus) -> None:
     for share, none in ((0.0, "lm"), (1.0, "mlm")):
-        terms = mixed_task(model).step(mixed_inputs(rows_with(opened, share).batch(0, np.arange(3))))
+        terms = mixed_task(mixed_model).step(mixed_inputs(rows_with(opened, share).batch(0, np.arange(3))))
         assert float(terms[none][0].detach()) == 0
         assert all(bool(total.isfinite()) for total, _ in terms.values())
 
@@ -113,46 +113,50 @@ def test_causal_rows_are_the_text_and_the_others_are_those_of_masked_lm(opened: 
     assert not np.array_equal(mixed.batch(1, numbers[:count]).causal, causal[:count])
 
 
-def test_no_state_sees_what_it_predicts(model: MixedModel, opened: Corpus, own_tokenizer: Path) -> None:
+def test_no_state_sees_what_it_predicts(mixed_model: MixedModel, opened: Corpus, own_tokenizer: Path) -> None:
     """A causal state depends on no later piece. A masked piece is behind [MASK], also for the state before it."""
     batch = rows_with(opened, 0.5).batch(0, np.arange(8))
     row = int(np.flatnonzero(batch.causal & (batch.lengths > 12))[0])
-    states = everywhere(model, batch)
+    states = everywhere(mixed_model, batch)
     changed = batch.ids.copy()
     changed[row, 8:12] = (changed[row, 8:12] + 7) % 400
-    after = everywhere(model, replace(batch, ids=changed))
+    after = everywhere(mixed_model, replace(batch, ids=changed))
     assert torch.equal(after[row, :8], states[row, :8])
     assert not torch.allclose(after[row, 8], states[row, 8])
     both = int(np.flatnonzero(~batch.causal & (batch.lengths > 12))[0])
     changed = batch.ids.copy()
     changed[both, 8:12] = (changed[both, 8:12] + 7) % 400
-    assert not torch.allclose(everywhere(model, replace(batch, ids=changed))[both, 2], states[both, 2])
+    assert not torch.allclose(everywhere(mixed_model, replace(batch, ids=changed))[both, 2], states[both, 2])
     # with [MASK] for each chosen piece, the text behind the masks decides the labels and nothing else
     masks, mask_id = (batch.weights > 0).nonzero(), Tokenizer.load(own_tokenizer).mask_id
     shown = batch.ids.copy()
     shown[masks[0], batch.positions[masks]] = mask_id
     hidden = replace(batch, ids=shown)
     first, second = (mixed_inputs(replace(hidden, labels=labels)) for labels in (batch.labels, batch.labels + 1))
-    assert torch.equal(model(first)[0], model(second)[0])
+    assert torch.equal(mixed_model(first)[0], mixed_model(second)[0])
     at = int(batch.positions[both][0])
-    alone = model.encoder(first.ids[both][None], first.segments[both][None], first.mask[both][None]).last[0, at - 1]
+    alone = mixed_model.encoder(first.ids[both][None], first.segments[both][None], first.mask[both][None]).last[
+        0, at - 1
+    ]
     column = (first.picked == both * LENGTH + at).nonzero().item()
-    torch.testing.assert_close(model(first)[0][int(column)], alone)
+    torch.testing.assert_close(mixed_model(first)[0][int(column)], alone)
 
 
-def everywhere(model: MixedModel, batch: MixedBatch) -> torch.Tensor:
+def everywhere(mixed_model: MixedModel, batch: MixedBatch) -> torch.Tensor:
     """Return the states of all tokens of a batch [B, T, D]."""
     inputs = mixed_inputs(batch)
     with torch.inference_mode():
-        return model.encoded(inputs, inputs.at).last
+        return mixed_model.encoded(inputs, inputs.at).last
 
 
-def test_metrics_are_those_of_both_uses(tmp_path: Path, model: MixedModel, opened: Corpus, own_tokenizer: Path) -> None:
+def test_metrics_are_those_of_both_uses(
+    tmp_path: Path, mixed_model: MixedModel, opened: Corpus, own_tokenizer: Path
+) -> None:
     classes = both_classes(tmp_path, random_gpt_bert(own_tokenizer), own_tokenizer)
     masked, causal = (rows_with(opened, share).batch(0, np.arange(6)) for share in (0.0, 1.0))
     with torch.inference_mode():
         expected, following = plain_losses(classes, masked)[0], plain_losses(classes, causal)[1]
-        metrics = mixed_metrics(model, [masked], [rows_with(opened, 0.0, Unmasked).batch(0, np.arange(6))])
+        metrics = mixed_metrics(mixed_model, [masked], [rows_with(opened, 0.0, Unmasked).batch(0, np.arange(6))])
     assert metrics["mlm_loss"] == pytest.approx(float(torch.stack(expected).mean()), abs=1e-6)
     assert metrics["lm_loss"] == pytest.approx(float(torch.stack(following).mean()), abs=1e-6)
     assert (metrics["rows"], metrics["predictions"]) == (6, len(expected))

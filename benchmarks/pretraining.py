@@ -23,7 +23,8 @@ from bertwright.corpus.build import build_corpus
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import Encoder
 from bertwright.objectives.masked_lm import Inputs, pretraining_flops
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.phases import Phase
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
 from bertwright.pretraining.systems import trainable_of
 from bertwright.quickstart.docstrings import collect, corpus_text, write_documents

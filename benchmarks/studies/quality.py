@@ -25,7 +25,8 @@ from benchmarks.side_by_side import parser, processor, versions
 from bertwright.model.config import EncoderConfig
 from bertwright.model.families.bert import BERT_FAMILY
 from bertwright.objectives.masked_lm import PretrainingModel
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.phases import Phase
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
 from bertwright.pretraining.systems import trainable_of
 from bertwright.training.hardware import Numerics, apply_numerics

@@ -35,7 +35,7 @@ PAIRS: dict[str, tuple[System, System]] = {
     "two lstms": ("lstm-left", "lstm-right"),
 }
 TOPPED: dict[str, System] = {"bilstm on bert-left": "bert-left", "bilstm on lstm-right": "lstm-right"}
-ALIKE = ("albert-attention", "albert-feed-forward", "distilbert", "electra", "roberta")
+ALIKE = ("albert-attention", "albert-feed-forward", "distilbert", "electra", "gpt-bert", "roberta")
 """Systems with BERT's blocks, whose tests are slow ones: their parity with transformers is tested elsewhere."""
 LENGTH = 40
 SETTINGS = FinetuneSettings(

@@ -215,6 +215,7 @@ MADE = (
     "pretrain --corpus corpus --out run --steps 3",
     "pretrain --corpus corpus --out left --system bert-left --steps 3",
     "pretrain --corpus corpus --out right --system bert-right --steps 3",
+    "pretrain --corpus corpus --out gptbert --system gpt-bert --steps 3",
     "join left right --out pair",
     "finetune sst2 --model run --data SST-2 --out sst2",
     "finetune classify --model run --data quickstart/task --text-column sentence --out quickstart/finetuned-pretrained",

@@ -19,8 +19,9 @@ from bertwright.corpus.manifest import read_manifest
 from bertwright.files import atomic_file
 from bertwright.model.encoder import init_weights
 from bertwright.objectives.masked_lm import pretraining_task
+from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents

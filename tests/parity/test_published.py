@@ -15,8 +15,9 @@ from bertwright.errors import InputError
 from bertwright.model.folder import open_model
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel
 from bertwright.pretraining.init_from import adopt_shape
+from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import build_model, encoder_config
 from bertwright.text.extend_vocabulary import extend_tokenizer
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece

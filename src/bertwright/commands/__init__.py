@@ -40,7 +40,7 @@ COMMANDS = {
     "submission": ("finetuning", "predict for GLUE's test files, as the zip file that its server takes"),
     "score squad": ("finetuning", "exact match and F1 of a predictions file, as SQuAD's official scripts"),
     "score sentences": ("scoring", "log-likelihoods of sentences, by masked LM or a language model"),
-    "generate": ("scoring", "continue a text with a GPT-1 or GPT-2"),
+    "generate": ("scoring", "continue a text with a GPT-1, GPT-2 or GPT-BERT"),
     "features": ("interop", "hidden states of a frozen encoder for every line of a text, as .npz"),
     "index": ("search", "vectors of your texts, for search: a folder that texts are added to and removed from"),
     "search": ("search", "the texts of an index that are nearest to a query"),

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from bertwright.scoring.settings import FirstToken, Masking
+from bertwright.scoring.settings import Direction, FirstToken, Masking
 from bertwright.serving.settings import AnswerPrecision, ExplainBaseline, ExplainMethod
 from bertwright.training.settings import Device
 
@@ -81,6 +81,14 @@ FirstTokenOption = Annotated[
     arg(
         help="For a language model: the piece that is predicted from no other one: count (the default with [CLS] "
         "before it) or leave-out (GPT-1, which has no such token).",
+        help_behavior_hint="",
+    ),
+]
+DirectionOption = Annotated[
+    Direction | None,
+    arg(
+        help="For a GPT-BERT: predict pieces from both sides as a masked LM (both, the default), or from the left as a "
+        "language model (left).",
         help_behavior_hint="",
     ),
 ]

@@ -11,6 +11,7 @@ from bertwright.commands import CommandResult
 from bertwright.commands.arguments import (
     BadRowsOption,
     DeviceOption,
+    DirectionOption,
     ExplainBaselineOption,
     ExplainOption,
     FirstTokenOption,
@@ -154,6 +155,7 @@ def evaluate_command(
     pairs: Path | None = None,
     masking: MaskingOption = None,
     first_token: FirstTokenOption = None,
+    direction: DirectionOption = None,
     out: Path | None = None,
     precision: AnswerPrecision = "auto",
     device: DeviceOption = "cpu",
@@ -185,16 +187,15 @@ def evaluate_command(
     task = _noted_task(model) if task is None else task
     has_rows = bool(corpus) or (rows, length) != (HELD_OUT_ROWS, HELD_OUT_LENGTH)
     has_tables = bool(text_column or label_column or task_setting) or (input_format, on_error) != ("auto", "stop")
-    of_blimp: dict[str, Any] = {"pairs": pairs, "masking": masking, "first_token": first_token, "out": out}
+    ways: Any = {"masking": masking, "first_token": first_token, "direction": direction}
+    of_blimp: dict[str, Any] = {"pairs": pairs, "out": out, **ways}
     if task == "blimp":
         if has_rows or has_tables or width is not None or errors or calibrate:
-            raise InputError(
-                "evaluate blimp: takes --data, --pairs, --masking, --first-token, --out, --precision and --device; "
-                "leave others out"
-            )
+            taken = "--data, --pairs, --masking, --first-token, --direction, --out, --precision and --device"
+            raise InputError(f"evaluate blimp: takes {taken}; leave others out")
         return evaluate_blimp_command(model, data, **of_blimp, precision=precision, device=device)
     if any(of_blimp.values()):
-        raise InputError(f"evaluate {task}: --pairs, --masking, --first-token and --out are for evaluate blimp")
+        raise InputError(f"evaluate {task}: --pairs, --masking, --first-token, --direction and --out are for blimp")
     if task == "embed":
         if has_rows or errors or calibrate:
             raise InputError("evaluate embed: leave --corpus, --rows, --length, --errors and --calibrate out")

@@ -7,9 +7,15 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import DeviceOption, FirstTokenOption, MaskingOption, PrecisionOption
+from bertwright.commands.arguments import (
+    DeviceOption,
+    DirectionOption,
+    FirstTokenOption,
+    MaskingOption,
+    PrecisionOption,
+)
 from bertwright.errors import InputError
-from bertwright.scoring.settings import FirstToken, GenerateSettings, Masking, ScoreSettings
+from bertwright.scoring.settings import Direction, FirstToken, GenerateSettings, Masking, ScoreSettings
 
 
 def score_sentences_command(
@@ -20,6 +26,7 @@ def score_sentences_command(
     text_column: str | None = None,
     masking: MaskingOption = None,
     first_token: FirstTokenOption = None,
+    direction: DirectionOption = None,
     input_format: Literal["auto", "csv", "tsv", "jsonl", "parquet", "lines"] = "auto",
     output_format: Literal["auto", "csv", "tsv", "jsonl", "parquet"] = "auto",
     precision: PrecisionOption = "auto",
@@ -45,7 +52,7 @@ def score_sentences_command(
         model,
         input,
         output,
-        settings=ScoreSettings(masking, first_token),
+        settings=ScoreSettings(masking, first_token, direction),
         text=text_column,
         precision=precision,
         input_format=input_format,
@@ -68,13 +75,13 @@ def generate_command(
     precision: PrecisionOption = "auto",
     device: DeviceOption = "cpu",
 ) -> CommandResult:
-    """Continue texts with a GPT-1 or GPT-2, one line for each; --json adds the prompts and why each text ends.
+    """Continue texts with a GPT-1, GPT-2 or GPT-BERT, one line for each; --json adds prompts and why each text ends.
 
     Without --temperature, --top-k and --top-p the most probable token is taken each time. A text ends at the token for
     its end, after --tokens, or where the model has no further position.
 
     Args:
-        model: MODEL: a model folder or run folder of a GPT-1 or GPT-2.
+        model: MODEL: a model folder or run folder of a GPT-1, GPT-2 or GPT-BERT.
         input: File with a prompt on each line, or - for standard input, in place of --prompt.
         tokens: Largest number of tokens of a continuation.
         temperature: Draw tokens; below 1 the probable ones more often, above 1 less often.
@@ -101,6 +108,7 @@ def evaluate_blimp_command(
     pairs: Path | None,
     masking: Masking | None,
     first_token: FirstToken | None,
+    direction: Direction | None,
     out: Path | None,
     **computing: Any,
 ) -> CommandResult:
@@ -109,5 +117,5 @@ def evaluate_blimp_command(
 
     if data is None:
         raise InputError("evaluate blimp: expected --data PATH, a folder with files .jsonl, or one file")
-    settings = ScoreSettings(masking, first_token)
+    settings = ScoreSettings(masking, first_token, direction)
     return evaluate_blimp(model, data, pair_ids=pairs, settings=settings, out=out, **computing)

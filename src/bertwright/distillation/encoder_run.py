@@ -22,6 +22,7 @@ from bertwright.distillation.teacher import refuse_other_teacher
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.model.card import origin
+from bertwright.model.config import predicts_ahead
 from bertwright.model.folder import SavedModel, open_model, weights_digest
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, open_pretrained, to_inputs
 from bertwright.pretraining.choose import plain_settings
@@ -134,6 +135,11 @@ def open_encoder_teacher(source: str, corpus: Corpus, *, fills: bool) -> tuple[S
         raise InputError(
             f"--teacher {source}: was fine-tuned for {name}; with --corpus expected a pre-trained encoder. For the "
             "task give --data in place of --corpus"
+        )
+    if predicts_ahead(saved.config):
+        raise InputError(
+            f"--teacher {source}: is a GPT-BERT, whose states predict the token after their own; with --corpus "
+            "expected an encoder that predicts masked pieces from their own states, such as a BERT"
         )
     tokenizer = open_tokenizer(saved)
     _refuse_vocabulary(source, tokenizer.pieces, corpus)

@@ -325,6 +325,7 @@ def _masked_logits(model: Bert, tokenizer: MaskTokenizer, row: Sequence[int]) ->
     for index, masked in enumerate(positions):
         ids[index, masked] = tokenizer.mask_id
     last = model.encoder(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool)).last
-    hidden = torch.cat([last[index, masked] for index, masked in enumerate(positions)])
+    ahead = int(model.encoder.config.predicts_ahead)  # a GPT-BERT predicts a piece from the state before it
+    hidden = torch.cat([last[index, [at - ahead for at in masked]] for index, masked in enumerate(positions)])
     logits: Tensor = model.masked_lm(hidden, model.encoder.embeddings.word.weight)[:, : tokenizer.vocab_size]
     return logits.double(), torch.cat([unmasked[masked] for masked in positions])

@@ -8,6 +8,7 @@ Shapes: B batch, T tokens, D hidden, V vocabulary, L labels, C choices.
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
@@ -100,6 +101,8 @@ class Bert(nn.Module):
             case "BertForPreTraining":
                 return self.masked_lm(last, embeddings), self.next_sentence(self.pooler(last[:, 0]))
             case "BertForMaskedLM":
+                if self.encoder.config.predicts_ahead:  # the logits at a position are those of the piece there
+                    last = torch.cat((last[:, :1], last[:, :-1]), dim=1)
                 return (self.masked_lm(last, embeddings),)
             case "BertForNextSentencePrediction":
                 return (self.next_sentence(self.pooler(last[:, 0])),)

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.config import Settings
-from bertwright.model.config import BackboneConfig, SingleBackboneConfig, attends_both_ways, finds_replaced
+from bertwright.model.config import (
+    BackboneConfig,
+    SingleBackboneConfig,
+    attends_both_ways,
+    finds_replaced,
+    predicts_ahead,
+)
 from bertwright.model.families import family_of
 from bertwright.model.families.elmo import PairConfig
 from bertwright.model.hf_config import describe_model
@@ -57,19 +63,21 @@ def pretraining_card(
         "not made for other languages and domains.",
         f"{reads}.",
     ]
-    is_encoder, finds = attends_both_ways(config), finds_replaced(config)
+    is_encoder, finds, continues = attends_both_ways(config), finds_replaced(config), predicts_ahead(config)
     fills = is_encoder and not finds
     if fills:
         limits.append(
             "It is an encoder. Fine-tune it for a task, or use its vectors. The pieces that it predicts for `[MASK]` "
             "are likely, but need not be true."
         )
-    elif finds:
+    if continues:
+        limits.append("It is a language model too: it continues texts, and scores them from the left as well.")
+    if finds:
         limits.append(
             "It is an encoder that finds replaced tokens. Fine-tune it for a task, or use its vectors. It fills no "
             "`[MASK]`; its generator does."
         )
-    else:
+    elif not fills:
         limits.append("It is a language model. Fine-tune it for a task, or use its vectors.")
     if not metrics:
         limits.append("There was no validation: its loss on text outside of the training data is not known.")
@@ -77,7 +85,11 @@ def pretraining_card(
         title=_shape(f"{_article(_title(config))}{' encoder' * is_encoder}", config),
         config=config,
         architecture=architecture,
-        use=(*(["model.fill('… [MASK] …')"] if fills else []), "model.vectors(['a text', 'another'])"),
+        use=(
+            *(["model.fill('… [MASK] …')"] if fills else []),
+            *(["model.generate('…')"] if continues else []),
+            "model.vectors(['a text', 'another'])",
+        ),
         data=data,
         settings=[
             f"steps: {steps:,}",

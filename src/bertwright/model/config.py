@@ -171,6 +171,11 @@ class EncoderConfig(SingleBackboneConfig):
         return False
 
     @property
+    def predicts_ahead(self) -> bool:
+        """Return True where a masked piece is predicted from the state before it, as a language model predicts it."""
+        return False
+
+    @property
     def output_has_transform(self) -> bool:
         """Return True where a layer stands between the states and the word embeddings that predict pieces."""
         return True
@@ -285,6 +290,11 @@ def attends_both_ways(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
 def finds_replaced(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
     """Return True for an encoder that is pre-trained to find replaced tokens."""
     return attends_both_ways(config) and config.finds_replaced
+
+
+def predicts_ahead(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
+    """Return True for an encoder that is a masked LM and a left-to-right language model in one."""
+    return attends_both_ways(config) and config.predicts_ahead
 
 
 def has_bert_blocks(config: BackboneConfig) -> TypeGuard[EncoderConfig]:

@@ -47,9 +47,9 @@ class TokensAndPositions(WordEmbeddings):
         summed: Tensor = self.word(ids) + table_rows(self.position, ids.shape[1], first=self.first_position + begin)
         return summed
 
-    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
-        """Return embeddings [B, T, D] for ids [B, T]; segments have no effect."""
-        return dropout(self.summed(ids), self.dropout, self.training)
+    def forward(self, ids: Tensor, segments: Tensor, *, begin: int = 0) -> Tensor:
+        """Return embeddings [B, T, D] for ids [B, T], whose first position is `begin`; segments have no effect."""
+        return dropout(self.summed(ids, begin=begin), self.dropout, self.training)
 
 
 class Embeddings(TokensAndPositions):
@@ -65,9 +65,9 @@ class Embeddings(TokensAndPositions):
         self.norm = nn.LayerNorm(config.embedding_width, eps=config.layer_norm_eps)
         self.project = nn.Linear(config.embedding_width, config.hidden) if config.projects_embeddings else None
 
-    def forward(self, ids: Tensor, segments: Tensor) -> Tensor:
-        """Return embeddings [B, T, D] for ids and segments [B, T]."""
-        summed = self.summed(ids)
+    def forward(self, ids: Tensor, segments: Tensor, *, begin: int = 0) -> Tensor:
+        """Return embeddings [B, T, D] for ids and segments [B, T], whose first position is `begin`."""
+        summed = self.summed(ids, begin=begin)
         if self.segment is not None:
             summed = summed + (self.segment(segments) if self.segment.num_embeddings > 1 else self.segment.weight[0])
         embedded = dropout(self.norm(summed), self.dropout, self.training)
@@ -206,13 +206,21 @@ class Encoder(TransformerBackbone):
         self.final_norm = nn.LayerNorm(config.hidden, eps=config.layer_norm_eps) if final_norm else None
 
     def forward(
-        self, ids: Tensor, segments: Tensor, mask: Tensor, *, all_hidden: bool = False, at: Tensor | None = None
+        self,
+        ids: Tensor,
+        segments: Tensor,
+        mask: Tensor,
+        *,
+        all_hidden: bool = False,
+        at: Tensor | None = None,
+        causal: Tensor | None = None,
     ) -> EncoderOutput:
         """Encode a batch, see `Backbone.forward`; with `at` the last layer is computed at those positions alone.
 
         Masked LM needs only the masked positions, so `at` saves work.
+        causal: True for rows whose tokens attend to the left, [B], where the others attend to both sides.
         """
-        keep = visible_keys(mask, self.config.attends)
+        keep = visible_keys(mask, self.config.attends, causal)
         hidden = self.embeddings(ids, segments)
         states = [hidden]
         for index in range(self.config.layers):
@@ -288,17 +296,20 @@ class Pooler(nn.Module):
         return pooled
 
 
-def visible_keys(mask: Tensor, attends: Attends) -> Tensor:
+def visible_keys(mask: Tensor, attends: Attends, causal: Tensor | None = None) -> Tensor:
     """Return the keys that a query may attend to, for `mask` [B, T]: [B, 1, 1, T], or [B, 1, T, T] for one direction.
 
+    causal: rows [B] that attend to the left, where `attends` is "both"; the keys are then [B, 1, T, T].
     With one direction a token always attends to itself, so that padding has a key.
     """
     keys = mask[:, None, None, :]
-    if attends == "both":
+    if attends == "both" and causal is None:
         return keys
     length = mask.shape[1]
     all_pairs = torch.ones(length, length, dtype=torch.bool, device=mask.device)
-    reach = all_pairs.tril() if attends == "left" else all_pairs.triu()
+    reach = all_pairs.triu() if attends == "right" else all_pairs.tril()
+    if causal is not None:
+        reach = reach | ~causal[:, None, None, None]
     return (reach & keys) | torch.eye(length, dtype=torch.bool, device=mask.device)
 
 

@@ -11,6 +11,7 @@ from bertwright.model.config import (
     attends_both_ways,
     finds_replaced,
     has_bert_blocks,
+    predicts_ahead,
     size_config,
 )
 from bertwright.model.families import SystemFamily, families, family_of
@@ -54,6 +55,10 @@ REPLACED_TOKEN_SYSTEMS: tuple[str, ...] = tuple(
     system for system in MASKED_LM_SYSTEMS if finds_replaced(system_config(system, "tiny", vocab_size=1000))
 )
 """Systems in which a generator learns masked LM, and the model finds the tokens that the generator replaced."""
+CAUSAL_SHARE_SYSTEMS: tuple[str, ...] = tuple(
+    system for system in MASKED_LM_SYSTEMS if predicts_ahead(system_config(system, "tiny", vocab_size=1000))
+)
+"""Systems whose rows are partly those of masked LM, and partly those of a left-to-right language model."""
 PAIR_SYSTEMS: tuple[str, ...] = tuple(system for system in MASKED_LM_SYSTEMS if _FAMILIES[system].learns_pairs)
 """Systems whose masked LM may have a second objective about two sentences."""
 STARTED_SYSTEMS: tuple[str, ...] = tuple(

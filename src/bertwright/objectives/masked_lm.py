@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
-from bertwright.model.backbones import build_backbone
+from bertwright.model.backbones import EncoderOutput, build_backbone
 from bertwright.model.config import EncoderConfig, attends_both_ways, encoder_shape, need_segments
 from bertwright.model.encoder import Pooler, TransformerBackbone
 from bertwright.model.families import family_of
@@ -73,15 +73,25 @@ class PretrainingModel(nn.Module):
             self.pooler.requires_grad_(False)  # unused: several ranks would wait for a gradient that never comes
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
-        """Return states at the masked positions [M, D] and the second head's logits [B, 2] (None without it)."""
-        out = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=inputs.at)
+        """Return states that predict the masked pieces [M, D] and the second head's logits [B, 2] (None without it)."""
+        out = self.encoded(inputs, state_positions(self.encoder.config, inputs.at))
         rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
         return rows, self.next_sentence(self.pooler(out.last[:, 0])) if self.next_sentence else None
+
+    def encoded(self, inputs: Inputs, at: Tensor) -> EncoderOutput:
+        """Return the states at the positions `at` [B, Q]."""
+        out: EncoderOutput = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=at)
+        return out
 
     def logits(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return masked-LM logits [M, V] and the second head's logits [B, 2] (None without it)."""
         rows, pair = self(inputs)
         return self.masked_lm(rows, self.encoder.embeddings.word.weight), pair
+
+
+def state_positions(config: EncoderConfig, at: Tensor) -> Tensor:
+    """Return the positions of the states that predict masked pieces at `at` [B, Q]: the same, or those before."""
+    return (at - 1).clamp(min=0) if config.predicts_ahead else at
 
 
 def to_inputs(batch: PretrainingBatch) -> Inputs:

@@ -59,6 +59,8 @@ def predictions_by_length(settings: MaskingSettings, length: int) -> "np.ndarray
 Part = Literal["all", "train", "held_out"]
 GENERATOR_WIDTH = 0.25
 """Default width of a generator's states, as a fraction of those of its discriminator (ELECTRA, §3.2)."""
+CAUSAL_SHARE = 0.0625
+"""Default fraction of causal rows of GPT-BERT: 1 to 15 masked ones, the ratio of its paper."""
 SecondSentence = Literal["next", "order", "none"]
 
 
@@ -72,6 +74,9 @@ class ExampleSettings(Settings):
     """Fraction of the documents that are cut into rows shorter than the maximum."""
     static_masks: Annotated[Count, Option("examples")] = 0
     """Number of epochs after which pairs and masks repeat; 0: new ones in every epoch."""
+    causal_share: Annotated[Share, Option("examples")] = 0.0
+    """Fraction of the rows of --system gpt-bert that are those of a left-to-right language model, above 0 and below 1
+    (0.0625: 1 to 15 masked rows). The others are masked."""
     masking: MaskingSettings = MaskingSettings()
 
     @property

@@ -58,8 +58,13 @@ def first_rows(folder: Path, settings: ExampleSettings, *, rows: int, length: in
     """Return the first rows that `pretrain` makes from a corpus with these settings, row length and seed.
 
     They are those of step 0 of a run without validation documents. No file is written.
-    Raises InputError for numbers out of range, and for a corpus that is too small or has no [MASK].
+    Raises InputError for numbers out of range, for causal rows, and for a corpus that is too small or has no [MASK].
     """
+    if settings.causal_share:
+        raise InputError(
+            f"--causal-share {settings.causal_share:g}: only rows of masked LM are shown, and a causal row is text "
+            "without masks; leave the option out"
+        )
     if not (1 <= rows <= _MOST_ROWS and _SHORTEST <= length <= _LONGEST):
         raise InputError(
             f"--rows {rows} --length {length}: expected 1 to {_MOST_ROWS} rows of {_SHORTEST} to {_LONGEST} tokens"

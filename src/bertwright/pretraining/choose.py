@@ -76,7 +76,8 @@ class Budget:
         if settings.epochs:
             return settings.epochs * self.text_tokens
         assert settings.minutes
-        predicted = settings.examples.masking.share if settings.system in MASKED_LM_SYSTEMS else 1.0
+        predicted, causal = settings.examples.masking.share, settings.examples.causal_share
+        predicted = causal + (1 - causal) * predicted if settings.system in MASKED_LM_SYSTEMS else 1.0
         flops_per_token = 6.0 * (weights + predicted * self.vocab_size * hidden)
         return 60.0 * settings.minutes * self.flops / flops_per_token
 

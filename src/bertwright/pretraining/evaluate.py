@@ -12,7 +12,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import finds_replaced
 from bertwright.model.folder import open_model
-from bertwright.model.system import MASKED_LM_SYSTEMS, System, system_of
+from bertwright.model.system import CAUSAL_SHARE_SYSTEMS, MASKED_LM_SYSTEMS, System, system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.replaced_tokens import with_generator
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
@@ -39,7 +39,8 @@ from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 class ValidationRows:
     """Fixed rows with fixed masks for validation. Every BERT has the same rows, whatever its run is trained on.
 
-    A BERT with sentence order has further rows for that objective. A language model has rows without masks.
+    A BERT with sentence order has further rows for that objective. A language model has rows without masks. A
+    GPT-BERT has both.
     """
 
     examples: ExampleRows
@@ -47,8 +48,8 @@ class ValidationRows:
     """Number of rows; a small corpus has fewer."""
     characters: np.ndarray
     """Number of characters [V] of each piece."""
-    ordered: ExampleRows | None = None
-    """Rows for sentence order."""
+    further: ExampleRows | None = None
+    """Rows for sentence order, or without masks; None for a model with neither."""
     one_segment: bool = False
     """True where all tokens are in the first segment, for a model that was not trained on the second."""
 
@@ -66,13 +67,15 @@ class ValidationRows:
     ) -> Self:
         """Return the validation rows from corpora and their weights; `options` are those of `example_rows`."""
 
-        def rows_with(second: SecondSentence) -> ExampleRows:
+        def rows_with(second: SecondSentence, of: System = system) -> ExampleRows:
             kind = ExampleSettings(second_sentence=second)
-            return example_rows(system, corpora, kind, length=length, seed=0, **options)
+            return example_rows(of, corpora, kind, length=length, seed=0, **options)
 
         examples = rows_with("next" if system in MASKED_LM_SYSTEMS else "none")
-        ordered = rows_with("order") if second_sentence == "order" else None
-        return cls(examples, rows, characters_of(corpora[0][0]), ordered, one_segment)
+        further = rows_with("order") if second_sentence == "order" else None
+        if system in CAUSAL_SHARE_SYSTEMS:
+            further = rows_with("none", of="bert-left")
+        return cls(examples, rows, characters_of(corpora[0][0]), further, one_segment)
 
     @property
     def num_rows(self) -> int:
@@ -83,13 +86,13 @@ class ValidationRows:
         for batch in self.examples.first(self.rows):
             yield replace(batch, segments=np.zeros_like(batch.segments)) if self.one_segment else batch
 
-    def in_order(self) -> Iterator[TokenBatch]:
-        """Yield the batches for sentence order; without that objective there are none."""
-        return self.ordered.first(self.rows) if self.ordered else iter(())
+    def further_batches(self) -> Iterator[TokenBatch]:
+        """Yield the batches of the further rows, if there are any."""
+        return self.further.first(self.rows) if self.further else iter(())
 
     def metrics(self, model: SystemModel, *, ranks: Ranks = SINGLE_PROCESS) -> dict[str, float]:
         """Return validation metrics of a model in evaluation mode; several ranks divide the rows among them."""
-        return validation_metrics(model, self, self.in_order(), self.characters, ranks=ranks)
+        return validation_metrics(model, self, self.further_batches(), self.characters, ranks=ranks)
 
 
 def evaluate_pretraining(

@@ -140,14 +140,14 @@ def _evaluation_seconds(pretraining: Pretraining, seconds: float) -> float:
     validation = pretraining.validation
     if not validation:
         return 0.0
-    ordered = chain(validation.in_order(), repeat(None))
+    further = chain(validation.further_batches(), repeat(None))
     next(iter(validation))  # the first batch of each kind plans the rows
-    next(validation.in_order(), None)
+    next(validation.further_batches(), None)
     pretraining.model.eval()
     rows, start = 0, time.perf_counter()
     with torch.inference_mode():
-        for batch, ordered_batch in zip(validation, ordered, strict=False):
-            validation_metrics(pretraining.model, [batch], [ordered_batch] if ordered_batch else [])
+        for batch, further_batch in zip(validation, further, strict=False):
+            validation_metrics(pretraining.model, [batch], [further_batch] if further_batch else [])
             rows += len(batch.ids)
             if time.perf_counter() - start > seconds:
                 break

@@ -10,7 +10,13 @@ import torch
 from torch import nn
 
 from bertwright.errors import InputError
-from bertwright.model.config import EncoderConfig, SingleBackboneConfig, attends_both_ways, finds_replaced
+from bertwright.model.config import (
+    EncoderConfig,
+    SingleBackboneConfig,
+    attends_both_ways,
+    finds_replaced,
+    predicts_ahead,
+)
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.objectives.replaced_tokens import generator_config
 from bertwright.objectives.settings import GENERATOR_WIDTH, SecondSentence, predictions_by_length
@@ -145,13 +151,16 @@ def _bytes_of(
     width, layer = config.hidden, _numbers_per_token(settings, config, length, precision)
     if reads:
         last, logits = length * (layer + 4 * width), 0
-    elif attends_both_ways(config):  # the last layer computes the masked positions and [CLS] alone
+    elif attends_both_ways(config) and not config.predicts_ahead:  # the last layer computes masked positions and [CLS]
         masked = int(predictions_by_length(settings.examples.masking, length)[-1])
         attention = _attention_numbers(settings, config, length, precision)
         last, logits = 3 * width * length + (15 * width + attention) * (masked + 1), rows * masked
     else:
         head = 6 if isinstance(config, EncoderConfig) and config.output_has_transform else 2
         last, logits = length * (layer + head * width), min(rows * length, block_rows(settings.device))
+        if predicts_ahead(config):  # the masked pieces' logits are in memory together
+            masked = int(predictions_by_length(settings.examples.masking, length)[-1])
+            logits = max(logits, round((1 - settings.examples.causal_share) * rows * masked))
     layers = (config.layers - 1) * layer
     if settings.activation_checkpointing and config.layers > 1:  # the inputs of all layers, and all of one layer
         layers, last = config.layers * width + layer, 0

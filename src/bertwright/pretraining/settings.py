@@ -8,7 +8,7 @@ is read for --help, so it imports no torch.
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
@@ -16,6 +16,7 @@ from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, 
 from bertwright.errors import InputError
 from bertwright.model.config import Start
 from bertwright.model.system import (
+    CAUSAL_SHARE_SYSTEMS,
     MASKED_LM_SYSTEMS,
     PAIR_SYSTEMS,
     REPLACED_TOKEN_SYSTEMS,
@@ -24,7 +25,8 @@ from bertwright.model.system import (
     USUAL_SECOND_SENTENCE,
     System,
 )
-from bertwright.objectives.settings import GENERATOR_WIDTH, ExampleSettings, MaskingSettings
+from bertwright.objectives.settings import CAUSAL_SHARE, GENERATOR_WIDTH, ExampleSettings, MaskingSettings
+from bertwright.pretraining.phases import BatchPhase, MaskPhase, Phase, RowsPerStep, Stage, stages_of
 from bertwright.pretraining.schedules import parse_batch_schedule, parse_lengths, parse_mask_schedule, parse_snapshots
 from bertwright.text.word_counts import parse_words
 from bertwright.training.settings import Device, OptimizerSettings
@@ -36,41 +38,6 @@ HELD_OUT_ROWS, HELD_OUT_LENGTH = 2048, 128
 """Number and length of the validation rows: the first rows that next-sentence prediction makes with seed 0, masked
 80/10/10."""
 _Minutes = Annotated[float, Field(gt=0, le=1e9)]
-_Rows = Annotated[int, Field(gt=0, le=1 << 24)]
-
-
-class Phase(Settings):
-    """Rows of `length` tokens for a fraction `share` of the steps."""
-
-    length: Annotated[int, Field(ge=8)]
-    share: Share
-
-    def __str__(self) -> str:
-        return f"{self.length}:{self.share:g}"
-
-
-class MaskPhase(Settings):
-    """The fraction `masked` of the tokens predicted for a fraction `share` of the steps."""
-
-    masked: Annotated[float, Field(gt=0, le=1)]
-    share: Share
-
-
-class BatchPhase(Settings):
-    """Steps of `rows` rows for a fraction `share` of the steps."""
-
-    rows: _Rows
-    share: Share
-
-
-class Stage(Phase):
-    """A part of the steps with one row length, one number of rows per step, and one fraction of predicted tokens.
-
-    masked: None for the fraction of the masking.
-    """
-
-    batch_size: int
-    masked: float | None = None
 
 
 class PretrainSettings(Settings):
@@ -81,7 +48,8 @@ class PretrainSettings(Settings):
     numeric: ClassVar[frozenset[str]] = frozenset({"device", "micro_tokens", "activation_checkpointing"})
     system: Annotated[System, Option("model")] = "bert"
     """Kind of model: bert; bert-left and bert-right, whose tokens attend to one side only; gpt, gpt2; lstm-left,
-    lstm-right; … Those whose tokens attend to one side are language models; electra finds replaced tokens."""
+    lstm-right; … Those whose tokens attend to one side are language models; electra finds replaced tokens; gpt-bert is
+    a masked LM and a language model in one."""
     size: Annotated[str, Option("model")] = "tiny"
     """Size of the model: tiny to large, LAYERSxHIDDEN such as 4x256 with heads 64 wide, or LAYERSxHIDDENxHEADS. With
     --init-from it is that of the model."""
@@ -93,7 +61,7 @@ class PretrainSettings(Settings):
     mask_schedule: Annotated[tuple[MaskPhase, ...], Option("schedule", read=parse_mask_schedule)] = ()
     """Fraction of the tokens that is predicted, and the fraction of the steps for each, in order, such as
     0.3:0.5,0.15:0.3,0.05:0.2; it replaces --mask-share."""
-    batch_size: Annotated[_Rows, Option("schedule")] = 256
+    batch_size: Annotated[RowsPerStep, Option("schedule")] = 256
     """Number of rows per optimiser step."""
     batch_schedule: Annotated[tuple[BatchPhase, ...], Option("schedule", read=parse_batch_schedule)] = ()
     """Number of rows per optimiser step, and the fraction of the steps for each, in order, such as
@@ -172,7 +140,8 @@ class PretrainSettings(Settings):
             examples = examples.model_dump(exclude_unset=True)
         if isinstance(examples, Mapping):
             masks = _masks_of_generator(examples.get("masking", {})) if system in REPLACED_TOKEN_SYSTEMS else {}
-            values = {**values, "examples": {"second_sentence": second, **examples, **masks}}
+            causal = {"causal_share": CAUSAL_SHARE} if system in CAUSAL_SHARE_SYSTEMS else {}
+            values = {**values, "examples": {"second_sentence": second, **causal, **examples, **masks}}
         return {"activation": "gelu_tanh", **values} if values["system"] in SPAN_SYSTEMS else values
 
     @model_validator(mode="before")
@@ -226,19 +195,7 @@ class PretrainSettings(Settings):
     @property
     def stages(self) -> tuple[Stage, ...]:
         """Return the parts of the steps in order: a new one begins with each phase of lengths, of masks or of rows."""
-        if not self.mask_schedule and len(self.batch_schedule) <= 1:
-            size = self.batch_size
-            return tuple(Stage(length=phase.length, share=phase.share, batch_size=size) for phase in self.phases)
-        lengths, masks, batches = _ends(self.phases), _ends(self.mask_schedule), _ends(self.batch_schedule)
-        ends = sorted({end for end, _ in (*lengths, *masks, *batches)})
-        stages, begin = [], 0.0
-        for end in ends:
-            length = next(phase.length for last, phase in lengths if last >= end)
-            masked = next((phase.masked for last, phase in masks if last >= end), None)
-            rows = next((phase.rows for last, phase in batches if last >= end), self.batch_size)
-            stages.append(Stage(length=length, share=end - begin, batch_size=rows, masked=masked))
-            begin = end
-        return tuple(stages)
+        return stages_of(self.phases, self.mask_schedule, self.batch_schedule, batch_size=self.batch_size)
 
     @property
     def tokens_per_step(self) -> float:
@@ -263,6 +220,15 @@ class PretrainSettings(Settings):
         examples, system = self.examples, self.system
         if system not in REPLACED_TOKEN_SYSTEMS:
             yield self.generator_width != GENERATOR_WIDTH, f"has no generator (generator_width {self.generator_width})"
+        share = f"(causal_share {examples.causal_share:g})"
+        if system in CAUSAL_SHARE_SYSTEMS:
+            is_mixed = 0 < examples.causal_share < 1
+            yield not is_mixed, f"expected a fraction of causal rows above 0 and below 1 {share}"
+        else:
+            yield (
+                examples.causal_share > 0,
+                f"its rows are all of one kind; gpt-bert mixes causal and masked rows {share}",
+            )
         second = f"(second_sentence {examples.second_sentence})"
         if system in MASKED_LM_SYSTEMS:
             is_fixed = self.start != "random" and system not in STARTED_SYSTEMS
@@ -291,16 +257,6 @@ def _masks_of_generator(masking: Any) -> dict[str, Any]:
     if isinstance(masking, MaskingSettings):
         masking = masking.model_dump(exclude_unset=True)
     return {"masking": {"mask": 1.0, "same": 0.0, "random": 0.0, **masking}} if isinstance(masking, Mapping) else {}
-
-
-AnyPhase = TypeVar("AnyPhase", Phase, MaskPhase, BatchPhase)
-
-
-def _ends(phases: Sequence[AnyPhase]) -> list[tuple[float, AnyPhase]]:
-    """Return the fraction of the steps at which each phase ends, rounded, and the phase; the last one ends at 1."""
-    shares = [phase.share for phase in phases]
-    ends: list[float] = [round(sum(shares[: index + 1]), 9) for index in range(len(phases) - 1)]
-    return list(zip([*ends, 1.0], phases, strict=True)) if phases else []
 
 
 RECIPES: Mapping[str, PretrainSettings] = MappingProxyType(

@@ -162,8 +162,8 @@ def build_model(
     settings: PretrainSettings, config: SingleBackboneConfig, saved: SavedModel | None, data: Corpus
 ) -> SystemModel:
     """Return the model with random weights and the attention initialisation of the settings, or with saved weights."""
-    second_sentence, width = settings.examples.second_sentence, settings.generator_width
-    model = new_model(config, second_sentence=second_sentence, generator_width=width)
+    more: Any = {"generator_width": settings.generator_width, "causal_share": settings.examples.causal_share}
+    model = new_model(config, second_sentence=settings.examples.second_sentence, **more)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start != "random" and not saved:
         assert isinstance(model.encoder, Encoder)

@@ -1,8 +1,8 @@
 """Settings → model, rows, Trainable and validation metrics of each pre-training system.
 
-BERT learns masked LM and a second objective (paper §3.1). ELECTRA learns to find replaced tokens. The other
-systems are language models: BERT's blocks with attention to one side (the ablation of §5.1), GPT-1, and the two halves
-of ELMo.
+BERT learns masked LM and a second objective (paper §3.1). ELECTRA learns to find replaced tokens. GPT-BERT learns
+masked LM and the next token. The other systems are language models: BERT's blocks with attention to one side (the
+ablation of §5.1), GPT-1, and the two halves of ELMo.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,12 +13,18 @@ import numpy as np
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.config import SingleBackboneConfig, attends_both_ways, finds_replaced
+from bertwright.model.config import SingleBackboneConfig, attends_both_ways, finds_replaced, predicts_ahead
 from bertwright.model.families.electra import DISCRIMINATOR
 from bertwright.model.folder import SavedModel
-from bertwright.model.system import MASKED_LM_SYSTEMS, REPLACED_TOKEN_SYSTEMS, SPAN_SYSTEMS, System
+from bertwright.model.system import (
+    CAUSAL_SHARE_SYSTEMS,
+    MASKED_LM_SYSTEMS,
+    REPLACED_TOKEN_SYSTEMS,
+    SPAN_SYSTEMS,
+    System,
+)
 from bertwright.objectives.batches import Mixture, ShuffledRows, mixture_of
-from bertwright.objectives.dataset import Examples, Spans, Unmasked
+from bertwright.objectives.dataset import Examples, PlannedRows, Spans, Unmasked
 from bertwright.objectives.language_model import (
     LanguageModel,
     language_architecture,
@@ -35,6 +41,14 @@ from bertwright.objectives.masked_lm import (
     second_objective,
     to_inputs,
 )
+from bertwright.objectives.masked_next_token import (
+    MixedModel,
+    MixedRows,
+    mixed_inputs,
+    mixed_metrics,
+    mixed_task,
+    open_mixed,
+)
 from bertwright.objectives.replaced_tokens import (
     ReplacedTokenModel,
     SampledRows,
@@ -43,21 +57,27 @@ from bertwright.objectives.replaced_tokens import (
     replaced_token_task,
     sampled_inputs,
 )
-from bertwright.objectives.settings import GENERATOR_WIDTH, ExampleSettings, SecondSentence
+from bertwright.objectives.settings import CAUSAL_SHARE, GENERATOR_WIDTH, ExampleSettings, SecondSentence
 from bertwright.text.base_tokenizer import MaskTokenizer
 from bertwright.text.published_tokenizer import PublishedTokenizer
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 
-SystemModel = PretrainingModel | ReplacedTokenModel | LanguageModel
+SystemModel = PretrainingModel | MixedModel | ReplacedTokenModel | LanguageModel
 """The model that a system trains: a backbone with its heads."""
 ExampleRows = ShuffledRows[Any] | Mixture[Any]
 """The rows that a system is trained on, from one corpus or from several."""
 
 
 def new_model(
-    config: SingleBackboneConfig, *, second_sentence: SecondSentence, generator_width: float = GENERATOR_WIDTH
+    config: SingleBackboneConfig,
+    *,
+    second_sentence: SecondSentence,
+    generator_width: float = GENERATOR_WIDTH,
+    causal_share: float = CAUSAL_SHARE,
 ) -> SystemModel:
     """Return a model with torch's own random weights."""
+    if predicts_ahead(config):
+        return MixedModel(config, causal_share=causal_share)
     if finds_replaced(config):
         return ReplacedTokenModel(config, generator_width=generator_width)
     if attends_both_ways(config):
@@ -79,16 +99,25 @@ def example_rows(
         if system in SPAN_SYSTEMS:
             parts.append(Spans(corpus, end_id=corpus.tokenizer.end_of_text_id, **options))
         else:
-            masked = SampledRows if system in REPLACED_TOKEN_SYSTEMS else Examples
-            kind = masked if system in MASKED_LM_SYSTEMS else Unmasked
-            parts.append(kind(corpus, settings, write_plans=write_plans, **options))
+            parts.append(_kind_of_rows(system)(corpus, settings, write_plans=write_plans, **options))
     return mixture_of(parts, [weight for _, weight in corpora])
+
+
+def _kind_of_rows(system: System) -> type[PlannedRows[Any]]:
+    """Return the class of the rows of a system that is not trained on spans."""
+    if system in REPLACED_TOKEN_SYSTEMS:
+        return SampledRows
+    if system in CAUSAL_SHARE_SYSTEMS:
+        return MixedRows
+    return Examples if system in MASKED_LM_SYSTEMS else Unmasked
 
 
 def model_inputs(model: SystemModel, batch: Any) -> Any:
     """Return the model's inputs for a batch of its rows."""
     if isinstance(model, LanguageModel):
         return language_inputs(batch, model.config)
+    if isinstance(model, MixedModel):
+        return mixed_inputs(batch)
     return sampled_inputs(batch) if isinstance(model, ReplacedTokenModel) else to_inputs(batch)
 
 
@@ -96,6 +125,8 @@ def trainable_of(model: SystemModel, *, z_weight: float = 0.0) -> Trainable[Any]
     """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
     if isinstance(model, LanguageModel):
         return language_task(model, z_weight=z_weight)
+    if isinstance(model, MixedModel):
+        return mixed_task(model, z_weight=z_weight)
     if isinstance(model, ReplacedTokenModel):
         return replaced_token_task(model, z_weight=z_weight)
     return pretraining_task(model, z_weight=z_weight)
@@ -104,21 +135,23 @@ def trainable_of(model: SystemModel, *, z_weight: float = 0.0) -> Trainable[Any]
 def validation_metrics(
     model: SystemModel,
     batches: Iterable[Any],
-    ordered: Iterable[Any] = (),
+    further: Iterable[Any] = (),
     characters: np.ndarray | None = None,
     *,
     ranks: Ranks = SINGLE_PROCESS,
 ) -> dict[str, float]:
     """Return validation metrics over batches of the model's rows.
 
-    ordered: batches for sentence order, where the model was trained for it. characters [V]: number of characters of
-    each piece.
+    further: batches for sentence order, or without masks, where the model was trained for either. characters [V]:
+    number of characters of each piece.
     """
     if isinstance(model, LanguageModel):
         return language_metrics(model, batches, characters, ranks=ranks)
     if isinstance(model, ReplacedTokenModel):
         return replaced_token_metrics(model, batches, characters, ranks=ranks)
-    return masked_lm_metrics(model, batches, ordered, characters, ranks=ranks)
+    if isinstance(model, MixedModel):
+        return mixed_metrics(model, batches, further, characters, ranks=ranks)
+    return masked_lm_metrics(model, batches, further, characters, ranks=ranks)
 
 
 def second_sentence_of(model: SystemModel) -> SecondSentence:
@@ -141,6 +174,8 @@ def open_system_model(saved: SavedModel) -> SystemModel:
         return open_language_model(saved)
     if finds_replaced(saved.config):
         return open_replaced_tokens(saved)
+    if predicts_ahead(saved.config):
+        return open_mixed(saved)
     return open_pretrained(saved, second_sentence=second_objective(saved))
 
 

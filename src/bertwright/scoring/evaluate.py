@@ -54,7 +54,7 @@ def measure_minimal_pairs(
     prepare_processor()
     paradigms = read_paradigms(data, pair_ids=pair_ids)
     saved = open_answering(model, precision, device)
-    scorer = scorer_of(saved, open_tokenizer(saved))
+    scorer = scorer_of(saved, open_tokenizer(saved), settings.direction)
     resolved = scorer.resolve(settings)
     computed = saved.computed if isinstance(saved, Answerable) and saved.computed != "plain" else "fp32"
     kept = None if out is None else KeptScores(out, _identity(saved, scorer, resolved, computed))

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from bertwright.errors import InputError, shown
 from bertwright.model.attention import KeyValues
-from bertwright.model.config import BackboneConfig, EncoderConfig, predicts_next
+from bertwright.model.config import BackboneConfig, EncoderConfig, predicts_ahead, predicts_next
 from bertwright.model.encoder import Encoder, EncoderLayer
 from bertwright.model.families import family_of
 from bertwright.model.families.gpt2 import GPT2Config
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import for_loss
 from bertwright.objectives.language_model import open_language_model
+from bertwright.objectives.masked_next_token import as_language_model
 from bertwright.scoring.settings import GenerateSettings
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.binding import open_tokenizer
@@ -55,7 +56,7 @@ class ReadTokens:
     def read(self, ids: Tensor) -> Tensor:
         """Read further tokens [1, N]; return the last state of the last one [1, D]."""
         encoder, total = self.encoder, self.length + ids.shape[1]
-        hidden = encoder.embeddings.summed(ids, begin=self.length)
+        hidden: Tensor = encoder.embeddings(ids, torch.zeros_like(ids), begin=self.length)
         reach = torch.ones(ids.shape[1], total, dtype=torch.bool, device=ids.device).tril(self.length)
         for index, past in enumerate(self._layers):
             layer = cast(EncoderLayer, encoder.layer_at(index))
@@ -66,15 +67,15 @@ class ReadTokens:
 
 
 class TextGenerator:
-    """A GPT-1 or GPT-2 that continues texts, ready for inference."""
+    """A GPT-1, GPT-2 or GPT-BERT that continues texts, ready for inference."""
 
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
         """Raise InputError for another model."""
         if not can_generate(saved.config):
             title = family_of(saved.config).title(saved.config)
             raise InputError(
-                f"{saved.source}: expected a GPT-1 or GPT-2, which continues a text token by token, got another model "
-                f"({title})"
+                f"{saved.source}: expected a GPT-1, GPT-2 or GPT-BERT, which continues a text token by token, got "
+                f"another model ({title})"
             )
         if "task" in saved.extra:
             raise InputError(
@@ -82,9 +83,13 @@ class TextGenerator:
                 "pre-trained model that it was made from"
             )
         self.source, self.tokenizer = saved.source, tokenizer
+        self.first = (tokenizer.begin_id,) if predicts_ahead(saved.config) else ()
+        """Ids before each text, as in training."""
+        saved = as_language_model(saved)
         self.model = ready(open_language_model(saved), saved)
         named = self.model.config.end_id if isinstance(self.model.config, GPT2Config) else None
-        self.ends = {end for end in (named, tokenizer.end_of_text_id) if end is not None}
+        last = tokenizer.end_id if self.first else None
+        self.ends = {end for end in (named, last, tokenizer.end_of_text_id) if end is not None}
 
     def encode(self, prompts: Sequence[str]) -> list[list[int]]:
         """Return the ids of prompts; InputError for an empty one, and for one with more tokens than positions."""
@@ -94,9 +99,9 @@ class TextGenerator:
         for number, ids in enumerate(all_ids):
             if not ids:
                 raise InputError(f"prompt {number}: expected a text, got '{shown(prompts[number])}', without a piece")
-            if len(ids) > most:
+            if (count := len(self.first) + len(ids)) > most:
                 raise InputError(
-                    f"prompt {number}: has {len(ids):,} tokens; expected at most {most:,}, the positions of "
+                    f"prompt {number}: has {count:,} tokens; expected at most {most:,}, the positions of "
                     f"{self.source}; shorten it"
                 )
         return all_ids
@@ -121,7 +126,7 @@ class TextGenerator:
         device, most = module_device(self.model), self.model.config.max_positions
         words, bias = (for_loss(part[: self.tokenizer.vocab_size]) for part in self.model.projection)
         choose = chooser(settings, number)
-        text, unread, more = ReadTokens(encoder), list(ids), list[int]()
+        text, unread, more = ReadTokens(encoder), [*self.first, *ids], list[int]()
         while len(more) < settings.tokens:
             if text.length + len(unread) > most:
                 return more, "positions"
@@ -156,7 +161,9 @@ def drawn_token(logits: Tensor, *, settings: GenerateSettings, generator: torch.
 
 
 def can_generate(config: BackboneConfig) -> bool:
-    """Return True for a left-to-right Transformer whose output layer is its word embeddings: GPT-1 and GPT-2."""
+    """Return True for a left-to-right Transformer whose output layer is its word embeddings, and for a GPT-BERT."""
+    if predicts_ahead(config):
+        return True
     return predicts_next(config) and isinstance(config, EncoderConfig) and not config.output_has_transform
 
 

@@ -46,7 +46,7 @@ def score_file(
     if input_format == "lines" and text is not None:
         raise InputError(f"--text-column {text}: a file with a sentence on each line has no columns; leave it out")
     request = PredictRequest(source, target, (), input_format, output_format)
-    scorer = open_scorer(model, precision, device)
+    scorer = open_scorer(model, precision, device, settings.direction)
     resolved = scorer.resolve(settings)
     totals: list[SentenceScore] = []
 

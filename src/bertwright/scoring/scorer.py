@@ -24,14 +24,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertwright.errors import InputError, shown
-from bertwright.model.config import SingleBackboneConfig, attends_both_ways
+from bertwright.model.config import SingleBackboneConfig, attends_both_ways, predicts_ahead
 from bertwright.model.encoder import SingleBackbone
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import MaskedLMHead, TiedOutput, for_loss
 from bertwright.model.system import SPAN_SYSTEMS, system_of
 from bertwright.objectives.language_model import open_language_model
 from bertwright.objectives.masked_lm import open_pretrained
-from bertwright.scoring.settings import FirstToken, ScoreSettings
+from bertwright.objectives.masked_next_token import as_language_model
+from bertwright.scoring.settings import Direction, FirstToken, ScoreSettings
 from bertwright.tables.bad_rows import BadRow, is_blank
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.binding import open_tokenizer
@@ -86,6 +87,14 @@ class SentenceScorer(ABC):
     @abstractmethod
     def resolve(self, settings: ScoreSettings) -> ScoreSettings:
         """Return the settings with the defaults of this model. Raises InputError for a setting of the other kind."""
+
+    def _refuse_direction(self, settings: ScoreSettings, opened: Direction) -> None:
+        """Raise InputError where the settings name another direction than that in which the model was opened."""
+        if settings.direction not in (None, opened):
+            raise InputError(
+                f"direction {settings.direction}: {self.source} was opened with the direction {opened}; open it with "
+                "the other one"
+            )
 
     @abstractmethod
     def rows(self, sentences: Ids, settings: ScoreSettings) -> Iterator[ScoredRows]:
@@ -175,13 +184,14 @@ class SentenceScorer(ABC):
 class MaskedScorer(SentenceScorer):
     """A masked LM: a row for each piece, with that piece masked."""
 
-    has_frame, shift = True, 0
+    has_frame = True
 
     def __init__(self, saved: SavedModel, tokenizer: BaseTokenizer) -> None:
         super().__init__(saved)
         self.pieces: MaskTokenizer = mask_tokenizer(tokenizer, place=saved.source, advice="a masked LM needs [MASK]")
         self.tokenizer, model = tokenizer, ready(open_pretrained(saved), saved)
         self.encoder, self.head = model.encoder, model.masked_lm
+        self.shift = -1 if model.encoder.config.predicts_ahead else 0
 
     def resolve(self, settings: ScoreSettings) -> ScoreSettings:
         """Return the settings, within-word masking being the default. Raises InputError for `first_token`."""
@@ -190,6 +200,7 @@ class MaskedScorer(SentenceScorer):
                 f"first_token {settings.first_token}: is for a language model, and {self.source} is a masked LM; leave "
                 "it out"
             )
+        self._refuse_direction(settings, "both")
         return replace(settings, masking=settings.masking or "within-word")
 
     def scored_pieces(self, num_pieces: int, settings: ScoreSettings) -> slice:
@@ -238,6 +249,7 @@ class LanguageScorer(SentenceScorer):
                 f"first_token count: {self.source} reads sentences without a token before them, so that the first "
                 "piece has no probability; leave it out"
             )
+        self._refuse_direction(settings, "left")
         default: FirstToken = "count" if self.has_frame else "leave-out"
         return replace(settings, first_token=settings.first_token or default)
 
@@ -290,8 +302,11 @@ def has_scores(saved: SavedModel) -> bool:
     return "task" not in saved.extra or any(name.startswith(("masked_lm.", "lm.")) for name in weights)
 
 
-def scorer_of(saved: SavedModel, tokenizer: BaseTokenizer) -> SentenceScorer:
-    """Return the scorer of a model folder. Raises InputError for a model without a head over the vocabulary."""
+def scorer_of(saved: SavedModel, tokenizer: BaseTokenizer, direction: Direction | None = None) -> SentenceScorer:
+    """Return the scorer of a model folder; `direction` as in ScoreSettings.
+
+    Raises InputError for a model without a head over the vocabulary, and for a direction where it is no GPT-BERT.
+    """
     if saved.weights is None:
         raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
     if not has_scores(saved):
@@ -300,10 +315,19 @@ def scorer_of(saved: SavedModel, tokenizer: BaseTokenizer) -> SentenceScorer:
             f"{saved.source}: expected a model with the head of masked LM, or a language model, got {what} without "
             "such a head; name the pre-trained model that it was made from"
         )
+    if direction is not None and not predicts_ahead(saved.config):
+        raise InputError(
+            f"direction {direction}: is for a GPT-BERT, which predicts pieces from both sides and from the left; leave "
+            f"it out for {saved.source}"
+        )
+    if direction == "left":
+        saved = as_language_model(saved)
     return (MaskedScorer if attends_both_ways(saved.config) else LanguageScorer)(saved, tokenizer)
 
 
-def open_scorer(model: str, precision: str | None = None, device: Device = "cpu") -> SentenceScorer:
+def open_scorer(
+    model: str, precision: str | None = None, device: Device = "cpu", direction: Direction | None = None
+) -> SentenceScorer:
     """Open a model for scores; precision None computes as in training. Raises InputError as `scorer_of`."""
     saved = open_answering(model, precision, device)
-    return scorer_of(saved, open_tokenizer(saved))
+    return scorer_of(saved, open_tokenizer(saved), direction)

@@ -10,6 +10,8 @@ Masking = Literal["within-word", "piece"]
 """Pieces that are masked together with the one that is predicted: the later ones of its word, or none."""
 FirstToken = Literal["count", "leave-out"]
 """Treatment of the piece that a language model predicts from no other piece of the sentence."""
+Direction = Literal["both", "left"]
+"""Sides from which a GPT-BERT predicts pieces: both as a masked LM, the left as a language model."""
 
 
 @dataclass(frozen=True)
@@ -18,13 +20,17 @@ class ScoreSettings:
 
     masking      for masked LM: within-word (Kauf and Ivanova 2023) is the default; piece is that of Salazar et al. 2020
     first_token  for a language model: count is the default where rows begin with [CLS]; GPT-1 has no such token
+    direction    for GPT-BERT: both is the default
     """
 
     masking: Masking | None = None
     first_token: FirstToken | None = None
+    direction: Direction | None = None
 
     def __post_init__(self) -> None:
-        for name, value, kind in (("masking", self.masking, Masking), ("first_token", self.first_token, FirstToken)):
+        allowed = {"masking": Masking, "first_token": FirstToken, "direction": Direction}
+        for name, kind in allowed.items():
+            value = getattr(self, name)
             if value is not None and value not in get_args(kind):
                 raise InputError(f"{name} {value!r}: allowed are {', '.join(get_args(kind))}")
 

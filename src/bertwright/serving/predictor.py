@@ -197,7 +197,7 @@ class Predictor:
         top_p: float | None = None,
         seed: int = 0,
     ) -> Any:
-        """Return the `Continuation` of a prompt, or a list of them for several, by a GPT-1 or GPT-2.
+        """Return the `Continuation` of a prompt, or a list of them for several, by a GPT-1, GPT-2 or GPT-BERT.
 
         Without temperature, top_k and top_p the most probable token is taken each time; see `GenerateSettings`. Raises
         InputError for another model, for a prompt that is empty or longer than the model reads, and for settings

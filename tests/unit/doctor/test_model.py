@@ -1,6 +1,7 @@
 """Findings of the doctor about model folders that are broken on purpose, and about the same folder when it is whole."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from bertwright.doctor.model import casing, check_model, labels, special_tokens,
 from bertwright.doctor.training import MaskedLoss, masked_lm_finding, masked_loss, overfit_batch, verdict
 from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
+from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bert import FEATURES
+from bertwright.model.families.gpt_bert import GPTBertConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import NAMES, System, system_config
 from bertwright.objectives.dataset import Examples
@@ -288,9 +291,12 @@ def test_a_trained_model_beats_guessing_and_uses_the_context(learned: tuple[Any,
     assert finding.value["guessing"] == pytest.approx(torch.tensor(float(LOWER.vocab_size)).log().item())
 
 
-def test_the_masked_loss_is_that_of_a_plain_walk(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [EncoderConfig, GPTBertConfig])
+def test_the_masked_loss_is_that_of_a_plain_walk(tmp_path: Path, kind: type[EncoderConfig]) -> None:
     """Every position is masked once, a seventh of a row at a time, and the whole model's forward predicts it."""
-    model = open_architecture(open_model(str(write_model(tmp_path / "model", initializer_range=0.2))))
+    saved = open_model(str(write_model(tmp_path / "model", initializer_range=0.2)))
+    same = replace(saved, config=kind.model_validate(saved.config.model_dump()), architecture="BertForMaskedLM")
+    model = open_architecture(same)
     rows = [LOWER.ids([" ".join(WORDS[:17])])[0], LOWER.ids(["river music zebra"])[0]]
     losses, predictions, targets = [], [], []
     for row in rows:
@@ -299,8 +305,8 @@ def test_the_masked_loss_is_that_of_a_plain_walk(tmp_path: Path) -> None:
             hidden = list(range(1 + shift, 1 + len(row), 7))
             ids[0, hidden] = LOWER.mask_id
             with torch.no_grad():
-                logits = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))["prediction_logits"]
-            probabilities = logits[0, hidden].double().softmax(-1)
+                outputs = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
+            probabilities = outputs["logits"][0, hidden].double().softmax(-1)
             labelled = [row[position - 1] for position in hidden]
             losses += [-probabilities[index, label].log().item() for index, label in enumerate(labelled)]
             predictions.append(probabilities)

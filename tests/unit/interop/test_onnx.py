@@ -27,10 +27,13 @@ from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
+from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import padded
+from bertwright.tasks.fill_mask import fill_masks
 from bertwright.text.wordpiece import Tokenizer
+from tests.support.gpt_bert import random_gpt_bert, saved_gpt_bert
 from tests.support.parity import BERT_CLASSES
 
 onnx = pytest.importorskip("onnx", reason="in the dev extra")
@@ -424,6 +427,21 @@ def test_weights_that_do_not_fit_into_the_file_lie_beside_it(
     (moved / names[1]).unlink()
     with pytest.raises(Exception, match=r"model\.onnx\.data"):
         open_session(moved / names[0])
+
+
+@pytest.mark.slow
+def test_the_graph_of_a_gpt_bert_has_the_logits_of_a_piece_at_its_own_position(
+    tmp_path: Path, own_tokenizer: Path
+) -> None:
+    source = saved_gpt_bert(tmp_path / "model", random_gpt_bert(own_tokenizer), own_tokenizer)
+    export_onnx(source, tmp_path / "out")
+    tokenizer, model = Tokenizer.load(own_tokenizer), open_pretrained(open_model(source))
+    ids = torch.tensor([[tokenizer.cls_id, *tokenizer.ids(["the [MASK] bridge"], special=True)[0], tokenizer.sep_id]])
+    graph = open_session(tmp_path / "out" / "model.onnx")
+    (logits,) = session_outputs(graph, ids, torch.zeros_like(ids), torch.ones_like(ids))
+    masked = logits[0, ids[0].tolist().index(tokenizer.mask_id)]
+    best = fill_masks(model, tokenizer, "the [MASK] bridge", top_k=3)[0]
+    assert [tokenizer.pieces[index] for index in masked.argsort()[::-1][:3]] == list(best.pieces)
 
 
 def test_what_cannot_be_exported_is_refused(

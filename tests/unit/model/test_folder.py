@@ -27,8 +27,9 @@ from bertwright.interop.huggingface import read_weights
 from bertwright.interop.import_model import import_model
 from bertwright.model.folder import WEIGHTS, open_model, weights_digest
 from bertwright.pretraining.elmo import join
+from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.shipped import folder_of
 from bertwright.sklearn.estimators import BertClassifier
 from bertwright.tasks.classification.spec import get_task

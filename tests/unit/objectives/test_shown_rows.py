@@ -88,3 +88,8 @@ def test_the_command_prints_rows(own_corpus: Path, capsys: pytest.CaptureFixture
 def test_numbers_out_of_range_are_refused(own_corpus: Path, rows: int, length: int) -> None:
     with pytest.raises(InputError, match=f"--rows {rows} --length {length}: expected 1 to 1000 rows"):
         first_rows(own_corpus, ExampleSettings(), rows=rows, length=length, seed=0)
+
+
+def test_causal_rows_are_refused(own_corpus: Path) -> None:
+    with pytest.raises(InputError, match=r"--causal-share 0\.5: only rows of masked LM are shown"):
+        first_rows(own_corpus, ExampleSettings(causal_share=0.5), rows=2, length=32, seed=0)

@@ -17,6 +17,7 @@ from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.pretraining import dry_run, measure, resources, run, setup
 from bertwright.pretraining.dry_run import PhasePlan, plan_pretraining, plan_warnings
 from bertwright.pretraining.measure import Timings, affordable_steps
+from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.resources import (
     Disk,
     activation_bytes,
@@ -26,7 +27,7 @@ from bertwright.pretraining.resources import (
     estimate_memory,
     meta_model,
 )
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
 from bertwright.pretraining.systems import trainable_of
 from bertwright.training.checkpoint import save_checkpoint

@@ -15,8 +15,9 @@ from bertwright.objectives.settings import ExampleSettings
 from bertwright.pretraining import dry_run
 from bertwright.pretraining.exposure import Exposure
 from bertwright.pretraining.measure import Timings
+from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import loop
 from tests.support.folders import contents, read_jsonl, with_words, without_words
 

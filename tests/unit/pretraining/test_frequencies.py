@@ -13,7 +13,8 @@ from bertwright.pretraining import dry_run, run
 from bertwright.pretraining.dry_run import plan_pretraining
 from bertwright.pretraining.frequencies import frequency_loss, no_better_than_frequencies
 from bertwright.pretraining.measure import Timings
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.phases import Phase
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
 
 

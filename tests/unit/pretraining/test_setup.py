@@ -21,8 +21,9 @@ from bertwright.model.folder import open_model, save_model
 from bertwright.objectives import pair_index as plans
 from bertwright.objectives.masked_lm import to_inputs
 from bertwright.pretraining.evaluate import ValidationRows, evaluate_pretraining
+from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.run import pretrain, resolve_run
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config, prepare_pretraining
 from bertwright.text.vocabulary import Rules
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
@@ -135,8 +136,8 @@ def test_masked_lm_is_evaluated_on_the_same_rows_and_sentence_order_on_its_own(o
     with torch.inference_mode():
         figures = validation.metrics(ordered)
         other = ValidationRows.of([(opened_corpus, 1.0)], "next", rows=60, length=32).metrics(following)
-        assert validation.ordered
-        whole = to_inputs(validation.ordered.batch(0, np.arange(60)))
+        assert validation.further
+        whole = to_inputs(validation.further.batch(0, np.arange(60)))
         logits = ordered.logits(whole)[1]
     assert {name: figures[name] for name in figures if not name.startswith("sop")} == {
         name: other[name] for name in other if not name.startswith("nsp")

@@ -8,9 +8,10 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.model.folder import open_model
+from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.resources import estimate_disk
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.snapshots import snapshot_folder, snapshot_steps
 from bertwright.reports.report import with_pages
 from bertwright.training import loop

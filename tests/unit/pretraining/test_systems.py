@@ -51,6 +51,12 @@ def test_settings_come_back_from_a_record(system: System) -> None:
         ({"system": "gpt", "phases": [{"length": 600, "share": 1.0}]}, "512 positions, and rows are 600 tokens long"),
         ({"system": "lstm-left", "activation": "gelu_tanh"}, "an LSTM has no GELU"),
         ({"system": "lstm-left", "start": "local"}, "an LSTM has no attention"),
+        ({"system": "gpt-bert", "examples": {"causal_share": 0.0}}, "above 0 and below 1 .causal_share 0"),
+        ({"system": "gpt-bert", "examples": {"causal_share": 1.0}}, "above 0 and below 1 .causal_share 1"),
+        ({"system": "gpt-bert", "examples": {"causal_share": 1.5}}, "less than or equal to 1"),
+        ({"system": "gpt-bert", "examples": {"second_sentence": "next"}}, "its rows have no second sentence"),
+        ({"system": "gpt-bert", "generator_width": 0.5}, "system gpt-bert: has no generator"),
+        ({"system": "bert", "examples": {"causal_share": 0.5}}, "gpt-bert mixes causal and masked rows"),
         ({"system": "elmo"}, "Input should be .*'bert', 'bert-left'"),
     ],
 )
@@ -147,3 +153,7 @@ def test_memory_of_a_language_model_holds_a_block_of_logits() -> None:
     kept = 64 * 128 * (2 * (18 * 128 + 3 * 2 * 128) + (2 + 6) * 128)
     assert activation_bytes(run_settings, shape, length=128, precision="fp32") == 4 * (kept + 1024 * 30_000)
     assert activation_bytes(run_settings, shape, length=128, precision="bf16") == 2 * kept + 4 * 1024 * 30_000
+    mixed = one_step_settings(system="gpt-bert", micro_tokens=8192, phases=[{"length": 128, "share": 1.0}])
+    logits = round(64 * 19 * 15 / 16)  # of the masked pieces, together
+    both = activation_bytes(mixed, encoder_config(mixed, 30_000), length=128, precision="fp32")
+    assert both == 4 * (kept + logits * 30_000)

@@ -176,13 +176,13 @@ def test_a_sentence_that_is_too_long_is_named_before_anything_is_scored(random_l
         (
             "blimp",
             ("--data", "x", "--width", "3"),
-            "evaluate blimp: takes --data, --pairs, --masking, --first-token, --out",
+            "evaluate blimp: takes --data, --pairs, --masking, --first-token, --direction, --out",
         ),
-        ("embed", ("--data", "x", "--out", "y"), "--pairs, --masking, --first-token and --out are for evaluate blimp"),
+        ("embed", ("--data", "x", "--out", "y"), "--first-token, --direction and --out are for blimp"),
         (
             "sst2",
             ("--data", "x", "--masking", "piece"),
-            "evaluate sst2: --pairs, --masking, --first-token and --out are",
+            "evaluate sst2: --pairs, --masking, --first-token, --direction and --out are",
         ),
     ],
 )

@@ -76,5 +76,5 @@ def test_what_cannot_be_continued_is_refused(random_models: dict[str, str]) -> N
     ):
         with pytest.raises(InputError, match=message):
             generate_command(gpt2, **{"prompt": prompt, **settings})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"expected a GPT-1 or GPT-2, .* got another model \(BERT\)"):
+    with pytest.raises(InputError, match=r"expected a GPT-1, GPT-2 or GPT-BERT, .* got another model \(BERT\)"):
         generate_command(random_models["bert"], prompt=prompt)

@@ -9,8 +9,9 @@ from bertwright.errors import Stopped
 from bertwright.finetuning import run as module
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import Phase, PretrainSettings
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.tasks.classification.spec import get_task
 from bertwright.training import loop
 

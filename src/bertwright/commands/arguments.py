@@ -7,6 +7,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from bertwright.scoring.settings import FirstToken, Masking
 from bertwright.serving.settings import AnswerPrecision
+from bertwright.tracking.tracker import TrackerName
 from bertwright.training.settings import Device
 
 Repeatable = Annotated[tuple[str, ...], UseAppendAction]
@@ -47,6 +48,11 @@ PrecisionOption = Annotated[
     arg(help="Number format: auto is bf16 where it is faster here, else fp32; int8 is faster and less exact."),
 ]
 DeviceOption = Annotated[Device, arg(help="Device that computes: the processors (cpu), or a GPU (cuda).")]
+TrackOption = Annotated[
+    tuple[TrackerName, ...],
+    UseAppendAction,
+    arg(help="Send the metrics to a tracker too, while the run trains; repeat it for several."),
+]
 ShardingOption = Annotated[
     Literal["ddp", "fsdp2"],
     arg(help="With torchrun, each process holds the whole model (ddp) or a part of it (fsdp2)."),

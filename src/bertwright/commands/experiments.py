@@ -7,7 +7,7 @@ from typing import Any
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import DeviceOption, Repeatable
+from bertwright.commands.arguments import DeviceOption, Repeatable, TrackOption
 from bertwright.console import table_lines
 from bertwright.errors import InputError
 
@@ -28,6 +28,7 @@ def paper_command(
     plan: bool = False,
     device: DeviceOption = "cpu",
     allow_other_numerics: bool = False,
+    track: TrackOption = (),
 ) -> CommandResult:
     """Run an experiment of the paper and write its page; without a name, list the experiments.
 
@@ -69,6 +70,7 @@ def paper_command(
     from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
+    from bertwright.training.tracked_run import track_with
 
     request = ExperimentRequest(
         scale=get_scale(scale),
@@ -83,14 +85,15 @@ def paper_command(
     typed = {"--scale": scale, "--out": out.name, "--seeds": seeds, "--pretraining-seeds": pretraining_seeds}
     typed |= {"--arms": arms, "--tasks": tasks, "--device": None if device == "cpu" else device}
     command = f"bertwright paper {name} {_command_line(typed)} --data DATA --corpus TEXT"
-    return run_experiment(
-        experiments[name],
-        request,
-        command=command,
-        use="page" if page else "plan" if plan else "run",
-        device=device,
-        allow_other_numerics=allow_other_numerics,
-    )
+    with track_with(track):
+        return run_experiment(
+            experiments[name],
+            request,
+            command=command,
+            use="page" if page else "plan" if plan else "run",
+            device=device,
+            allow_other_numerics=allow_other_numerics,
+        )
 
 
 def _command_line(options: dict[str, Any]) -> str:

@@ -55,9 +55,7 @@ def _refusal(repository: str, status: int, reason: str) -> InputError | RunFaile
     if status == 409:
         return InputError(f"push {repository}: exists already; --update adds a commit to it, or choose another name")
     if status in (401, 403):
-        return InputError(
-            f"push {repository}: the Hub refuses your token ({status}): it must be one that may write there"
-        )
+        return InputError(f"push {repository}: the Hub refuses your token ({status}); it must be one that may write")
     if status == 404:
         return InputError(f"push {repository}: the Hub has no such repository; leave --update out to create it")
     return RunFailed(f"push {repository}: the Hub answered with status {status}: {reason}")

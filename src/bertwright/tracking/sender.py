@@ -105,7 +105,7 @@ class Sender:
         if self._name not in self._reported:
             self._reported.add(self._name)
             say(
-                f"warning: --track {self._name}: {reason}; the run does not need it, and its metrics.jsonl is complete; "
+                f"warning: --track {self._name}: {reason}; the run does not need it, and its metrics.jsonl is whole; "
                 f"`bertwright track {self._run.whole} --to {self._name}` sends what is missing"
             )
 

@@ -48,7 +48,7 @@ def test_a_failure_is_reported_once_and_all_points_arrive_at_the_end(capsys: pyt
     (warning,) = capsys.readouterr().err.splitlines()
     assert warning == (
         "warning: --track mlflow: OSError: no route to the server; the run does not need it, and its metrics.jsonl is "
-        "complete; `bertwright track run --to mlflow` sends what is missing"
+        "whole; `bertwright track run --to mlflow` sends what is missing"
     )
 
 

@@ -58,6 +58,9 @@ $(STAMP): pyproject.toml constraints.txt
 quickstart: setup
 	$(BIN)/bertwright quickstart --out quickstart
 
+# The tests start some hundred processes, which all compile the source anew where no bytecode is kept.
+test slow: export PYTHONDONTWRITEBYTECODE =
+
 test: setup
 	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
 

@@ -48,6 +48,8 @@ def finetune_command(
     on_error: BadRowsOption = "stop",
     recipe: Literal["paper"] | None = None,
     grid: str | None = None,
+    search: int | None = None,
+    search_minutes: float | None = None,
     resume: bool = False,
     settings: Annotated[Mapping[str, Any], SettingsOptions(FinetuneSettings, FINETUNE_RECIPES)],
     class_weights: Literal["none", "balanced"] = "none",
@@ -70,6 +72,10 @@ def finetune_command(
             it. Default: values chosen by the number of rows and the width of the model.
         grid: Search over settings: paper (batches of 16 and 32, three learning rates, 2 to 4 epochs), or for example
             "batch-size=16,32 learning-rate=1e-3,3e-4". Every combination is trained with every seed.
+        search: Number of trials of a search over those of learning rate, batch size, epochs, warm-up, weight decay and
+            layer decay that are not given; the first trial has the defaults. Bad trials end early. Needs the extra
+            optuna.
+        search_minutes: Minutes of training after which the search ends, with or without --search.
         resume: Continue the run in --out.
         class_weights: With balanced, rare labels weigh more in the loss, so that all labels weigh the same.
         long: Texts longer than --max-length lose their end (truncate) or their middle (head-tail), or are cut into
@@ -80,7 +86,8 @@ def finetune_command(
             --activation-checkpointing. Results then differ in their last bits.
     """
     from bertwright.finetuning.run import finetune
-    from bertwright.finetuning.search import parse_grid, search
+    from bertwright.finetuning.search import parse_grid, search_grid
+    from bertwright.finetuning.trials import TrialBudget, search_by_trials
     from bertwright.reports.report import with_pages
     from bertwright.tasks.spec import get_spec, with_reading, with_settings
     from bertwright.training.distributed import init_distributed, is_restart
@@ -94,12 +101,19 @@ def finetune_command(
     paths: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
     with track_with(track), init_distributed(chosen.device, sharding=sharding) as ranks:
         start: Any = {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
-        if grid is None:
+        budget = TrialBudget(search, search_minutes) if search is not None or search_minutes is not None else None
+        if grid is None and budget is None:
             result = finetune(chosen, spec, **paths, **start, ranks=ranks, sharding=sharding)
         elif ranks.world_size > 1:
-            raise InputError("--grid: one process trains all combinations in turn; start the command without torchrun")
+            raise InputError(
+                "--grid and --search: one process trains all settings in turn; start the command without torchrun"
+            )
+        elif budget is None:
+            result = search_grid(chosen, spec, parse_grid(grid or "", chosen), **paths, **start)
+        elif grid is not None:
+            raise InputError("--grid and --search: both choose the settings; leave out one of them")
         else:
-            result = search(chosen, spec, parse_grid(grid, chosen), **paths, **start)
+            result = search_by_trials(chosen, spec, budget, **paths, **start)
     return with_pages(result, out)
 
 

@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,10 @@ from bertwright.training.run_folder import RunFolder, refuse_used, start_run
 from bertwright.training.run_lock import say_finished, session
 from bertwright.training.tracked_run import tracked
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
+
+AfterEpoch = Callable[[int, float, float], None]
+"""Called after each epoch with the seed, the fraction of its training that is done, and the metric that chooses the
+best epoch. An exception that it raises ends the run."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ def tune(
     printed: set[str],
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
+    after_epoch: AfterEpoch | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Fine-tune as one of several runs; return the result, and True where a signal came too late to stop the run.
 
@@ -109,6 +115,7 @@ def tune(
         allow_other_numerics=allow_other_numerics,
         ranks=ranks,
         sharding=sharding,
+        after_epoch=after_epoch,
     )
 
 
@@ -124,6 +131,7 @@ def train_seeds(
     allow_other_numerics: bool,
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
+    after_epoch: AfterEpoch | None = None,
 ) -> tuple[dict[str, Any], bool]:
     """Train all seeds of a prepared task in the run folder `out`; return what `tune` does.
 
@@ -157,7 +165,7 @@ def train_seeds(
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
-            seed_result, signalled = _train_seed(settings, prepared, seed, run, numerics, processes)
+            seed_result, signalled = _train_seed(settings, prepared, seed, run, numerics, processes, after_epoch)
             seeds += [seed_result] if seed_result else []
             if signalled and len(seeds) < settings.seeds:
                 raise Stopped(
@@ -215,6 +223,7 @@ def _train_seed(
     run: RunFolder,
     numerics: Numerics,
     processes: Processes,
+    after_epoch: AfterEpoch | None,
 ) -> tuple[dict[str, Any] | None, bool]:
     """Train one seed in its own run folder; return its result (None where stopped), and True after a signal."""
     name = f"seed-{seed}"
@@ -227,12 +236,14 @@ def _train_seed(
     plan = replace(plan, evaluate_at=frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs)))
     if seed_run.finished:
         if seed_run.writes:
-            say_missing_lines(
-                seed_run.folder, seed_run.metrics(), plan.expected_lines(plan.steps), state="this seed has finished"
-            )
+            done = per_epoch * len(seed_run.record["result"].get("epochs", ())) or plan.steps
+            lines = plan.expected_lines(done)
+            say_missing_lines(seed_run.folder, seed_run.metrics(), lines, state="this seed has finished")
         return {**seed_run.record["result"], "model": str(seed_run.model)}, False
     model = initial_model(settings, bound, prepared.saved, seed)
-    epochs = _Epochs(per_epoch, settings.epochs, printed=seed == settings.first_seed and seed_run.writes)
+    printed = seed == settings.first_seed and seed_run.writes
+    after = partial(after_epoch, seed) if after_epoch else None
+    epochs = _Epochs(per_epoch, settings.epochs, settings.patience, printed=printed, after=after)
     best = _Best(seed_run, model, prepared, numerics, processes.ranks, epochs, settings.best)
     seed_run.note(resolved={"steps": plan.steps})
     with tracked(seed_run):
@@ -240,7 +251,7 @@ def _train_seed(
             lambda: train(
                 bound.trainable(model),
                 steps_of(bound, settings.batch_size, seed=seed, parts=processes.parts),
-                plan=replace(plan, evaluate=best.evaluate),
+                plan=replace(plan, evaluate=best.evaluate, is_enough=best.is_enough),
                 numerics=numerics,
                 run=seed_run,
                 ranks=processes.ranks,
@@ -259,8 +270,10 @@ def _train_seed(
             f"seed {seed} collapsed: all predictions of its best epoch are equal, or nearly so for numbers (under 1 % "
             "of the deviation of the targets); try more data, more epochs or another learning rate"
         )
+    trained = len(result["epochs"])
+    early = f" of {trained}, no better one in the last {settings.patience}" if trained < settings.epochs else ""
     say(
-        f"seed {seed}: best epoch {result['epoch']}, "
+        f"seed {seed}: best epoch {result['epoch']}{early}, "
         + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items())
     )
     return result, outcome.signalled
@@ -268,11 +281,17 @@ def _train_seed(
 
 @dataclass(frozen=True)
 class _Epochs:
-    """Steps of an epoch, number of epochs, and True where the metrics of each are printed: for the first seed."""
+    """Steps of an epoch, number of epochs, and True where the metrics of each are printed: for the first seed.
+
+    patience   number of epochs without a better metric after which training ends; None for never
+    after      called after each epoch with the fraction that is done and the metric
+    """
 
     steps: int
     count: int
+    patience: int | None
     printed: bool
+    after: Callable[[float, float], None] | None
 
 
 class _Best:
@@ -308,7 +327,7 @@ class _Best:
             if self.run.writes:
                 write_json(self.run.folder / VALIDATION, self.prepared.bound.review(logits))
             self.run.note(best={"step": step, "held_out": metrics})
-        is_last = step == self.epochs.steps * self.epochs.count
+        is_last = step == self.epochs.steps * self.epochs.count or self.is_enough(step)
         if is_last and self.run.writes and (predictions := self.prepared.bound.predictions(logits)):
             with atomic_file(self.run.folder / PREDICTIONS) as stream:
                 stream.write(json.dumps(predictions).encode())
@@ -316,7 +335,15 @@ class _Best:
         if self.epochs.printed:
             shown = [f"{name} {value:.4f}" for name, value in _without_collapsed(metrics).items()]
             say(" · ".join([f"epoch {step // self.epochs.steps}/{self.epochs.count}", *shown]))
+        if self.epochs.after:
+            self.epochs.after(step / (self.epochs.steps * self.epochs.count), metrics[key])
         return metrics
+
+    def is_enough(self, step: int) -> bool:
+        """Return whether the last better epoch lies as many epochs back as the patience allows."""
+        if self.epochs.patience is None or "best" not in self.run.record:
+            return False
+        return bool(step - self.run.record["best"]["step"] >= self.epochs.patience * self.epochs.steps)
 
     def result(self, seed: int) -> dict[str, Any]:
         """Return the result of the seed: the best epoch, its metrics and its model, and the metrics of each epoch."""

@@ -1,8 +1,6 @@
 """grid of settings → a fine-tuning for each combination, with all seeds; the best one is kept (paper §A.3)."""
 
-import shutil
 from collections.abc import Mapping, Sequence, Set
-from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,14 +9,13 @@ from pydantic import ValidationError
 
 from bertwright.console import say, table_lines
 from bertwright.errors import InputError, Stopped
-from bertwright.files import read_json, write_json
+from bertwright.files import write_json
 from bertwright.finetuning.run import tune
 from bertwright.finetuning.run_baselines import baseline_lines
+from bertwright.finetuning.search_folder import common_record, keep_model, opened_search
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import check_settings, open_initial_model
-from bertwright.model.folder import model_folder
 from bertwright.tasks.spec import TaskSpec
-from bertwright.training.run_lock import LOCK, locked
 
 PAPER = "batch-size=16,32 learning-rate=5e-5,3e-5,2e-5 epochs=2,3,4"
 _RECORD = "grid.json"
@@ -45,7 +42,7 @@ def parse_grid(text: str, base: FinetuneSettings) -> Grid:
     return grid
 
 
-def search(
+def search_grid(
     settings: FinetuneSettings,
     task: TaskSpec,
     grid: Grid,
@@ -65,24 +62,13 @@ def search(
     saved, _ = open_initial_model(model, tokenizer)
     for combination in combinations:  # an invalid combination must fail now, not after days
         check_settings(settings.model_copy(update=combination), saved.config, model)
-    is_new = not out.exists()
     ignored: Set[str] = settings.numeric if allow_other_numerics else frozenset()
-    record = _open(out, settings, task, grid, model, resume=resume, ignored=ignored)
+    record = {**common_record(settings, task, model), "grid": {name: list(values) for name, values in grid.items()}}
     start: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
-    with locked(out):
-        try:
-            rows = _rows(settings, task, combinations, out=out, start=start)
-        except InputError:
-            if not any(path.is_dir() for path in out.iterdir()):  # no run has begun
-                for name in (_RECORD, LOCK):
-                    (out / name).unlink()
-                if is_new:
-                    out.rmdir()
-            raise
+    with opened_search(out / _RECORD, record, resume=resume, ignored=ignored):
+        rows = _rows(settings, task, combinations, out=out, start=start)
         rows.sort(key=lambda row: (-row["mean"], row["sd"]))
-        best = out / "model"
-        with model_folder(best) as folder:
-            shutil.copytree(rows[0]["model"], folder, dirs_exist_ok=True)
+        best = keep_model(Path(rows[0]["model"]), out)
         result = {"task": task.name, "metric": rows[0]["metric"], "rows": rows, "model": str(best), "out": str(out)}
         write_json(out / _RECORD, {**record, "result": result})
     return {**result, "text": grid_table(result)}
@@ -103,7 +89,7 @@ def _rows(
     rows: list[dict[str, Any]] = []
     printed: set[str] = set()
     for number, combination in enumerate(combinations, start=1):
-        folder = out / "-".join(f"{key.replace('_', '-')}={_written(value)}" for key, value in combination.items())
+        folder = out / "-".join(f"{key.replace('_', '-')}={written(value)}" for key, value in combination.items())
         say(f"[{number}/{len(combinations)}] {folder.name}")
         try:
             changed = settings.model_copy(update=combination)
@@ -127,7 +113,7 @@ def grid_table(result: Mapping[str, Any]) -> str:
     table = [[*(name.replace("_", " ") for name in names), f"{result['metric']} on dev", ""]]
     for row in result["rows"]:
         note = f"{len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
-        values = [_written(row["settings"][name]) for name in names]
+        values = [written(row["settings"][name]) for name in names]
         table.append([*values, f"{row['mean']:.4f} ± {row['sd']:.4f}", note])
     lines = table_lines(table)
     lines.append("The first was chosen on dev, so its metric there is better than on other data.")
@@ -135,7 +121,7 @@ def grid_table(result: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"its model: {result['model']}"])
 
 
-def _written(value: float) -> str:
+def written(value: float) -> str:
     """Return a number as text with at most six digits, or with all digits where six are not enough."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
@@ -150,54 +136,3 @@ def _value(base: FinetuneSettings, key: str, text: str, part: str) -> Any:
     except (ValueError, OverflowError, ValidationError):
         raise InputError(f"--grid {part}: invalid value {text!r} of {key.replace('_', '-')}") from None
     return getattr(changed, key)
-
-
-def _open(
-    out: Path,
-    settings: FinetuneSettings,
-    task: TaskSpec,
-    grid: Grid,
-    model: str,
-    *,
-    resume: bool,
-    ignored: Set[str],
-) -> dict[str, Any]:
-    """Return the record of a new or resumed search. Raises InputError where `out` has anything else.
-
-    ignored   names of the settings in which a resumed search may differ
-    """
-    record: dict[str, Any] = {
-        "task": task.name,
-        "model": model,
-        "settings": settings.model_dump(mode="json"),
-        "grid": {name: list(values) for name, values in grid.items()},
-    }
-    path = out / _RECORD
-    if not path.exists():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise InputError(f"{out}: is not empty and has no search; choose another --out")
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(path, record)
-        return record
-    if not resume:
-        raise InputError(f"{out}: already has a search; continue it with --resume or choose another --out")
-    existing = read_json(path)
-    if not isinstance(existing, dict):
-        raise InputError(f"{path}: expected the record of a search, got a JSON {type(existing).__name__}")
-    stored, current = _flat(existing), _flat(record)
-    differing = [
-        f"{name} ({stored.get(name)!r} there, {current[name]!r} now)"
-        for name in current
-        if stored.get(name) != current[name] and name not in ignored
-    ]
-    if differing:
-        raise InputError(f"{out}: has a search with other {', '.join(differing)}; choose another --out")
-    return record
-
-
-def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the task, the model, the grid and the settings of a record by name; settings added since have defaults."""
-    settings = dict(record.get("settings", {}))
-    with suppress(ValidationError):
-        settings = FinetuneSettings.model_validate(settings).model_dump(mode="json")
-    return {name: record[name] for name in ("task", "model", "grid") if name in record} | settings

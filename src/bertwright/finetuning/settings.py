@@ -52,6 +52,8 @@ class FinetuneSettings(Settings):
     """Width of the BiLSTM of --features; each direction has one half."""
     max_length: Annotated[int, Field(ge=8), Option("schedule")] = 128
     """Tokens per example. Each task has its own default; for sentences it is 128."""
+    patience: Annotated[Positive | None, Option("schedule")] = None
+    """Number of epochs without a better validation metric after which a seed ends. Default: it trains all epochs."""
     best: Annotated[str | None, Option("schedule")] = None
     """Metric that chooses the best epoch and seed, such as f1. Default: the first one of the task. With several
     validation files FILE.METRIC names one; METRIC alone is that of the first file."""

@@ -27,6 +27,7 @@ from bertwright.reports.charts import Chart, short, try_curve
 from bertwright.reports.curves import OBJECTIVES, loss_name, metric_title, run_charts
 from bertwright.reports.filled_masks import FilledMasks, fill_own_masks
 from bertwright.reports.runs import KIND_TITLES, Run, duration, metrics_of, moment, number, read_run
+from bertwright.reports.trials import try_trials
 from bertwright.reports.validation import PageTable, validation_tables
 from bertwright.training.run_folder import RunFolder
 from bertwright.version import __version__
@@ -70,16 +71,18 @@ def write_report(folder: Path, other: Path | None = None, *, out: Path | None = 
 def with_pages(result: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the result of a run that has just ended in `folder`, with the paths of its report and its loss curve.
 
-    A search gets a report for each combination. A stopped run gets no report; neither does a process that is not the
-    main one, whose result is empty. `signalled`, which is for programs that start several runs, is left out.
+    A search gets a report for each combination whose folder is kept, and one with trials a picture of them. A stopped
+    run gets no report; neither does a process that is not the main one, whose result is empty. `signalled`, which is
+    for programs that start several runs, is left out.
     """
     result = {name: value for name, value in result.items() if name != "signalled"}
     if not result or result.get("stopped"):
         return result
     if "rows" in result:
         for row in result["rows"]:
-            try_report(Path(row["model"]).parent)
-        return result
+            if row.get("model"):
+                try_report(Path(row["model"]).parent)
+        return {**result, "picture": try_trials(result, folder)} if "trial" in result["rows"][0] else result
     run = RunFolder(folder, read_object(folder / "run.json"), writes=False)
     curve = {"curve": try_curve(run)} if run.record["kind"] == "pretrain" else {}
     return {**result, **curve, "report": try_report(folder)}

@@ -78,6 +78,8 @@ class Plan:
     evaluate: Callable[[int], Mapping[str, float]] | None = None
     """Validation metrics after a step, for metrics.jsonl; called with dropout off."""
     evaluate_at: frozenset[int] = frozenset()
+    is_enough: Callable[[int], bool] | None = None
+    """True where training ends after a step of `evaluate_at`, before the last step."""
     snapshot: Callable[[int], None] | None = None
     """Saves the model after a step of `snapshot_at`, before the checkpoint of that step: a resumed run has the snapshot
     or makes it."""
@@ -138,6 +140,9 @@ def train(
     stopped = False
     with Signals() as signals, nullcontext() if quiet else Status() as status:
         for step in range(first, plan.steps):
+            if plan.is_enough and step in plan.evaluate_at and plan.is_enough(step):
+                loop.save(step)
+                return Outcome(step, signalled=stopped, finished=True, last=last)
             loop.step(step, batches)
             done = step + 1
             if status:

@@ -234,6 +234,7 @@ FINETUNE_DEFAULTS = {
     "features": None,
     "lstm_width": 768,
     "max_length": 128,
+    "patience": None,
     "best": None,
     "seeds": 1,
     "first_seed": 0,
@@ -323,7 +324,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
     monkeypatch.setattr(held_out, "held_out_fraction", lambda _, wanted: wanted)
     monkeypatch.setattr(finetuning_run, "finetune", catch)
-    monkeypatch.setattr(search, "search", catch)
+    monkeypatch.setattr(search, "search_grid", catch)
     monkeypatch.setattr(server, "open_models", lambda *_, **__: ({}, 1.0))
     monkeypatch.setattr(server, "serve", lambda _, settings, **__: catch(settings))
 

@@ -14,7 +14,7 @@ from bertwright import locks
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning import search as module
 from bertwright.finetuning.run import _Best, finetune, tune
-from bertwright.finetuning.search import grid_table, parse_grid, search
+from bertwright.finetuning.search import grid_table, parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
@@ -23,17 +23,6 @@ from tests.support.other_weights import put
 
 SST2 = get_task("sst2")
 FAST = FinetuneSettings(epochs=1, batch_size=8, learning_rate=1e-3, max_length=16, threads=1, precision="fp32")
-
-
-@pytest.fixture
-def search_arguments(tmp_path: Path, own_tokenizer: Path) -> dict[str, Any]:
-    """A tokenizer, a table, and the arguments of a fine-tuning."""
-    data = tmp_path / "data"
-    data.mkdir()
-    rows = "".join(f"{'good' if n % 2 else 'bad'} number {n}\t{n % 2}\n" for n in range(24))
-    for name in ("train", "dev"):
-        (data / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
-    return {"model": "random:tiny", "data": data, "tokenizer": own_tokenizer}
 
 
 def test_the_papers_grid_and_own_ones() -> None:
@@ -65,7 +54,7 @@ def test_what_is_no_grid_is_refused(wrong: str, words: str) -> None:
 
 def test_every_combination_runs_and_the_best_is_kept(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-5 epochs=1,4", FAST)
-    result = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    result = search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
     assert len(result["rows"]) == 4
     means = [row["mean"] for row in result["rows"]]
     assert means == sorted(means, reverse=True)
@@ -82,7 +71,7 @@ def test_a_search_that_stopped_goes_on(
     search_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST)
-    whole = search(FAST, SST2, grid, out=tmp_path / "whole", **search_arguments)
+    whole = search_grid(FAST, SST2, grid, out=tmp_path / "whole", **search_arguments)
     out = tmp_path / "s"
     calls: list[Path] = []
 
@@ -94,21 +83,21 @@ def test_a_search_that_stopped_goes_on(
 
     monkeypatch.setattr(module, "tune", stopping)
     with pytest.raises(Stopped, match="stopped with 1 of 3 settings done; continue with the same command and --resume"):
-        search(FAST, SST2, grid, out=out, **search_arguments)
+        search_grid(FAST, SST2, grid, out=out, **search_arguments)
     assert not (out / "model").exists()
     with pytest.raises(InputError, match="already has a search; continue it with --resume or choose another --out"):
-        search(FAST, SST2, grid, out=out, **search_arguments)
+        search_grid(FAST, SST2, grid, out=out, **search_arguments)
     with pytest.raises(InputError, match="has a search with other grid"):
-        search(FAST, SST2, parse_grid("epochs=1", FAST), out=out, resume=True, **search_arguments)
-    result = search(FAST, SST2, grid, out=out, resume=True, **search_arguments)
+        search_grid(FAST, SST2, parse_grid("epochs=1", FAST), out=out, resume=True, **search_arguments)
+    result = search_grid(FAST, SST2, grid, out=out, resume=True, **search_arguments)
     assert [row["scores"] for row in result["rows"]] == [row["scores"] for row in whole["rows"]]
     with pytest.raises(InputError, match=r"has a search with other epochs \(1 there, 3 now\)"):
-        search(FAST.model_copy(update={"epochs": 3}), SST2, grid, out=out, resume=True, **search_arguments)
+        search_grid(FAST.model_copy(update={"epochs": 3}), SST2, grid, out=out, resume=True, **search_arguments)
     with pytest.raises(InputError, match="--max-length 1000: random:tiny takes at most 512 tokens"):
-        search(FAST.model_copy(update={"max_length": 1000}), SST2, grid, out=tmp_path / "new", **search_arguments)
+        search_grid(FAST.model_copy(update={"max_length": 1000}), SST2, grid, out=tmp_path / "new", **search_arguments)
     assert not (tmp_path / "new").exists()  # a mistake before anything began leaves nothing
     with pytest.raises(InputError, match="is not empty and has no search"):
-        search(FAST, SST2, grid, out=search_arguments["data"], **search_arguments)
+        search_grid(FAST, SST2, grid, out=search_arguments["data"], **search_arguments)
 
 
 def test_the_end_of_a_search_is_looked_at_before_its_beginning(
@@ -119,13 +108,13 @@ def test_the_end_of_a_search_is_looked_at_before_its_beginning(
         ("max-length=16,900", "--max-length 900: random:tiny takes at most 512 tokens"),
     ):
         with pytest.raises(InputError, match=words):
-            search(FAST, SST2, parse_grid(grid, FAST), out=tmp_path / "s", **search_arguments)
+            search_grid(FAST, SST2, parse_grid(grid, FAST), out=tmp_path / "s", **search_arguments)
         assert not (tmp_path / "s").exists()
 
 
 def test_values_that_hardly_differ_have_folders_of_their_own(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     grid = parse_grid("learning-rate=1e-3,1.0000001e-3", FAST)
-    result = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    result = search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
     folders = {Path(row["model"]).parent.name for row in result["rows"]}
     assert folders == {"learning-rate=0.001", "learning-rate=0.0010000001"}
 
@@ -134,7 +123,7 @@ def test_a_warning_about_the_data_comes_once(
     search_arguments: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (search_arguments["data"] / "dev.tsv").unlink()
-    search(FAST, SST2, parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST), out=tmp_path / "s", **search_arguments)
+    search_grid(FAST, SST2, parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST), out=tmp_path / "s", **search_arguments)
     stderr = capsys.readouterr().err
     assert stderr.count("no dev file; a tenth of train.tsv") == 1
     assert stderr.count("seed 0: best epoch 1") == 3
@@ -144,13 +133,13 @@ def test_two_processes_do_not_search_in_one_folder(
     search_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-4", FAST)
-    search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
     monkeypatch.setattr(locks, "_PAUSE", 0.0)
     with (
         locked(tmp_path / "s"),
         pytest.raises(InputError, match=r"s: another process works on this run \(process \d+ on .+\); wait for it or"),
     ):
-        search(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
+        search_grid(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
 
 
 def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
@@ -167,8 +156,8 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(_Best, "evaluate", interrupted)
         with pytest.raises(Stopped, match="stopped with 1 of 2 settings done"):
-            search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
-        result = search(
+            search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+        result = search_grid(
             FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments
         )  # at the very end it is too late
     assert len(result["rows"]) == 2
@@ -177,9 +166,9 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
 def test_what_has_finished_is_found_where_it_lies_now(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     """A search is moved after it ended: the same command with resume prints the same, with the new paths."""
     grid = parse_grid("learning-rate=1e-3,1e-5", FAST)
-    first = search(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    first = search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
     (tmp_path / "s").rename(tmp_path / "moved")
-    again = search(FAST, SST2, grid, out=tmp_path / "moved", resume=True, **search_arguments)
+    again = search_grid(FAST, SST2, grid, out=tmp_path / "moved", resume=True, **search_arguments)
     assert json.loads(json.dumps(first).replace(str(tmp_path / "s"), str(tmp_path / "moved"))) == again
     before = finetune(FAST, SST2, out=tmp_path / "one", **search_arguments)
     (tmp_path / "one").rename(tmp_path / "other")

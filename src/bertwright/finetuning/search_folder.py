@@ -1,0 +1,90 @@
+"""The folder of a search over settings: its record, its lock, and the model that is kept."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from bertwright.errors import InputError
+from bertwright.files import read_json, write_json
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.folder import model_folder
+from bertwright.tasks.spec import TaskSpec
+from bertwright.training.run_lock import LOCK, locked
+
+
+def common_record(settings: FinetuneSettings, task: TaskSpec, model: str) -> dict[str, Any]:
+    """Return the part of a record that every search has."""
+    return {"task": task.name, "model": model, "settings": settings.model_dump(mode="json")}
+
+
+@contextmanager
+def opened_search(
+    path: Path, record: Mapping[str, Any], *, resume: bool, ignored: Set[str]
+) -> Iterator[dict[str, Any]]:
+    """Hold the lock of the folder of a new or resumed search inside the block; yield its record as it is stored.
+
+    path      file of the record
+    record    values that a resumed search must have too
+    ignored   names of the settings in which a resumed search may differ
+
+    Raises InputError where the folder has anything else. A new folder is removed again where an InputError is raised
+    inside before any run has begun.
+    """
+    out = path.parent
+    is_new = not out.exists()
+    stored = _open(path, record, resume=resume, ignored=ignored)
+    with locked(out):
+        try:
+            yield stored
+        except InputError:
+            if not any(each.is_dir() for each in out.iterdir()):
+                for name in (path.name, LOCK):
+                    (out / name).unlink()
+                if is_new:
+                    out.rmdir()
+            raise
+
+
+def keep_model(best: Path, out: Path) -> Path:
+    """Copy the model folder `best` to `out`/model; return that path."""
+    kept = out / "model"
+    with model_folder(kept) as folder:
+        shutil.copytree(best, folder, dirs_exist_ok=True)
+    return kept
+
+
+def _open(path: Path, record: Mapping[str, Any], *, resume: bool, ignored: Set[str]) -> dict[str, Any]:
+    """Return the stored record of a new or resumed search."""
+    out = path.parent
+    if not path.exists():
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise InputError(f"{out}: is not empty and has no search; choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(path, record)
+        return dict(record)
+    if not resume:
+        raise InputError(f"{out}: already has a search; continue it with --resume or choose another --out")
+    existing = read_json(path)
+    if not isinstance(existing, dict):
+        raise InputError(f"{path}: expected the record of a search, got a JSON {type(existing).__name__}")
+    stored, current = _flat(existing), _flat(record)
+    differing = [
+        f"{name} ({stored.get(name)!r} there, {current[name]!r} now)"
+        for name in current
+        if stored.get(name) != current[name] and name not in ignored
+    ]
+    if differing:
+        raise InputError(f"{out}: has a search with other {', '.join(differing)}; choose another --out")
+    return {**existing, **record}
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a record and its other values by name; settings added since have their defaults."""
+    settings = dict(record.get("settings", {}))
+    with suppress(ValidationError):
+        settings = FinetuneSettings.model_validate(settings).model_dump(mode="json")
+    return {name: record[name] for name in ("task", "model", "grid", "space") if name in record} | settings

@@ -532,8 +532,8 @@ def test_long_cells_and_large_seeds(base: Path, tmp_path: Path, capsys: pytest.C
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Records what is sent to any tracker, whose package need not be installed."""
     recorder = Recorder()
-    monkeypatch.setattr("bertwright.training.tracked_run.refuse_missing", lambda name: None)
-    monkeypatch.setattr("bertwright.commands.reports.refuse_missing", lambda name: None)
+    monkeypatch.setattr("bertwright.training.tracked_run.refuse_missing_tracker", lambda name: None)
+    monkeypatch.setattr("bertwright.commands.reports.refuse_missing_tracker", lambda name: None)
     monkeypatch.setattr("bertwright.training.tracked_run.make_tracker", recorder.make)
     return recorder
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bertwright.tracking.points import Point, TrackedRun
+from bertwright.tracking.points import TrackedPoint, TrackedRun
 from bertwright.tracking.tracker import EndState
 
 
@@ -11,7 +11,7 @@ from bertwright.tracking.tracker import EndState
 class Recorder:
     """Keeps the points of each run by its name, as a server does that outlives the processes of the run."""
 
-    points: dict[str, list[Point]] = field(default_factory=dict)
+    points: dict[str, list[TrackedPoint]] = field(default_factory=dict)
     runs: dict[str, TrackedRun] = field(default_factory=dict)
     states: list[tuple[str, EndState]] = field(default_factory=list)
 
@@ -35,7 +35,7 @@ class RecordingTracker:
         self._recorder.runs[run.name] = run
         return {point.name: point.step for point in self._recorder.points.setdefault(run.name, [])}
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[TrackedPoint]) -> None:
         self._recorder.points[self._name] += points
 
     def close(self, state: EndState) -> None:
@@ -49,7 +49,7 @@ class FailingTracker(RecordingTracker):
         super().__init__(recorder)
         self._fails = fails
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[TrackedPoint]) -> None:
         if self._fails():
             super().send(points[: len(points) // 2])
             raise OSError("no route to the server\nand more lines")

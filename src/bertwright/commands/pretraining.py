@@ -78,9 +78,9 @@ def pretrain_command(
     settings = _with_short_forms(settings, no_next_sentence=no_next_sentence, whole_word_mask=whole_word_mask)
     fraction, corpora = fraction_of(held_out), corpora_of(corpus)
     settings = with_fraction(settings, fraction, corpora)
-    if init_from:
-        from bertwright.pretraining.init_from import with_system_of
+    from bertwright.pretraining.init_from import refuse_other_model, with_system_of
 
+    if init_from:
         settings = with_system_of(init_from, settings)
     unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
@@ -90,7 +90,6 @@ def pretrain_command(
     data = {**source, "held_out": folder}
     from bertwright.pretraining.choose import plain_settings
     from bertwright.pretraining.extend import extended_settings
-    from bertwright.pretraining.init_from import refuse_other_model
 
     def chosen(*, resume: bool, **more: Any) -> tuple[PretrainSettings, "Numerics | None"]:
         if resume:

@@ -7,7 +7,7 @@ from tyro.conf import Positional
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import BadRowsOption, LabelColumn, LabelledFormat, TextColumns, VocabularyFolder
 from bertwright.errors import InputError
-from bertwright.tracking.tracker import TrackerName, refuse_missing
+from bertwright.tracking.tracker import TrackerName, refuse_missing_tracker
 
 
 def runs_command(folder: Positional[Path], /) -> CommandResult:
@@ -56,7 +56,7 @@ def track_command(run: Positional[Path], /, *, to: TrackerName) -> CommandResult
         run: Run folder. No process may be training in it.
         to: Tracker.
     """
-    refuse_missing(to)
+    refuse_missing_tracker(to)
     from bertwright.reports.runs import read_run
     from bertwright.training.run_lock import locked
     from bertwright.training.tracked_run import send_run

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from bertwright.tracking.points import Point, TrackedRun
+from bertwright.tracking.points import TrackedPoint, TrackedRun
 from bertwright.tracking.tracker import EndState, read_note, write_note
 
 _DEFAULTS: Final = {
@@ -55,7 +55,7 @@ class MLflowTracker:
             for name in stored.data.metrics
         }
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[TrackedPoint]) -> None:
         """Store the points."""
         from mlflow.entities import Metric
 

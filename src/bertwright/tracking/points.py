@@ -14,7 +14,7 @@ _REFUSED = re.compile(r"[^\w\-. /]")
 
 
 @dataclass(frozen=True)
-class Point:
+class TrackedPoint:
     """A number at a step."""
 
     name: str
@@ -38,12 +38,12 @@ class TrackedRun:
     parameters: Mapping[str, str | int | float | bool | None]
 
 
-def points_of(line: Mapping[str, Any]) -> list[Point]:
+def points_of(line: Mapping[str, Any]) -> list[TrackedPoint]:
     """Return the numbers of a line of metrics.jsonl. Those inside of `held_out` have names such as held_out/loss."""
-    return [Point(name, line["step"], value) for name, value in _numbers(line) if name != "step"]
+    return [TrackedPoint(name, line["step"], value) for name, value in _numbers(line) if name != "step"]
 
 
-def final_points(record: Mapping[str, Any], step: int) -> list[Point]:
+def final_points(record: Mapping[str, Any], step: int) -> list[TrackedPoint]:
     """Return the last validation metrics, or those of the best epoch, of a finished run: names such as final/loss.
 
     record: content of run.json. step: number of steps of the run.

@@ -7,10 +7,10 @@ from contextvars import copy_context
 from typing import Final
 
 from bertwright.console import say
-from bertwright.tracking.points import Point, TrackedRun
+from bertwright.tracking.points import TrackedPoint, TrackedRun
 from bertwright.tracking.tracker import EndState, Tracker
 
-RETRY_SECONDS: Final = 60.0
+_RETRY_SECONDS: Final = 60.0
 """Seconds between a failure and the next attempt; the end of the run cuts them short."""
 
 
@@ -25,7 +25,7 @@ class Delivery:
         self.tracker, self.run = tracker, run
         self._last: dict[str, int] | None = None
 
-    def deliver(self, points: Sequence[Point]) -> int:
+    def deliver(self, points: Sequence[TrackedPoint]) -> int:
         """Send the points that the tracker does not have; return their number. Raises what the tracker raises."""
         if self._last is None:
             self._last = dict(self.tracker.open(self.run))
@@ -51,7 +51,7 @@ class Sender:
     """
 
     def __init__(
-        self, name: str, tracker: Tracker, run: TrackedRun, points: Sequence[Point], *, reported: set[str]
+        self, name: str, tracker: Tracker, run: TrackedRun, points: Sequence[TrackedPoint], *, reported: set[str]
     ) -> None:
         self._name, self._run, self._reported = name, run, reported
         self._delivery = Delivery(tracker, run)
@@ -62,7 +62,7 @@ class Sender:
         self._thread = threading.Thread(target=run_thread, args=(self._work,), name=f"track-{name}", daemon=True)
         self._thread.start()
 
-    def add(self, points: Sequence[Point]) -> None:
+    def add(self, points: Sequence[TrackedPoint]) -> None:
         """Give points to the thread; return at once."""
         with self._changed:
             self._points += points
@@ -98,7 +98,7 @@ class Sender:
         except BaseException as error:
             self._warn(_reason(error))
             with self._changed:
-                self._changed.wait_for(lambda: self._state is not state, timeout=0.0 if state else RETRY_SECONDS)
+                self._changed.wait_for(lambda: self._state is not state, timeout=0.0 if state else _RETRY_SECONDS)
         return state is not None
 
     def _warn(self, reason: str) -> None:

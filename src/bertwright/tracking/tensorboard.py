@@ -6,7 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bertwright.tracking.points import Point, TrackedRun
+from bertwright.tracking.points import TrackedPoint, TrackedRun
 from bertwright.tracking.tracker import EndState
 
 
@@ -33,7 +33,7 @@ class TensorBoardTracker:
             self._add(0, text_pb("settings", "\n".join(["| setting | value |", "|---|---|", *rows])))
         return steps
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[TrackedPoint]) -> None:
         """Write the points, in float32, as TensorBoard stores them."""
         from tensorboard.compat.proto.summary_pb2 import Summary
 

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, Protocol
 
 from bertwright.errors import InputError, MissingExtra
 from bertwright.files import read_object, write_json
-from bertwright.tracking.points import Point, TrackedRun
+from bertwright.tracking.points import TrackedPoint, TrackedRun
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "trackio"]
 EndState = Literal["finished", "stopped", "failed"]
@@ -38,14 +38,14 @@ class Tracker(Protocol):
         It is called again after a failure.
         """
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[TrackedPoint]) -> None:
         """Store points, whose steps do not fall."""
 
     def close(self, state: EndState) -> None:
         """Store what is buffered, and say how the run ended."""
 
 
-def refuse_missing(name: str) -> None:
+def refuse_missing_tracker(name: str) -> None:
     """Raise InputError for a name that is no tracker, and MissingExtra where the packages of the tracker are missing.
 
     A folder without code, such as the `wandb` that Weights & Biases writes, is no package.

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final
 
-from bertwright.tracking.points import Point, TrackedRun
+from bertwright.tracking.points import TrackedPoint, TrackedRun
 from bertwright.tracking.tracker import EndState, read_note, write_note
 
 _PROJECT: Final = "bertwright"
@@ -38,7 +38,7 @@ class TrackioTracker:
                 steps[name] = max(row["step"], steps.get(name, -1))
         return steps
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[TrackedPoint]) -> None:
         """Write a row for each step."""
         rows = [
             (step, {point.name: point.value for point in group})

@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from bertwright.tracking.points import Point, TrackedRun
+from bertwright.tracking.points import TrackedPoint, TrackedRun
 from bertwright.tracking.tracker import EndState, read_note, write_note
 
 
@@ -55,7 +55,7 @@ class WandbTracker:
         self._note()
         return self._written
 
-    def send(self, points: Sequence[Point]) -> None:
+    def send(self, points: Sequence[TrackedPoint]) -> None:
         """Give the points to its process, a row for each step."""
         for step, group in groupby(points, key=lambda point: point.step):
             row = list(group)

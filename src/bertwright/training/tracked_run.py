@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from bertwright.errors import RunFailed, Stopped
 from bertwright.files import read_object
-from bertwright.tracking.points import Point, describe_run, final_points, points_of
+from bertwright.tracking.points import TrackedPoint, describe_run, final_points, points_of
 from bertwright.tracking.sender import Delivery, Sender
-from bertwright.tracking.tracker import EndState, make_tracker, refuse_missing
+from bertwright.tracking.tracker import EndState, make_tracker, refuse_missing_tracker
 from bertwright.training.run_folder import RunFolder, read_metrics
 
 END_SECONDS: Final = 60.0
@@ -28,7 +28,7 @@ def track_with(names: Sequence[str]) -> Iterator[None]:
     Raises MissingExtra where the package of one is not installed.
     """
     for name in names:
-        refuse_missing(name)
+        refuse_missing_tracker(name)
     tokens = _trackers.set(tuple(dict.fromkeys(names))), _reported.set(set())
     try:
         yield
@@ -89,10 +89,10 @@ def send_run(folder: Path, name: str) -> int:
     return count
 
 
-def _all_points(folder: Path) -> list[Point]:
+def _all_points(folder: Path) -> list[TrackedPoint]:
     return [point for line in read_metrics(folder) for point in points_of(line)]
 
 
-def _results(folder: Path, record: Mapping[str, Any]) -> list[Point]:
+def _results(folder: Path, record: Mapping[str, Any]) -> list[TrackedPoint]:
     lines = read_metrics(folder) if record.get("finished") else []
     return final_points(record, lines[-1]["step"]) if lines else []

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import shutil
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.interop.push import push_model
-from bertwright.shipped import folder_of
+from tests.support.encoders import write_encoder
 from tests.support.hub import hub_server
 
 REVISION = "2e" * 20
@@ -100,10 +99,10 @@ def upload_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 
 @pytest.fixture
-def pushed_model(tmp_path: Path) -> Path:
+def pushed_model(tmp_path: Path, own_tokenizer: Path) -> Path:
     """A model folder with a file that is no part of the model."""
     folder = tmp_path / "model"
-    shutil.copytree(folder_of("small-wiki"), folder)
+    write_encoder(folder, own_tokenizer)
     (folder / "notes.txt").write_text("not for others")
     return folder
 

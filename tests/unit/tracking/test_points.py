@@ -3,24 +3,24 @@
 import json
 from pathlib import Path
 
-from bertwright.tracking.points import Point, describe_run, final_points, points_of
+from bertwright.tracking.points import TrackedPoint, describe_run, final_points, points_of
 
 
 def test_every_number_of_a_line_is_a_point() -> None:
     line = {"step": 7, "mlm": 2.5, "skipped": 1, "held_out": {"ndcg@10": 0.5, "collapsed": False}, "note": "text"}
     assert points_of(line) == [
-        Point("mlm", 7, 2.5),
-        Point("skipped", 7, 1.0),
-        Point("held_out/ndcg_10", 7, 0.5),
-        Point("held_out/collapsed", 7, 0.0),
+        TrackedPoint("mlm", 7, 2.5),
+        TrackedPoint("skipped", 7, 1.0),
+        TrackedPoint("held_out/ndcg_10", 7, 0.5),
+        TrackedPoint("held_out/collapsed", 7, 0.0),
     ]
 
 
 def test_the_results_of_a_finished_run_are_points_of_its_last_step() -> None:
     pretrained = {"finished": True, "result": {"held_out": {"loss": 2.0}, "steps": 9}}
-    assert final_points(pretrained, 9) == [Point("final/loss", 9, 2.0)]
+    assert final_points(pretrained, 9) == [TrackedPoint("final/loss", 9, 2.0)]
     seed = {"finished": True, "result": {"scores": {"accuracy": 0.75}, "epoch": 2, "seed": 0}}
-    assert final_points(seed, 9) == [Point("final/accuracy", 9, 0.75), Point("final/epoch", 9, 2.0)]
+    assert final_points(seed, 9) == [TrackedPoint("final/accuracy", 9, 0.75), TrackedPoint("final/epoch", 9, 2.0)]
     assert final_points({"finished": False}, 9) == []
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from bertwright.errors import InputError, MissingExtra
-from bertwright.tracking.points import Point, TrackedRun
+from bertwright.tracking.points import TrackedPoint, TrackedRun
 from bertwright.tracking.sender import Delivery, Sender
-from bertwright.tracking.tracker import refuse_missing
+from bertwright.tracking.tracker import refuse_missing_tracker
 from tests.support.trackers import FailingTracker, Recorder, RecordingTracker
 
 RUN = TrackedRun(Path("run"), Path("run"), "run", None, {})
-POINTS = [Point(name, step, float(step)) for step in range(1, 6) for name in ("mlm", "nsp")]
+POINTS = [TrackedPoint(name, step, float(step)) for step in range(1, 6) for name in ("mlm", "nsp")]
 
 
 def in_a_minute() -> float:
@@ -25,7 +25,7 @@ def in_a_minute() -> float:
 def test_points_that_are_there_are_left_out() -> None:
     recorder = Recorder()
     assert Delivery(RecordingTracker(recorder), RUN).deliver(POINTS[:7]) == 7
-    again = [Point("mlm", 3, -1.0), *POINTS]  # step 3 is done again
+    again = [TrackedPoint("mlm", 3, -1.0), *POINTS]  # step 3 is done again
     assert Delivery(RecordingTracker(recorder), RUN).deliver(again) == 3
     assert recorder.points["run"] == POINTS
 
@@ -56,7 +56,7 @@ def test_a_tracker_that_hangs_is_left_behind(capsys: pytest.CaptureFixture[str])
     release, sending = threading.Event(), threading.Event()
 
     class Hanging(RecordingTracker):
-        def send(self, points: Sequence[Point]) -> None:
+        def send(self, points: Sequence[TrackedPoint]) -> None:
             sending.set()
             assert release.wait(60)
 
@@ -75,8 +75,8 @@ def test_a_missing_package_is_refused_and_a_folder_of_its_name_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match="--track neptune: expected one of tensorboard, mlflow, wandb, trackio"):
-        refuse_missing("neptune")
+        refuse_missing_tracker("neptune")
     (tmp_path / "wandb").mkdir()
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     with pytest.raises(MissingExtra, match=r"--track wandb needs the extra 'wandb': pip install 'bertwright\[wandb\]'"):
-        refuse_missing("wandb")
+        refuse_missing_tracker("wandb")

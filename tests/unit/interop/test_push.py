@@ -107,6 +107,7 @@ def pushed_model(tmp_path: Path, own_tokenizer: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_files_of_a_model_and_nothing_else_are_uploaded(upload_hub: str, pushed_model: Path) -> None:
     result = push_model(str(pushed_model), "own/wiki", private=True, update=False)
     expected = {path.name: path.read_bytes() for path in pushed_model.iterdir() if path.name != "notes.txt"}

@@ -10,8 +10,11 @@ import pytest
 
 from bertwright import cli
 from bertwright.cli import main
+from bertwright.errors import RunFailed
+from bertwright.training.loop import Loop
 from tests.support.commands import run_bertwright, run_json
 from tests.support.folders import read_jsonl
+from tests.support.trackers import FailingTracker, Recorder
 
 TINY = ["--lengths", "32", "--batch-size", "8", "--threads", "1", "--precision", "fp32"]
 
@@ -523,3 +526,98 @@ def test_long_cells_and_large_seeds(base: Path, tmp_path: Path, capsys: pytest.C
     assert "seed" in run_json(capsys, "pretrain", *corpus, "--seed", str(10**23), code=2)[1]
     assert "--learning-rate inf" in run_json(capsys, "pretrain", *corpus, "--learning-rate", "inf", code=2)[1]
     assert not (tmp_path / "no").exists()
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Records what is sent to any tracker, whose package need not be installed."""
+    recorder = Recorder()
+    monkeypatch.setattr("bertwright.training.tracked_run.refuse_missing_tracker", lambda name: None)
+    monkeypatch.setattr("bertwright.commands.reports.refuse_missing_tracker", lambda name: None)
+    monkeypatch.setattr("bertwright.training.tracked_run.make_tracker", recorder.make)
+    return recorder
+
+
+def flat_metrics(folder: Path) -> dict[tuple[str, int], float]:
+    """The numbers of metrics.jsonl by name and step, but for those that depend on the clock."""
+    numbers = {
+        (name if name in line else f"held_out/{name}", line["step"]): float(value)
+        for line in read_jsonl(folder / "metrics.jsonl")
+        for name, value in {**line, **line.get("held_out", {})}.items()
+        if name not in ("step", "held_out")
+    }
+    return {key: value for key, value in numbers.items() if key[0] not in TIMED}
+
+
+TIMED = ("seconds", "data_share", "tokens_per_second", "mfu")
+
+
+def test_a_crashed_pretraining_goes_on_in_its_tracker_without_double_points(
+    base: Path, tmp_path: Path, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ["pretrain", "--corpus", str(base / "corpus"), "--out", str(tmp_path / "run"), "--steps", "12", *TINY]
+    start += ["--log-every", "3", "--held-out", "0.2", "--evaluations", "2", "--track", "wandb", "--track", "wandb"]
+    log = Loop.log
+
+    def crash(loop: Loop, done: int) -> None:
+        log(loop, done)
+        if done == 9:
+            raise RunFailed("the power failed")
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Loop, "log", crash)
+        assert main(start) == 1
+    assert max(step for _, step in recorder.values("run")) == 9
+    assert main([*start, "--resume"]) == 0  # from step 0, as there was no checkpoint
+    sent = {key: value for key, value in recorder.values("run").items() if key[0] not in TIMED}
+    finals = {key: value for key, value in sent.items() if key[0].startswith("final/")}
+    metrics = flat_metrics(tmp_path / "run")
+    assert {key: value for key, value in sent.items() if key not in finals} == metrics
+    assert finals[("final/mlm_loss", 12)] == metrics[("held_out/mlm_loss", 12)]
+    assert recorder.states == [("run", "failed"), ("run", "finished")]
+    assert recorder.runs["run"].parameters["batch_size"] == 8
+
+
+def test_a_finetuning_survives_its_tracker_and_its_seeds_are_sent_afterwards(
+    base: Path,
+    reviews: Path,
+    tmp_path: Path,
+    recorder: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "tuned"
+    start = ["finetune", "classify", "--model", str(base / "run"), "--data", str(reviews), "--out", str(out)]
+    start += "--text-column review --label-column verdict --epochs 1 --seeds 2 --threads 1 --track mlflow".split()
+    with monkeypatch.context() as changed:
+        changed.setattr("bertwright.training.tracked_run.make_tracker", lambda name: FailingTracker(recorder))
+        assert main(start) == 0
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "--track mlflow" in line]
+    assert len(warnings) == 1, warnings
+    assert "no route to the server" in warnings[0]
+    sent, _ = run_json(capsys, "track", out, "--to", "mlflow")
+    assert sent["runs"] == 2
+    for seed in ("seed-0", "seed-1"):
+        points = recorder.values(f"tuned-{seed}")
+        metrics = flat_metrics(out / seed)
+        assert metrics.items() <= points.items()
+        result = json.loads((out / seed / "run.json").read_text())["result"]
+        assert points[("final/accuracy", max(step for _, step in metrics))] == result["scores"]["accuracy"]
+        described = recorder.runs[f"tuned-{seed}"]
+        assert (described.group, described.parameters["seed"]) == ("tuned", int(seed[-1]))
+    sent, _ = run_json(capsys, "track", out, "--to", "mlflow")
+    assert sent["points"] == 0
+    with monkeypatch.context() as changed:
+        changed.setattr("bertwright.training.tracked_run.make_tracker", lambda name: FailingTracker(Recorder()))
+        _, errors = run_json(capsys, "track", out, "--to", "mlflow", code=1)
+    assert "sending to mlflow failed: OSError: no route to the server" in errors
+
+
+def test_a_tracker_without_its_package_is_refused_before_the_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bertwright.tracking.tracker.find_spec", lambda name: None)
+    start = ["pretrain", "--corpus", str(base / "corpus"), "--out", str(tmp_path / "run"), "--steps", "12", *TINY]
+    assert main([*start, "--track", "mlflow"]) == 2
+    assert "--track mlflow needs the extra 'mlflow': pip install 'bertwright[mlflow]'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

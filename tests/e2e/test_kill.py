@@ -61,15 +61,16 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_corpus: Path) -> None:
     subprocess.run([*command, *arguments(own_corpus, calm)], check=True, capture_output=True)
     moments = random.Random(time.time_ns())
     restarts = 0
+    resumed = [*command, *arguments(own_corpus, torn), "--resume", "--track", "tensorboard"]
     for step in sorted(moments.sample(range(20, STEPS - 100), 3)):
-        running = subprocess.Popen([*command, *arguments(own_corpus, torn), "--resume"], stderr=subprocess.DEVNULL)
+        running = subprocess.Popen(resumed, stderr=subprocess.DEVNULL)
         wait_for_step(running, torn, step)
         time.sleep(moments.uniform(0, 0.1))
         running.send_signal(signal.SIGKILL)
         assert running.wait() == -signal.SIGKILL
         restarts += any((torn / "checkpoints").glob("step-*/state.json"))
     assert restarts, "no restart began from a checkpoint"
-    subprocess.run([*command, *arguments(own_corpus, torn), "--resume"], check=True, capture_output=True)
+    subprocess.run(resumed, check=True, capture_output=True)
     assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
     timed = {"seconds", "data_share", "tokens_per_second", "mfu"}
     logs = [
@@ -78,6 +79,17 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_corpus: Path) -> None:
     ]
     assert logs[0] == logs[1]
     assert last_step(torn) == STEPS
+    assert losses_in_tensorboard(torn) == [
+        (line["step"], pytest.approx(line["mlm"], rel=1e-6)) for line in logs[0] if "mlm" in line
+    ]
+
+
+def losses_in_tensorboard(out: Path) -> list[tuple[int, float]]:
+    """Steps and losses of all event files, in the order in which TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(out / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return [(each.step, each.value) for each in events.Scalars("mlm")]
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ NOT_RUN = {
     r"source \.venv": "belongs to `make setup`",
     r"python -m benchmarks\.(pretraining|finetuning|inference) ": "measures for minutes",
     r"bertwright quickstart ": "takes over half a minute; tests/e2e/test_kill.py runs it",
-    r"bertwright import hub:": "needs a network",
+    r"bertwright (import hub:|push )": "needs a network",
     r"bertwright evaluate .*--calibrate": "needs a model that is better than guessing; the tests of evaluate run it",
     r'bertwright generate gpt2 --prompt "The old bridge" --tokens': "needs a GPT-2; systems.md trains one",
     r"srun |ssh ": "needs several machines",

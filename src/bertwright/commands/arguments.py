@@ -7,6 +7,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from bertwright.scoring.settings import Direction, FirstToken, Masking
 from bertwright.serving.settings import AnswerPrecision, ExplainBaseline, ExplainMethod
+from bertwright.tracking.tracker import TrackerName
 from bertwright.training.settings import Device
 
 Repeatable = Annotated[tuple[str, ...], UseAppendAction]
@@ -63,6 +64,11 @@ ExplainBaselineOption = Annotated[
 ]
 DeviceOption = Annotated[
     Device, arg(help="Device that computes: the processors (cpu), a GPU (cuda), an Apple GPU (mps).")
+]
+TrackOption = Annotated[
+    tuple[TrackerName, ...],
+    UseAppendAction,
+    arg(help="Send the metrics to a tracker too, while the run trains; repeat it for several."),
 ]
 ShardingOption = Annotated[
     Literal["ddp", "fsdp2"],

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from bertwright.babylm.settings import FIXED, PLAIN_ENTRY, EntrySettings
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import DocumentBreaks, Repeatable, TextField
+from bertwright.commands.arguments import DocumentBreaks, Repeatable, TextField, TrackOption
 from bertwright.commands.options import SettingsOptions
 from bertwright.pretraining.settings import ADAPTED, PretrainSettings
 
@@ -27,6 +27,7 @@ def babylm_command(
     entry: Annotated[Mapping[str, Any], SettingsOptions(EntrySettings)],
     settings: Annotated[Mapping[str, Any], SettingsOptions(PretrainSettings, {}, PLAIN_ENTRY, ADAPTED, left_out=FIXED)],
     allow_other_numerics: bool = False,
+    track: TrackOption = (),
 ) -> CommandResult:
     """Make an entry of the BabyLM challenge: vocabulary, corpus, pre-training, BLiMP, GLUE, curve and model card.
 
@@ -65,5 +66,7 @@ def babylm_command(
 
         return plan_entry(request)
     from bertwright.babylm.run import run_entry
+    from bertwright.training.tracked_run import track_with
 
-    return run_entry(request)
+    with track_with(track):
+        return run_entry(request)

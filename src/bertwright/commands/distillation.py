@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import BadRowsOption, LabelColumn, LabelledFormat, Repeatable, TextColumns
+from bertwright.commands.arguments import (
+    BadRowsOption,
+    LabelColumn,
+    LabelledFormat,
+    Repeatable,
+    TextColumns,
+    TrackOption,
+)
 from bertwright.commands.options import SettingsOptions
 from bertwright.commands.pretraining import corpora_of, fraction_of, with_fraction
 from bertwright.distillation.settings import DistillationSettings
@@ -41,6 +48,7 @@ def distill_command(
     student: Annotated[Mapping[str, Any], SettingsOptions(DistillationSettings)],
     settings: Annotated[Mapping[str, Any], _FOR_TASK],
     allow_other_numerics: bool = False,
+    track: TrackOption = (),
 ) -> CommandResult:
     """Train a smaller student on the answers of a teacher: for its task (--data), or in pre-training (--corpus).
 
@@ -63,6 +71,7 @@ def distill_command(
     from bertwright.distillation.prepare import TaskRequest
     from bertwright.distillation.run import distill_task
     from bertwright.reports.report import with_pages
+    from bertwright.training.tracked_run import track_with
 
     soft = DistillationSettings.model_validate(student)
     start: Any = {"teacher": teacher, "out": out, "resume": resume, "allow_other_numerics": allow_other_numerics}
@@ -74,13 +83,15 @@ def distill_command(
                 "distill --corpus: reads a corpus; leave --texts, --text-column, --label-column, --input-format and "
                 "--on-error out"
             )
-        return with_pages(_pre_train(settings, soft, corpora_of(corpus), held_out, start), out)
+        with track_with(track):
+            return with_pages(_pre_train(settings, soft, corpora_of(corpus), held_out, start), out)
     if held_out:
         raise InputError(f"--held-out {held_out}: is for --corpus; the dev file of --data is the validation data")
     assert data is not None
     chosen = FinetuneSettings.model_validate(settings)
     request = TaskRequest(data, texts, text_column, label_column, input_format, on_error)
-    return with_pages(distill_task(chosen, soft, request, **start), out)
+    with track_with(track):
+        return with_pages(distill_task(chosen, soft, request, **start), out)
 
 
 def _pre_train(

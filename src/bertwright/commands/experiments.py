@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import DeviceOption, Repeatable
+from bertwright.commands.arguments import DeviceOption, Repeatable, TrackOption
 from bertwright.console import table_lines
 from bertwright.errors import InputError
 
@@ -37,6 +37,7 @@ def paper_command(
     plan: bool = False,
     device: DeviceOption = "cpu",
     allow_other_numerics: bool = False,
+    track: TrackOption = (),
 ) -> CommandResult:
     """Run an experiment of the paper and write its page; without a name, list the experiments.
 
@@ -75,6 +76,7 @@ def paper_command(
     from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
+    from bertwright.training.tracked_run import track_with
 
     experiment = experiments[name]
     request = ExperimentRequest(
@@ -92,14 +94,15 @@ def paper_command(
     typed: dict[str, Any] = {"--scale": scale, "--out": out.name, "--seeds": seeds}
     typed |= {"--pretraining-seeds": pretraining_seeds, "--arms": arms, "--tasks": tasks}
     typed |= {"--device": None if device == "cpu" else device, "--minutes": minutes, "--rate-share": rate_share}
-    return run_experiment(
-        experiment,
-        request,
-        command=_command_line(experiment, typed),
-        use="page" if page else "plan" if plan else "run",
-        device=device,
-        allow_other_numerics=allow_other_numerics,
-    )
+    with track_with(track):
+        return run_experiment(
+            experiment,
+            request,
+            command=_command_line(experiment, typed),
+            use="page" if page else "plan" if plan else "run",
+            device=device,
+            allow_other_numerics=allow_other_numerics,
+        )
 
 
 def _check_options(counts: Mapping[str, int | None], *, page: bool, plan: bool) -> None:

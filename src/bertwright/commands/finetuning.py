@@ -22,6 +22,7 @@ from bertwright.commands.arguments import (
     Repeatable,
     ShardingOption,
     TextColumns,
+    TrackOption,
     VocabularyFolder,
 )
 from bertwright.commands.options import SettingsOptions
@@ -61,6 +62,7 @@ def finetune_command(
     tokenizer: VocabularyFolder = None,
     allow_other_numerics: bool = False,
     sharding: ShardingOption = "ddp",
+    track: TrackOption = (),
 ) -> CommandResult:
     """Fine-tune a model on a labelled table; the epoch with the best validation metric is kept.
 
@@ -93,6 +95,7 @@ def finetune_command(
     from bertwright.reports.report import with_pages
     from bertwright.tasks.spec import get_spec, with_reading, with_settings
     from bertwright.training.distributed import init_distributed, is_restart
+    from bertwright.training.tracked_run import track_with
 
     spec = with_settings(get_spec(task), task_setting)
     spec = with_reading(spec, input_format=input_format, on_error=on_error)
@@ -100,7 +103,7 @@ def finetune_command(
     values = FINETUNE_RECIPES[recipe].model_dump(exclude_unset=True) if recipe else {}
     chosen = FinetuneSettings.model_validate({"max_length": spec.max_length, **values, **settings})
     paths: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
-    with init_distributed(chosen.device, sharding=sharding) as ranks:
+    with track_with(track), init_distributed(chosen.device, sharding=sharding) as ranks:
         start: Any = {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
         budget = TrialBudget(search, search_minutes) if search is not None or search_minutes is not None else None
         if grid is None and budget is None:

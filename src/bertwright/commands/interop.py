@@ -1,4 +1,4 @@
-"""The commands import, features and export: foreign checkpoints in; states, ONNX models and static tables out."""
+"""The commands import, features, export and push: foreign checkpoints in; states, other formats and models out."""
 
 from pathlib import Path
 from typing import Any, Literal
@@ -36,6 +36,22 @@ def import_command(
 
     cased = None if casing is None else casing == "cased"
     return import_model(source, out, cased=cased, labels=label, text=text_column, task=task, as_wordpiece=as_wordpiece)
+
+
+def push_command(
+    model: Positional[str], repository: Positional[str], /, *, private: bool = False, update: bool = False
+) -> CommandResult:
+    """Upload a model folder with its card to the Hugging Face Hub, into a new repository.
+
+    Args:
+        model: MODEL: a model folder or a run folder.
+        repository: Repository to create, as USER/NAME or ORGANISATION/NAME.
+        private: Make a repository that only you, or your organisation, can read.
+        update: Add a commit to a repository that exists.
+    """
+    from bertwright.interop.push import push_model
+
+    return push_model(model, repository, private=private, update=update)
 
 
 def features_command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import Repeatable, ShardingOption
+from bertwright.commands.arguments import Repeatable, ShardingOption, TrackOption
 from bertwright.commands.options import SettingsOptions
 from bertwright.console import say
 from bertwright.errors import InputError
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def quickstart_command(
-    *, corpus: Path | None = None, minutes: float = 4.0, out: Path = Path("quickstart")
+    *,
+    corpus: Path | None = None,
+    minutes: float = 4.0,
+    out: Path = Path("quickstart"),
+    track: TrackOption = (),
 ) -> CommandResult:
     """Learn a vocabulary, pre-train a small BERT, fine-tune it, and compare it with one that was not pre-trained.
 
@@ -28,8 +32,10 @@ def quickstart_command(
         out: Folder for all results: absent, empty, or an earlier quickstart's, which is replaced.
     """
     from bertwright.quickstart.run import run_quickstart
+    from bertwright.training.tracked_run import track_with
 
-    return run_quickstart(corpus=corpus, minutes=minutes, out=out)
+    with track_with(track):
+        return run_quickstart(corpus=corpus, minutes=minutes, out=out)
 
 
 def pretrain_command(
@@ -47,6 +53,7 @@ def pretrain_command(
     whole_word_mask: bool = False,
     allow_other_numerics: bool = False,
     sharding: ShardingOption = "ddp",
+    track: TrackOption = (),
 ) -> CommandResult:
     """Pre-train BERT with masked LM and next-sentence prediction, or a language model.
 
@@ -72,9 +79,9 @@ def pretrain_command(
     settings = _with_short_forms(settings, no_next_sentence=no_next_sentence, whole_word_mask=whole_word_mask)
     fraction, corpora = fraction_of(held_out), corpora_of(corpus)
     settings = with_fraction(settings, fraction, corpora)
-    if init_from:
-        from bertwright.pretraining.init_from import with_system_of
+    from bertwright.pretraining.init_from import refuse_other_model, with_system_of
 
+    if init_from:
         settings = with_system_of(init_from, settings)
     unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
@@ -84,7 +91,6 @@ def pretrain_command(
     data = {**source, "held_out": folder}
     from bertwright.pretraining.choose import plain_settings
     from bertwright.pretraining.extend import extended_settings
-    from bertwright.pretraining.init_from import refuse_other_model
 
     def chosen(*, resume: bool, **more: Any) -> tuple[PretrainSettings, "Numerics | None"]:
         if resume:
@@ -104,8 +110,9 @@ def pretrain_command(
     from bertwright.reports.report import with_pages
     from bertwright.training.distributed import init_distributed, is_restart
     from bertwright.training.run_folder import refuse_used
+    from bertwright.training.tracked_run import track_with
 
-    with init_distributed(unadapted.device, sharding=sharding) as ranks:
+    with track_with(track), init_distributed(unadapted.device, sharding=sharding) as ranks:
         resume = resume or is_restart()
         refuse_used(out, resume=resume, ranks=ranks)
         run_settings, numerics = chosen(resume=resume, ranks=ranks)

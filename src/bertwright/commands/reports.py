@@ -1,4 +1,4 @@
-"""The commands runs, report and doctor: run folders → tables and pages; checks before a long run."""
+"""The commands runs, report, track and doctor: run folders → tables, pages and trackers; checks before a long run."""
 
 from pathlib import Path
 
@@ -6,6 +6,8 @@ from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
 from bertwright.commands.arguments import BadRowsOption, LabelColumn, LabelledFormat, TextColumns, VocabularyFolder
+from bertwright.errors import InputError
+from bertwright.tracking.tracker import TrackerName, refuse_missing_tracker
 
 
 def runs_command(folder: Positional[Path], /) -> CommandResult:
@@ -43,6 +45,29 @@ def report_command(
     from bertwright.reports.report import write_report
 
     return {"report": str(write_report(run, other, out=out, corpus=corpus))}
+
+
+def track_command(run: Positional[Path], /, *, to: TrackerName) -> CommandResult:
+    """Send the metrics of a run to a tracker, each seed of a fine-tuning as a run of its own.
+
+    What the tracker already has of it is left out.
+
+    Args:
+        run: Run folder. No process may be training in it.
+        to: Tracker.
+    """
+    refuse_missing_tracker(to)
+    from bertwright.reports.runs import read_run
+    from bertwright.training.run_lock import locked
+    from bertwright.training.tracked_run import send_run
+
+    streams = read_run(run).streams
+    if not any(streams.values()):
+        raise InputError(f"{run}: has no lines in metrics.jsonl; there is nothing to send")
+    with locked(run):
+        points = sum(send_run(run / stream, to) for stream in streams)
+    runs = {"run": str(run), "to": to, "runs": len(streams), "points": points}
+    return {**runs, "text": f"{run}: {points:,} new points of {len(streams)} runs are in {to}"}
 
 
 def doctor_command(

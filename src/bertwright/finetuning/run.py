@@ -36,6 +36,7 @@ from bertwright.training.loop import autocast, train
 from bertwright.training.missing_lines import say_missing_lines
 from bertwright.training.run_folder import RunFolder, refuse_used, start_run
 from bertwright.training.run_lock import say_finished, session
+from bertwright.training.tracked_run import tracked
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
 AfterEpoch = Callable[[int, float, float], None]
@@ -245,24 +246,25 @@ def _train_seed(
     epochs = _Epochs(per_epoch, settings.epochs, settings.patience, printed=printed, after=after)
     best = _Best(seed_run, model, prepared, numerics, processes.ranks, epochs, settings.best)
     seed_run.note(resolved={"steps": plan.steps})
-    outcome = advise_on_full_gpu(
-        lambda: train(
-            bound.trainable(model),
-            steps_of(bound, settings.batch_size, seed=seed, parts=processes.parts),
-            plan=replace(plan, evaluate=best.evaluate, is_enough=best.is_enough),
-            numerics=numerics,
-            run=seed_run,
-            ranks=processes.ranks,
-            sharding=processes.sharding,
-        ),
-        lambda: advise_batch_size(settings, bound, model, plan, numerics, processes.parts),
-    )
-    if not outcome.finished:
-        return None, True
-    result = best.result(seed)
-    seed_run.note(finished=True, result=result)
-    if seed_run.writes:
-        shutil.rmtree(seed_run.checkpoints)
+    with tracked(seed_run):
+        outcome = advise_on_full_gpu(
+            lambda: train(
+                bound.trainable(model),
+                steps_of(bound, settings.batch_size, seed=seed, parts=processes.parts),
+                plan=replace(plan, evaluate=best.evaluate, is_enough=best.is_enough),
+                numerics=numerics,
+                run=seed_run,
+                ranks=processes.ranks,
+                sharding=processes.sharding,
+            ),
+            lambda: advise_batch_size(settings, bound, model, plan, numerics, processes.parts),
+        )
+        if not outcome.finished:
+            return None, True
+        result = best.result(seed)
+        seed_run.note(finished=True, result=result)
+        if seed_run.writes:
+            shutil.rmtree(seed_run.checkpoints)
     if result["collapsed"]:
         say(
             f"seed {seed} collapsed: all predictions of its best epoch are equal, or nearly so for numbers (under 1 % "

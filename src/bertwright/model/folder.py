@@ -103,6 +103,13 @@ def is_multilabel(notes: Mapping[str, Any]) -> bool:
     return isinstance(task, Mapping) and task.get("kind") == "multilabel"
 
 
+def model_files(folder: Path) -> list[str]:
+    """Return the files of a model folder that belong to its model, sorted, as paths below it."""
+    paths = [path for path in folder.iterdir() if path.name in _MODEL_FILES or is_vector_file(path.name)]
+    files = [file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()]
+    return sorted(file.relative_to(folder).as_posix() for file in files)
+
+
 @contextmanager
 def model_folder(folder: Path) -> Iterator[Path]:
     """Yield a folder to fill that becomes the model folder `folder`, as `atomic_folder` does.

@@ -26,6 +26,7 @@ from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Outcome, train
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import say_finished, session
+from bertwright.training.tracked_run import tracked
 
 
 def pretrain(
@@ -109,8 +110,9 @@ def pretrain_prepared(
         run.note(exposure=pretraining.exposure.record(steps, steps))
         for warning in [] if is_resumed else run_warnings(pretraining, steps):
             say(f"warning: {warning}")
-        outcome = _train(pretraining, run, resolved, steps, sharding)
-        return _finish(pretraining, run, outcome)
+        with tracked(run):
+            outcome = _train(pretraining, run, resolved, steps, sharding)
+            return _finish(pretraining, run, outcome)
 
 
 def _refuse_changed_corpora(pretraining: Pretraining) -> None:

@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class RunFolder:
         self.writes = writes
         self.changes: dict[str, Any] = {}
         """Settings that changed on resuming. They are noted once this process holds the run's lock."""
+        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
+        """Functions that get each line of metrics.jsonl after it was written."""
 
     @property
     def checkpoints(self) -> Path:
@@ -63,6 +65,8 @@ class RunFolder:
             return
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n") as stream:
             stream.write(json.dumps(line) + "\n")
+        for listener in self.listeners:
+            listener(line)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of metrics.jsonl as `read_metrics` does."""

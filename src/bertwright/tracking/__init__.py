@@ -1,0 +1,1 @@
+"""metrics.jsonl → trackers: TensorBoard, MLflow, Weights & Biases, trackio."""

@@ -170,7 +170,7 @@ def build_model(
         generator, special_ids = torch.Generator().manual_seed(settings.seed), data.tokenizer.special_ids
         init_attention(model.encoder, settings.start, generator=generator, special=special_ids)
     if saved:
-        if second_objective(saved) != second_sentence:  # the head would have another objective
+        if second_objective(saved) != settings.examples.second_sentence:  # the head would have another objective
             weights = saved.weights or {}
             saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
         load_adapted(model, saved, data)

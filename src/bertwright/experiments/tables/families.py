@@ -34,6 +34,10 @@ _SUCCESSORS: Final = (
         _arm("modernbert", "ModernBERT", system="modernbert", examples={"masking": {"share": 0.3}}),
         "not measured; ModernBERT's has ModernBERT ahead, with far more text",
     ),
+    (
+        _arm("gpt-bert", "GPT-BERT", system="gpt-bert"),
+        "not measured; GPT-BERT's has it ahead of the same model with masked rows alone or causal rows alone",
+    ),
     (_arm("bert-matching", "BERT with the start `matching`", start="matching"), "not measured"),
 )
 """Arms that are compared with BERT, and the numbers of the papers. A line here is one more arm with its claims."""

@@ -1,6 +1,7 @@
 """URL → stream of bytes: one file of a store, its size and its mark, and the faults of stores as messages."""
 
 import io
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -208,3 +209,19 @@ def current_file(url: str) -> RemoteFile | None:
         except FileNotFoundError:
             return None
     return remote_file(url, info) if info.get("type") == "file" else None
+
+
+def read_remote_object(file: RemoteFile) -> dict[str, Any]:
+    """Return the content of a JSON file that holds an object. Raises InputError where it is damaged."""
+    with file.open() as stream:
+        content = stream.read()
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{file}: expected a JSON object, got {len(content):,} bytes of other content: the file in the store is "
+            "damaged; put a good copy there, or name another URL"
+        )
+    return value

@@ -4,24 +4,34 @@ The run works in a folder of the cache that belongs to the URL. `uploads.py` cop
 """
 
 import hashlib
-import json
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from bertwright.console import say
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import Damaged, InputError, RunFailed
 from bertwright.files import atomic_folder, file_digest, named_cache, read_object, write_json
 from bertwright.stores.cache import download
 from bertwright.stores.listing import files_below
-from bertwright.stores.remote import RemoteFile
+from bertwright.stores.remote import RemoteFile, read_remote_object
 from bertwright.training.checkpoint import list_checkpoints
 from bertwright.training.run_lock import is_locked
-from bertwright.training.uploads import IDENTITY, PAUSES, STATE, RunUploads, checkpoint_of
+from bertwright.training.uploads import (
+    IDENTITY,
+    PAUSES,
+    RECORD,
+    STATE,
+    RunUploads,
+    StoredRun,
+    checkpoint_of,
+    is_of_machine,
+    step_of,
+)
 
-_RECORD = "run.json"
+_FETCHING: Final = ".fetching"
+"""File of a working folder into which a run is being copied: where it is left, the copy was stopped."""
 
 
 def working_folder(url: str) -> Path:
@@ -40,11 +50,11 @@ def run_by_url(url: str, *, resume: bool, pauses: Sequence[float] = PAUSES) -> I
     end; the folder then holds everything.
     """
     folder = working_folder(url)
-    _prepare(url.rstrip("/"), folder, resume=resume)
-    if not (folder / IDENTITY).is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / IDENTITY, {"run": secrets.token_hex(16)})
-    uploads = RunUploads(folder, url.rstrip("/"), pauses=pauses)
+    stored = _prepare(url.rstrip("/"), folder, resume=resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    run = (stored.identity or _identity(folder)).get("run") or secrets.token_hex(16)
+    write_json(folder / IDENTITY, {"run": run, "process": secrets.token_hex(16)})
+    uploads = RunUploads(folder, url.rstrip("/"), before=stored, pauses=pauses)
     uploads.start()
     try:
         yield folder
@@ -54,87 +64,104 @@ def run_by_url(url: str, *, resume: bool, pauses: Sequence[float] = PAUSES) -> I
     uploads.finish()
 
 
-def _prepare(url: str, folder: Path, *, resume: bool) -> None:
-    """Bring the newest state of the run into the working folder."""
+def _prepare(url: str, folder: Path, *, resume: bool) -> StoredRun:
+    """Bring the newest state of the run into the working folder; return what the store holds."""
     if is_locked(folder):
         raise InputError(f"{url}: another process works on this run in {folder}; wait for it or stop it")
     remote = files_below(url)
     if not resume:
-        if _RECORD in remote:
+        if RECORD in remote:
             raise InputError(f"{url}: already holds a run; continue it with --resume or choose another --out")
         if remote:
             raise InputError(f"{url}: is not empty and holds no run ({next(iter(remote))}); choose another --out")
-        if (folder / _RECORD).exists():
+        if (folder / RECORD).exists():
             raise InputError(
                 f"{url}: {folder} holds a run of this URL that is not in the store; --resume continues and uploads it. "
                 "To give it up, remove the folder"
             )
-        return
-    if IDENTITY in remote:
-        _refuse_other_run(url, remote[IDENTITY], folder)
-    if _RECORD in remote and _newest(folder) < _newest_remote(remote):
-        _fetch(url, remote, folder)
-
-
-def _refuse_other_run(url: str, theirs: RemoteFile, folder: Path) -> None:
-    """Raise InputError where folder and store hold different runs; a folder without a run takes the store's."""
-    if not (folder / IDENTITY).is_file() or not (folder / _RECORD).is_file():
-        download(theirs, folder / IDENTITY)
-        return
-    with theirs.open() as stream:
-        content = stream.read()
-    if json.loads(content) != read_object(folder / IDENTITY):
+        return StoredRun()
+    identity = read_remote_object(remote[IDENTITY]) if IDENTITY in remote else None
+    has_run, has_local = RECORD in remote, (folder / RECORD).is_file()
+    if has_local and (identity or has_run) and (identity or {}).get("run") != _identity(folder).get("run", ""):
         raise InputError(
             f"{url}: holds another run than {folder}, where this machine trained to the same URL; name another --out, "
             "or remove the one of the two that you do not need"
         )
+    damaged: list[str] = []
+    if has_run:
+        is_finished = bool(read_remote_object(remote[RECORD]).get("finished"))
+        newest = max(_remote_steps(remote), default=-1)
+        if not has_local or (folder / _FETCHING).exists() or _newest(folder) < (is_finished, newest):
+            damaged = _fetch(url, remote, folder)
+    (folder / _FETCHING).unlink(missing_ok=True)
+    return StoredRun(identity, has_run, frozenset(damaged))
+
+
+def _identity(folder: Path) -> dict[str, str]:
+    """Return the content of the local .store.json; empty where there is none."""
+    return read_object(folder / IDENTITY) if (folder / IDENTITY).is_file() else {}
 
 
 def _newest(folder: Path) -> tuple[bool, int]:
-    """Return whether the run of a folder has finished, and the step of its newest checkpoint; -1 without a run."""
-    if not (folder / _RECORD).is_file():
-        return False, -1
-    steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder / "checkpoints")]
-    return bool(read_object(folder / _RECORD).get("finished")), max(steps, default=0)
+    """Return whether the run of a folder has finished, and the step of its newest undamaged checkpoint, or -1."""
+    return bool(read_object(folder / RECORD).get("finished")), _undamaged_step(folder)
 
 
-def _newest_remote(remote: Mapping[str, RemoteFile]) -> tuple[bool, int]:
-    """Return the same of a run in a store."""
-    with remote[_RECORD].open() as stream:
-        record = json.loads(stream.read())
-    return bool(record.get("finished")), max(_remote_steps(remote), default=0)
+def _undamaged_step(folder: Path) -> int:
+    """Return the step of the newest undamaged checkpoint of a folder; -1 where there is none."""
+    return next(
+        (step_of(path.name) for path in reversed(list_checkpoints(folder / "checkpoints")) if _is_undamaged(path)), -1
+    )
 
 
 def _remote_steps(remote: Mapping[str, RemoteFile]) -> list[int]:
     """Return the steps of the complete checkpoints of a store, ascending: those with the file that comes last."""
     names = [checkpoint_of(name) for name in remote if name.endswith(f"/{STATE}")]
-    return sorted(int(name.rpartition("step-")[2]) for name in names if name and name.startswith("checkpoints/"))
+    return sorted(step_of(name) for name in names if name and name.startswith("checkpoints/"))
 
 
-def _fetch(url: str, remote: Mapping[str, RemoteFile], folder: Path) -> None:
-    """Copy the run of a store into the working folder: metrics and models, then the newest checkpoint, then run.json.
+def _fetch(url: str, remote: Mapping[str, RemoteFile], folder: Path) -> list[str]:
+    """Copy the newest undamaged checkpoint of a store into the working folder, then metrics and models, then run.json.
 
-    After a kill in between, the next call copies again, since run.json or the checkpoint is the older one.
+    Undamaged checkpoints of the folder stay. Where the store has no undamaged checkpoint after them, nothing is copied.
+    After a kill in between, the marker makes the next call copy again. Returns the damaged checkpoints of the store.
+    Raises RunFailed where neither side has an undamaged one.
     """
     say(f"{url}: is newer than {folder}, and is copied there")
+    is_partial = (folder / _FETCHING).exists() or not (folder / RECORD).is_file()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _FETCHING).touch()
+    own, damaged, is_new = _undamaged_step(folder), list[str](), False
+    for step in (step for step in reversed(_remote_steps(remote)) if step > own):
+        if is_new := _fetch_checkpoint(url, remote, folder / "checkpoints" / f"step-{step:09d}"):
+            break
+        damaged.append(f"checkpoints/step-{step:09d}")
+    if damaged and own < 0 and not is_new:
+        raise RunFailed(f"{url}: every checkpoint in the store is damaged; start the run again at another --out")
+    if damaged and not is_new and not is_partial:
+        say(f"{url}: the run continues from step {own} of {folder}; the store has no undamaged checkpoint after it")
+        return damaged
     for name, file in remote.items():
-        if name != _RECORD and not name.startswith("checkpoints/"):
+        if name != RECORD and not name.startswith("checkpoints/") and not is_of_machine(name):
             download(file, folder / name)
-    for step in reversed(_remote_steps(remote)):
-        target = folder / "checkpoints" / f"step-{step:09d}"
+    download(remote[RECORD], folder / RECORD)
+    return damaged
+
+
+def _fetch_checkpoint(url: str, remote: Mapping[str, RemoteFile], target: Path) -> bool:
+    """Copy a checkpoint of a store to `target`, unless it is damaged; return whether it is there."""
+    begin = f"checkpoints/{target.name}/"
+    try:
         with atomic_folder(target) as temporary:
-            begin = f"checkpoints/{target.name}/"
             for name, file in remote.items():
                 if name.startswith(begin):
                     download(file, temporary / name.removeprefix(begin))
-        if _is_undamaged(target):
-            break
-        shutil.rmtree(target)
+            if not _is_undamaged(temporary):
+                raise Damaged(f"{url}/{begin}")
+    except Damaged:
         say(f"{url}/checkpoints/{target.name} is damaged; trying the checkpoint before it")
-    else:
-        if _remote_steps(remote):
-            raise RunFailed(f"{url}: every checkpoint in the store is damaged")
-    download(remote[_RECORD], folder / _RECORD)
+        return False
+    return True
 
 
 def _is_undamaged(checkpoint: Path) -> bool:

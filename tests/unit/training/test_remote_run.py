@@ -1,59 +1,19 @@
-"""Runs by URL: what is fetched before a run starts, what is uploaded, in which order, and what is refused."""
+"""Runs by URL: what is fetched before a run starts, and what is refused."""
 
-import hashlib
-import json
-import threading
-from collections.abc import Callable, Sequence
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bertwright.errors import InputError, RunFailed, Stopped
+from bertwright.errors import InputError, RunFailed
+from bertwright.stores.cache import download
+from bertwright.stores.remote import RemoteFile
+from bertwright.training import remote_run
 from bertwright.training.remote_run import run_by_url, working_folder
-from bertwright.training.uploads import IDENTITY, RunUploads
-from tests.support.stores import FaultyStore, always_lost, keys, put
-
-URL = "faulty://b/run"
-
-
-def checkpoint(folder: Path, step: int, content: bytes = b"weights") -> None:
-    """Write a checkpoint as training does: under another name first."""
-    new = folder / "checkpoints" / ".new"
-    new.mkdir(parents=True)
-    (new / "model.safetensors").write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    (new / "state.json").write_text(json.dumps({"step": step, "sha256": {"model.safetensors": digest}}))
-    new.rename(folder / "checkpoints" / f"step-{step:09d}")
-
-
-def begin(folder: Path, step: int = 10, **record: Any) -> None:
-    """Write a run with one checkpoint."""
-    (folder / "run.json").write_text(json.dumps({"kind": "pretrain", **record}) + "\n")
-    (folder / "metrics.jsonl").write_text('{"step": 5}\n{"step": 10}\n{"st')
-    checkpoint(folder, step)
-
-
-def train(step: int = 10, *, resume: bool = False, **record: Any) -> Path:
-    with run_by_url(URL, resume=resume, pauses=()) as folder:
-        begin(folder, step, **record)
-    return folder
-
-
-def work(change: Callable[[Path], None], *, resume: bool = False, pauses: Sequence[float] = ()) -> Path:
-    """A run whose work is a change of its folder."""
-    with run_by_url(URL, resume=resume, pauses=pauses) as folder:
-        change(folder)
-    return folder
-
-
-def forget(folder: Path) -> None:
-    """The folder as on another machine, where it does not exist."""
-    folder.rename(folder.with_name("elsewhere"))
-
-
-def stored(name: str) -> bytes:
-    return bytes(FaultyStore.store[f"/b/run/{name}"].getvalue())
+from bertwright.training.uploads import IDENTITY
+from tests.support.store_runs import URL, begin, checkpoint, forget, stored, train, work
+from tests.support.stores import keys, put, put_folder
 
 
 def test_the_run_is_in_the_store_at_the_end(store: Any) -> None:
@@ -62,42 +22,6 @@ def test_the_run_is_in_the_store_at_the_end(store: Any) -> None:
     names = [IDENTITY, "checkpoints/step-000000010/model.safetensors", "checkpoints/step-000000010/state.json"]
     assert keys("b/run/") == [f"b/run/{name}" for name in (*names, "metrics.jsonl", "run.json")]
     assert stored("metrics.jsonl") == b'{"step": 5}\n{"step": 10}\n'  # a line that is being written waits
-
-
-def test_what_makes_a_checkpoint_or_run_complete_goes_last(store: Any) -> None:
-    with run_by_url(URL, resume=False) as folder:
-        begin(folder, finished=True)
-        (folder / "model").mkdir()
-        for name in ("config.json", "model.safetensors"):
-            (folder / "model" / name).write_bytes(b"{}")
-        (folder / ".lock").write_bytes(b"")
-        (folder / ".report.html.bw-abcdefgh.tmp").write_bytes(b"half")
-    written = [path.removeprefix("/b/run/") for name, path in store.calls if name == "write"]
-    assert list(dict.fromkeys(written)) == [
-        IDENTITY,
-        "metrics.jsonl",
-        "checkpoints/step-000000010/model.safetensors",
-        "model/model.safetensors",
-        "checkpoints/step-000000010/state.json",
-        "model/config.json",
-        "run.json",
-    ]
-
-
-def test_old_checkpoints_leave_the_store_after_a_new_one_is_there(store: Any) -> None:
-    with run_by_url(URL, resume=False) as folder:
-        begin(folder)
-        uploads = RunUploads(folder, URL)
-        uploads.upload()
-        checkpoint(folder, 20)
-        for path in (folder / "checkpoints" / "step-000000010").iterdir():
-            path.unlink()
-        (folder / "checkpoints" / "step-000000010").rmdir()
-        uploads.upload()
-    steps = {key.split("/")[3] for key in keys("b/run/checkpoints/")}
-    assert steps == {"step-000000020"}
-    removed = [path for name, path in store.calls if name == "remove"]
-    assert removed[0].endswith("step-000000010/state.json")
 
 
 def test_another_machine_gets_the_newest_complete_checkpoint(store: Any) -> None:
@@ -127,18 +51,108 @@ def test_a_damaged_checkpoint_is_left_for_the_one_before(store: Any, capsys: pyt
         pass
 
 
+def damage(*steps: int) -> None:
+    """Replace the weights of checkpoints in the store."""
+    for step in steps:
+        put(f"b/run/checkpoints/step-{step:09d}/model.safetensors", b"damaged")
+
+
+def put_checkpoint(folder: Path, step: int, content: bytes = b"weights") -> None:
+    """Put a checkpoint into the store alone."""
+    checkpoint(folder / "other", step, content)
+    put_folder(folder / "other", "b/run")
+    shutil.rmtree(folder / "other")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a run folder that do not belong to the machine."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def resume() -> Path:
+    return work(lambda _: None, resume=True)
+
+
 @pytest.mark.parametrize("newer", ["folder", "store"])
-def test_the_newer_step_wins(store: Any, newer: str) -> None:
+def test_the_newer_step_wins(store: Any, tmp_path: Path, newer: str) -> None:
     folder = train()
     if newer == "folder":
-        checkpoint(folder, 20, b"ours")
+        checkpoint(folder, 20, b"newer")
     else:
-        for name in ("model.safetensors", "state.json"):
-            content = stored(f"checkpoints/step-000000010/{name}").replace(b"10", b"20")
-            put(f"b/run/checkpoints/step-000000020/{name}", content)
-    with run_by_url(URL, resume=True):
-        assert (folder / "checkpoints" / "step-000000020").is_dir()
-    assert "b/run/checkpoints/step-000000020/state.json" in keys()
+        put_checkpoint(tmp_path, 20, b"newer")
+    resume()
+    name = "checkpoints/step-000000020/model.safetensors"
+    assert (folder / name).read_bytes() == stored(name) == b"newer"
+
+
+def test_damaged_checkpoints_of_the_store_replace_nothing(
+    store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = train()
+    put("b/run/metrics.jsonl", b'{"step": 30}\n')
+    put_checkpoint(tmp_path, 30)
+    damage(10, 30)
+    before = contents(folder)
+    for _ in range(2):  # and so does the next call
+        resume()
+        assert contents(folder) == before
+        assert "the run continues from step 10 of" in capsys.readouterr().err
+    assert stored("checkpoints/step-000000010/model.safetensors") == b"damaged"  # nobody read it
+    put_checkpoint(tmp_path, 20)
+    resume()
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"step-000000010", "step-000000020"}
+
+
+def test_a_damaged_checkpoint_of_the_folder_is_replaced(store: Any) -> None:
+    folder = train()
+    (folder / "checkpoints" / "step-000000010" / "model.safetensors").write_bytes(b"damaged")
+    resume()
+    assert (folder / "checkpoints" / "step-000000010" / "model.safetensors").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("killed_at", ["metrics.jsonl", "run.json"])
+def test_a_fetch_that_was_killed_is_done_again(
+    store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    folder = train()
+    put_checkpoint(tmp_path, 20)
+    put("b/run/run.json", b'{"kind": "pretrain", "sessions": ["of another machine"]}\n')
+
+    def killed(file: RemoteFile, path: Path) -> None:
+        if path.name == killed_at:
+            raise KeyboardInterrupt
+        download(file, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_run, "download", killed)
+        with pytest.raises(KeyboardInterrupt):
+            resume()
+    resume()
+    assert (folder / "run.json").read_bytes() == stored("run.json") != b'{"kind": "pretrain"}\n'
+    assert not list(folder.glob(".fetching"))
+    assert "b/run/.fetching" not in keys()
+
+
+def test_a_run_of_unknown_origin_is_taken_by_a_free_folder_alone(store: Any) -> None:
+    folder = train()
+    del store.store[f"/b/run/{IDENTITY}"]  # as after a copy of the files that one sees
+    before = keys()
+    with pytest.raises(InputError, match="holds another run than"):
+        resume()
+    assert keys() == before
+    forget(folder)
+    resume()
+    assert keys() == [f"b/run/{IDENTITY}", *before]
+
+
+@pytest.mark.parametrize("name", [IDENTITY, "run.json"])
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"run": ', b"\xff"])
+def test_damaged_json_in_the_store_is_named(store: Any, name: str, content: bytes) -> None:
+    train()
+    put(f"b/run/{name}", content)
+    with pytest.raises(InputError, match=rf"b/run/{name}: expected a JSON object, got \d bytes of other content"):
+        resume()
 
 
 def test_runs_do_not_mix(store: Any) -> None:
@@ -161,105 +175,7 @@ def test_runs_do_not_mix(store: Any) -> None:
         train()
 
 
-def test_another_run_that_starts_meanwhile_is_not_overwritten(store: Any) -> None:
-    def change(folder: Path) -> None:
-        put(f"b/run/{IDENTITY}", b'{"run": "another"}')
-        begin(folder)
-
-    with pytest.raises(
-        RunFailed, match=r"another run was started there meanwhile; nothing is lost: .*/run holds all of this run"
-    ):
-        work(change, pauses=(60.0,))  # there is no second try
-    assert keys("b/run/") == [f"b/run/{IDENTITY}"]
-
-
-def test_a_store_that_is_away_at_the_end_fails_and_loses_nothing(
-    store: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def change(folder: Path) -> None:
-        begin(folder)
-        store.fault = always_lost
-
-    with pytest.raises(RunFailed, match=r"connection lost.*nothing is lost: .*/run holds all.*--resume"):
-        work(change, pauses=(0.0, 0.0))
-    assert capsys.readouterr().err.count("uploading failed") == 1
-    store.fault = None
-    with run_by_url(URL, resume=True):
-        pass
-    assert stored("run.json") == (working_folder(URL) / "run.json").read_bytes()
-
-
-@pytest.mark.parametrize("begins", [0, 2, 5, 8, 11])
-def test_a_store_that_comes_back_gets_everything(store: Any, capsys: pytest.CaptureFixture[str], begins: int) -> None:
-    """The store vanishes at some call, for two tries."""
-    calls = []
-
-    def away(name: str, path: str) -> None:
-        calls.append(name)
-        if begins < len(calls) <= begins + 2:
-            always_lost(name, path)
-
-    with run_by_url(URL, resume=False, pauses=(0.0, 0.0, 0.0)) as folder:
-        begin(folder)
-        store.fault = away
-    assert "uploading works again" in capsys.readouterr().err
-    for name in ("run.json", "checkpoints/step-000000010/model.safetensors", "checkpoints/step-000000010/state.json"):
-        assert stored(name) == (folder / name).read_bytes()
-
-
-def test_half_an_upload_is_done_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, halves = store.put_file, []
-
-    def put_file(self: Any, lpath: str, rpath: str, **options: Any) -> None:
-        whole(self, lpath, rpath, **options)
-        if not halves:
-            halves.append(rpath)
-            put(rpath.lstrip("/"), Path(lpath).read_bytes()[:3])
-
-    monkeypatch.setattr(store, "put_file", put_file)
-    with run_by_url(URL, resume=False, pauses=(0.0,)) as folder:
-        begin(folder)
-    assert halves == ["/b/run/checkpoints/step-000000010/model.safetensors"]
-    assert stored("checkpoints/step-000000010/model.safetensors") == b"weights"
-
-
-def test_a_stopped_or_failed_run_is_uploaded_too(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    def first(folder: Path) -> None:
-        begin(folder)
-        raise Stopped("by a signal")
-
-    def second(folder: Path) -> None:
-        checkpoint(folder, 20)
-        store.fault = always_lost
-        raise Stopped("by a signal")
-
-    with pytest.raises(Stopped):
-        work(first)
-    assert "b/run/run.json" in keys()
-    with pytest.raises(Stopped):
-        work(second, resume=True)
-    assert "the last files could not be uploaded" in capsys.readouterr().err
-
-
 def test_a_refused_command_leaves_nothing_in_the_store(store: Any) -> None:
     with pytest.raises(InputError, match="no such setting"), run_by_url(URL, resume=False):
         raise InputError("no such setting")
     assert keys() == []
-
-
-def test_the_thread_uploads_while_the_run_goes_on(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bertwright.training.uploads._EVERY", 0.0)
-    complete = {f"/b/run/checkpoints/step-{step:09d}/state.json": threading.Event() for step in (10, 20)}
-
-    def note(name: str, path: str) -> None:
-        if name == "info" and path in complete:
-            complete[path].set()
-
-    store.fault = note
-    with run_by_url(URL, resume=False) as folder:
-        for step, event in zip((10, 20), complete.values(), strict=True):
-            if step == 10:
-                begin(folder)
-            else:
-                checkpoint(folder, step)
-            assert event.wait(60)

@@ -1,0 +1,340 @@
+"""Uploads of a run: what is copied to the store, in which order, and what happens where the store fails."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.errors import RunFailed, Stopped
+from bertwright.training.remote_run import run_by_url, working_folder
+from bertwright.training.uploads import IDENTITY, RunUploads, StoredRun
+from tests.support.store_runs import URL, begin, checkpoint, stored, work
+from tests.support.stores import always_lost, keys, put
+
+
+def test_what_makes_a_checkpoint_or_run_complete_goes_last(store: Any) -> None:
+    with run_by_url(URL, resume=False) as folder:
+        begin(folder, finished=True)
+        (folder / "model").mkdir()
+        for name in ("config.json", "model.safetensors"):
+            (folder / "model" / name).write_bytes(b"{}")
+        (folder / ".lock").write_bytes(b"")
+        (folder / ".report.html.bw-abcdefgh.tmp").write_bytes(b"half")
+    written = [path.removeprefix("/b/run/") for name, path in store.calls if name == "write"]
+    assert list(dict.fromkeys(written)) == [
+        IDENTITY,
+        "metrics.jsonl",
+        "checkpoints/step-000000010/model.safetensors",
+        "model/model.safetensors",
+        "checkpoints/step-000000010/state.json",
+        "model/config.json",
+        "run.json",
+    ]
+
+
+def test_old_checkpoints_leave_the_store_after_a_new_one_is_there(store: Any) -> None:
+    with run_by_url(URL, resume=False) as folder:
+        begin(folder)
+        uploads = RunUploads(folder, URL)
+        uploads.upload()
+        checkpoint(folder, 20)
+        for path in (folder / "checkpoints" / "step-000000010").iterdir():
+            path.unlink()
+        (folder / "checkpoints" / "step-000000010").rmdir()
+        uploads.upload()
+    steps = {key.split("/")[3] for key in keys("b/run/checkpoints/")}
+    assert steps == {"step-000000020"}
+    removed = [path for name, path in store.calls if name == "remove"]
+    assert removed[0].endswith("step-000000010/state.json")
+
+
+def test_another_run_that_starts_meanwhile_is_not_overwritten(store: Any) -> None:
+    def change(folder: Path) -> None:
+        put(f"b/run/{IDENTITY}", b'{"run": "another"}')
+        begin(folder)
+
+    with pytest.raises(
+        RunFailed, match=r"another run was started there meanwhile; nothing is lost: .*/run holds all of this run"
+    ):
+        work(change, pauses=(60.0,))  # there is no second try
+    assert keys("b/run/") == [f"b/run/{IDENTITY}"]
+
+
+def test_a_store_that_is_away_at_the_end_fails_and_loses_nothing(
+    store: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(folder: Path) -> None:
+        begin(folder)
+        store.fault = always_lost
+
+    with pytest.raises(RunFailed, match=r"connection lost.*nothing is lost: .*/run holds all.*--resume"):
+        work(change, pauses=(0.0, 0.0))
+    assert capsys.readouterr().err.count("uploading failed") == 1
+    store.fault = None
+    with run_by_url(URL, resume=True):
+        pass
+    assert stored("run.json") == (working_folder(URL) / "run.json").read_bytes()
+
+
+@pytest.mark.parametrize("begins", [0, 2, 5, 8, 11])
+def test_a_store_that_comes_back_gets_everything(store: Any, capsys: pytest.CaptureFixture[str], begins: int) -> None:
+    """The store vanishes at some call, for two tries."""
+    calls = []
+
+    def away(name: str, path: str) -> None:
+        calls.append(name)
+        if begins < len(calls) <= begins + 2:
+            always_lost(name, path)
+
+    with run_by_url(URL, resume=False, pauses=(0.0, 0.0, 0.0)) as folder:
+        begin(folder)
+        store.fault = away
+    assert "uploading works again" in capsys.readouterr().err
+    for name in ("run.json", "checkpoints/step-000000010/model.safetensors", "checkpoints/step-000000010/state.json"):
+        assert stored(name) == (folder / name).read_bytes()
+
+
+def test_half_an_upload_is_done_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, halves = store.put_file, []
+
+    def put_file(self: Any, lpath: str, rpath: str, **options: Any) -> None:
+        whole(self, lpath, rpath, **options)
+        if not halves:
+            halves.append(rpath)
+            put(rpath.lstrip("/"), Path(lpath).read_bytes()[:3])
+
+    monkeypatch.setattr(store, "put_file", put_file)
+    with run_by_url(URL, resume=False, pauses=(0.0,)) as folder:
+        begin(folder)
+    assert halves == ["/b/run/checkpoints/step-000000010/model.safetensors"]
+    assert stored("checkpoints/step-000000010/model.safetensors") == b"weights"
+
+
+def test_a_stopped_or_failed_run_is_uploaded_too(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    def first(folder: Path) -> None:
+        begin(folder)
+        raise Stopped("by a signal")
+
+    def second(folder: Path) -> None:
+        checkpoint(folder, 20)
+        store.fault = always_lost
+        raise Stopped("by a signal")
+
+    with pytest.raises(Stopped):
+        work(first)
+    assert "b/run/run.json" in keys()
+    with pytest.raises(Stopped):
+        work(second, resume=True)
+    assert "the last files could not be uploaded" in capsys.readouterr().err
+
+
+def test_the_thread_uploads_while_the_run_goes_on(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertwright.training.uploads._EVERY", 0.0)
+    complete = {f"/b/run/checkpoints/step-{step:09d}/state.json": threading.Event() for step in (10, 20)}
+
+    def note(name: str, path: str) -> None:
+        if name == "info" and path in complete:
+            complete[path].set()
+
+    store.fault = note
+    with run_by_url(URL, resume=False) as folder:
+        for step, event in zip((10, 20), complete.values(), strict=True):
+            if step == 10:
+                begin(folder)
+            else:
+                checkpoint(folder, step)
+            assert event.wait(60)
+
+
+def test_the_process_that_continues_a_run_is_the_only_one_that_writes_it(store: Any) -> None:
+    """Two machines work on one run: the first one notices the second, and changes nothing more."""
+    with pytest.raises(RunFailed, match="another process continued this run meanwhile; nothing is lost"):
+        work(continued_elsewhere)
+    assert "b/run/checkpoints/step-000000020/state.json" not in keys()
+    assert "b/run/checkpoints/step-000000030/state.json" in keys()
+
+
+def continued_elsewhere(folder: Path) -> None:
+    begin(folder)
+    RunUploads(folder, URL).upload()
+    identity = {**json.loads((folder / IDENTITY).read_bytes()), "process": "another"}
+    put(f"b/run/{IDENTITY}", json.dumps(identity).encode())
+    for name in ("model.safetensors", "state.json"):
+        put(f"b/run/checkpoints/step-000000030/{name}", b"{}")
+    checkpoint(folder, 20)
+
+
+def test_checkpoints_after_those_of_this_machine_stay(store: Any) -> None:
+    def change(folder: Path) -> None:
+        begin(folder)
+        for step in (5, 30):
+            put(f"b/run/checkpoints/step-{step:09d}/state.json", b"{}")
+
+    work(change)
+    assert {key.split("/")[3] for key in keys("b/run/checkpoints/")} == {"step-000000010", "step-000000030"}
+
+
+def test_a_run_that_appears_without_identity_is_not_overwritten(store: Any) -> None:
+    def change(folder: Path) -> None:
+        put("b/run/run.json", b"of a colleague")
+        begin(folder)
+
+    with pytest.raises(RunFailed, match="another run was started there meanwhile"):
+        work(change)
+    assert stored("run.json") == b"of a colleague"
+
+
+def test_a_store_that_was_emptied_gets_everything_again(store: Any) -> None:
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin(folder)
+        uploads = RunUploads(folder, URL)
+        uploads.upload()
+        before = keys()
+        store.reset()
+        uploads.upload()
+    assert keys() == before
+
+
+def test_a_file_that_grows_or_vanishes_does_not_stop_the_upload(store: Any) -> None:
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin(folder)
+        events, report = folder / "tensorboard" / "events", folder / "report.html"
+        events.parent.mkdir()
+        events.write_bytes(b"a")
+        report.write_bytes(b"b")
+
+        def change(name: str, path: str) -> None:
+            if name == "write" and path.endswith("/events"):
+                events.write_bytes(b"aa")
+            elif name == "write" and path.endswith("/state.json"):
+                report.unlink(missing_ok=True)
+
+        store.fault = change
+        uploads = RunUploads(folder, URL)
+        uploads.upload()
+        written = list(dict.fromkeys(path for name, path in store.calls if name == "write"))
+        assert written[-2:] == ["/b/run/checkpoints/step-000000010/state.json", "/b/run/tensorboard/events"]
+        assert (stored("tensorboard/events"), events.read_bytes()) == (b"a", b"aa")
+        store.fault = None
+        uploads.upload()
+    assert stored("tensorboard/events") == b"aa"
+
+
+def test_a_file_that_vanishes_while_the_folder_is_listed_is_left_out(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def walk(folder: Path) -> Any:
+        yield str(folder), [], ["gone"]
+
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin(folder)
+        with monkeypatch.context() as patch:
+            patch.setattr("bertwright.training.uploads.os.walk", walk)
+            RunUploads(folder, URL).upload()
+    assert "b/run/checkpoints/step-000000010/state.json" in keys()
+
+
+def test_a_stopped_run_does_not_wait_for_a_slow_store(
+    store: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bertwright.training.uploads._END_SECONDS", 0.0)
+    release = threading.Event()
+
+    def slow(name: str, path: str) -> None:
+        release.wait(60)
+
+    def change(folder: Path) -> None:
+        begin(folder)
+        store.fault = slow
+        raise Stopped("by a signal")
+
+    with pytest.raises(Stopped):
+        work(change)
+    assert "the last files could not be uploaded (no end after 0 s); " in capsys.readouterr().err
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "uploads":
+            thread.join()
+    assert "b/run/run.json" in keys()
+
+
+def test_a_run_that_ends_while_the_store_is_slow_tells_the_way_out(
+    store: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bertwright.training.uploads._END_SECONDS", 0.0)
+    monkeypatch.setattr("bertwright.training.uploads._EVERY", 0.0)
+    writing, release = threading.Event(), threading.Event()
+
+    def slow(name: str, path: str) -> None:
+        writing.set()
+        release.wait(60)
+
+    def released(text: str) -> None:
+        said.append(text)
+        release.set()
+
+    said: list[str] = []
+    monkeypatch.setattr("bertwright.training.uploads.say", released)
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        store.fault = slow
+        begin(folder)
+        assert writing.wait(60)
+    assert said == [f"{URL}: waiting for the upload; Ctrl-C ends the wait, and {folder} holds all of this run"]
+
+
+def test_what_the_store_has_with_the_same_digests_is_not_uploaded_again(store: Any, tmp_path: Path) -> None:
+    """A size alone proves nothing; a step that was found damaged is uploaded again."""
+
+    def change(folder: Path) -> None:
+        begin(folder)
+        (folder / "model").mkdir()
+        for name in ("config.json", "model.safetensors", "model.safetensors.sha256"):
+            (folder / "model" / name).write_bytes(b"first")
+
+    folder = work(change)
+    weights = ["checkpoints/step-000000010/model.safetensors", "model/model.safetensors"]
+    assert not uploaded(store, weights)
+    put("b/run/checkpoints/step-000000010/state.json", stored("checkpoints/step-000000010/state.json")[::-1])
+    assert uploaded(store, weights) == weights[:1]
+    for name in ("config.json", "model.safetensors", "model.safetensors.sha256"):
+        (folder / "model" / name).write_bytes(b"other")
+    assert uploaded(store, weights) == weights[1:]
+    assert (stored("model/config.json"), stored("model/model.safetensors")) == (b"other", b"other")
+    put("b/run/checkpoints/step-000000010/model.safetensors", b"damaged")
+    assert not uploaded(store, weights)
+    uploads = RunUploads(
+        folder,
+        URL,
+        before=StoredRun(json.loads(stored(IDENTITY)), damaged=frozenset({"checkpoints/step-000000010"})),
+    )
+    uploads.upload()
+    assert stored(weights[0]) == b"weights"
+
+
+def uploaded(store: Any, names: list[str]) -> list[str]:
+    """Those of the files that a resumed run writes to the store."""
+    store.calls.clear()
+    work(lambda _: None, resume=True)
+    written = {path for name, path in store.calls if name == "write"}
+    return [name for name in names if f"/b/run/{name}" in written]
+
+
+def test_a_run_in_the_store_finishes_with_its_model(store: Any) -> None:
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin(folder)
+        record = (folder / "run.json").read_bytes()
+
+        def finish(name: str, path: str) -> None:
+            if name == "write" and path.endswith("/metrics.jsonl"):
+                store.fault = None
+                (folder / "model").mkdir()
+                (folder / "model" / "config.json").write_bytes(b"{}")
+                (folder / "run.json").write_bytes(b'{"finished": true}\n')
+
+        store.fault = finish
+        RunUploads(folder, URL).upload()
+        assert stored("run.json") == record
+    assert stored("run.json") == b'{"finished": true}\n'
+    assert "b/run/model/config.json" in keys()

@@ -35,10 +35,13 @@ def with_urls(name: str, command: Callable[..., CommandResult]) -> Callable[...,
 
     @functools.wraps(command)
     def converted(*values: Any, **options: Any) -> CommandResult:
-        bound = inspect.signature(command).bind(*values, **options)
+        signature = inspect.signature(command)
+        bound = signature.bind(*values, **options)
         copies: dict[str, Path] = {}
         for option, value in bound.arguments.items():
-            bound.arguments[option] = _converted(name, option, value, copies)
+            is_positional = signature.parameters[option].kind is inspect.Parameter.POSITIONAL_ONLY
+            printed = option.upper() if is_positional else f"--{option.replace('_', '-')}"
+            bound.arguments[option] = _converted(name, option, value, copies, printed=printed)
         url = _written_url(bound.arguments.get("out"))
         is_plan = bool(bound.arguments.get("plan"))
         if url is not None and not is_plan:
@@ -79,13 +82,16 @@ def _with_copies(result: CommandResult, copies: Mapping[str, Path]) -> CommandRe
     return {**result, "cache": sizes, "text": "\n".join([result["text"], "", *lines])}
 
 
-def _converted(command: str, option: str, value: Any, copies: dict[str, Path]) -> Any:
-    """Return the value of an option with paths in place of URLs; add each copy to `copies`."""
+def _converted(command: str, option: str, value: Any, copies: dict[str, Path], *, printed: str) -> Any:
+    """Return the value of an option with paths in place of URLs; add each copy to `copies`.
+
+    printed: the option as messages name it.
+    """
     if isinstance(value, tuple):
-        return tuple(_converted(command, option, each, copies) for each in value)
+        return tuple(_converted(command, option, each, copies, printed=printed) for each in value)
     if not isinstance(value, str | Path) or not _SCHEME.search(str(value)):
         return value
-    from bertwright.stores.remote import is_url, url_of_path
+    from bertwright.stores.remote import is_url, url_of_path, without_query
 
     url = url_of_path(value) if isinstance(value, Path) else value
     before, after = "", ""
@@ -96,12 +102,14 @@ def _converted(command: str, option: str, value: Any, copies: dict[str, Path]) -
     if option == "corpus" and _WEIGHT.fullmatch(weight := "=" + url.rpartition("=")[2]) and url.endswith(weight):
         url, after = url.removesuffix(weight), weight
     if (copy := _copy(command, option, url)) is not None:
-        copies[url] = copy
+        copies[without_query(url)] = copy
         return copy if isinstance(value, Path) else f"{before}{copy}{after}"
-    if option in _WRITTEN or isinstance(value, Path) or (option == "corpus" and command in _TEXT_IN_CORPUS):
-        name = f"--{option.replace('_', '-')}"
+    is_text = option == "corpus" and command in _TEXT_IN_CORPUS
+    if option in _WRITTEN or isinstance(value, Path) or is_text or option == "source":
         advice = "copy the result to the store afterwards" if option in _WRITTEN else "copy it to this machine first"
-        raise InputError(f"{name} {url}: expected a path of this machine; '{command}' takes no URL here; {advice}")
+        raise InputError(
+            f"{printed} {without_query(url)}: expected a path of this machine; '{command}' takes no URL here; {advice}"
+        )
     return value
 
 

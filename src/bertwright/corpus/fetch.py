@@ -6,7 +6,8 @@ from bertwright.corpus.manifest import MANIFEST, TOKENIZER, Manifest, read_manif
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, file_digest
 from bertwright.stores.cache import complete_copies, copies_folder, fetch_files
-from bertwright.stores.listing import files_below
+from bertwright.stores.listing import files_below, leads_outside
+from bertwright.stores.remote import without_query
 
 
 def fetch_corpus(url: str) -> Path:
@@ -17,19 +18,19 @@ def fetch_corpus(url: str) -> Path:
     where there is no corpus or a file of it is missing, RunFailed where the store fails or a shard has another digest.
     """
     base = url.rstrip("/")
-    files = files_below(base)
+    where, files = without_query(base), files_below(base)
     if MANIFEST not in files:
-        raise InputError(f"{base}: not a corpus (it has no {MANIFEST}); make one with 'bertwright corpus build'")
+        raise InputError(f"{where}: not a corpus (it has no {MANIFEST}); make one with 'bertwright corpus build'")
     read = fetch_files(base, {MANIFEST: files[MANIFEST]})
     digests = _digests(read_manifest(read))
-    if outside := next((name for name in digests if name.startswith("/") or ".." in name.split("/")), None):
+    if outside := next(filter(leads_outside, digests), None):
         raise InputError(
-            f"{base}: names the shard {outside}, outside of its folder, as corpora of 'corpus merge' do; copy its "
+            f"{where}: names the shard {outside}, outside of its folder, as corpora of 'corpus merge' do; copy its "
             "parts to this machine, or name them: --corpus PART --corpus PART"
         )
     if missing := next((name for name in digests if name not in files), None):
         raise InputError(
-            f"{base}/{missing}: this file of the corpus is missing in the store; copy the corpus there again"
+            f"{where}/{missing}: this file of the corpus is missing in the store; copy the corpus there again"
         )
     folder = copies_folder(base, file_digest(read / MANIFEST))
     complete_copies(base, {name: files[name] for name in digests}, folder, digests=digests)

@@ -236,7 +236,7 @@ def _source(source: Input) -> Source:
     if isinstance(source, HubDataset):
         return Source(path=str(source), bytes=0, fingerprint=f"revision {source.revision}")
     if isinstance(source, RemoteFile):
-        return Source(path=source.url, bytes=source.size, fingerprint=source.mark)
+        return Source(path=str(source), bytes=source.size, fingerprint=source.mark)
     try:
         return Source(path=str(source), bytes=source.stat().st_size, fingerprint=f"sha256 {file_digest(source)}")
     except OSError as error:

@@ -9,10 +9,12 @@ from typing import Final
 from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.files import atomic_file, named_cache
-from bertwright.stores.listing import files_below, find_remote
-from bertwright.stores.remote import RemoteFile, current_file
+from bertwright.stores.listing import files_below, find_remote, is_pattern
+from bertwright.stores.remote import RemoteFile, current_file, without_query
 
 _BLOCK: Final = 1 << 20  # bytes
+_LONGEST: Final = 100
+"""Number of bytes of the name of a copy, at most."""
 _STEPS: Final = "checkpoints/"
 """Folder of a run that no model, tokenizer or table needs."""
 
@@ -23,7 +25,7 @@ def fetch_tables(url: str) -> Path:
     The copy belongs to the URL and to the marks of its files: an unchanged file is not downloaded again.
     """
     if file := current_file(url):
-        return fetch_files(url, {file.name: file}) / file.name
+        return fetch_files(url, {local_name(url): file}) / local_name(url)
     return fetch_files(url, _listed(url))
 
 
@@ -46,8 +48,12 @@ def _listed(url: str) -> dict[str, RemoteFile]:
     """Return the files of a folder by their path from it. Raises InputError where there is no file, or no folder."""
     if files := files_below(url):
         return files
+    if is_pattern(url):
+        raise InputError(
+            f"{url}: expected one file or folder, got a pattern; name the folder of the files, or one file"
+        )
     file = find_remote(url)[0]  # raises where there is no file
-    raise InputError(f"{url}: expected a folder, got a file of {file.size:,} bytes; name the folder that holds it")
+    raise InputError(f"{file}: expected a folder, got a file of {file.size:,} bytes; name the folder that holds it")
 
 
 def fetch_files(url: str, files: Mapping[str, RemoteFile]) -> Path:
@@ -64,7 +70,13 @@ def fetch_files(url: str, files: Mapping[str, RemoteFile]) -> Path:
 def copies_folder(url: str, content: str) -> Path:
     """Return the folder of the copies of a URL with some content, which a text identifies."""
     key = hashlib.sha256(f"{url}\n{content}".encode()).hexdigest()[:32]
-    return named_cache("stores") / key / (url.rstrip("/").rpartition("/")[2] or "files")
+    return named_cache("stores") / key / local_name(url)
+
+
+def local_name(url: str) -> str:
+    """Return the name of a copy of a URL: its last part without a query, of which the end is kept if it is long."""
+    last = without_query(url).rstrip("/").rpartition("/")[2].encode()[-_LONGEST:].decode(errors="ignore")
+    return last if last.strip(".") else "files"
 
 
 def complete_copies(
@@ -73,14 +85,18 @@ def complete_copies(
     """Download the files that a folder of copies lacks, in their order.
 
     digests: sha256 of files, in hex; a download with another one is refused. A copy gets its name when it is complete,
-    so that a copy with a name is whole. Raises RunFailed where a file changes during its download, or the disk has too
-    little room.
+    so that a copy with a name is whole. A file without a digest and without a mark of the store is downloaded again.
+    Raises RunFailed where a file changes during its download, or the disk has too little room.
     """
-    missing = {name: file for name, file in files.items() if not _is_whole(folder / name, file)}
+    digests = digests or {}
+    unknown = {name for name, file in files.items() if not file.has_mark and name not in digests}
+    if any((folder / name).exists() for name in unknown):
+        say(f"{without_query(url)}: the store gives no checksum and no time of change; the files are downloaded again")
+    missing = {name: file for name, file in files.items() if name in unknown or not _is_whole(folder / name, file)}
     if missing:
         _say_size(url, missing, folder)
     for name, file in missing.items():
-        download(file, folder / name, sha256=(digests or {}).get(name))
+        download(file, folder / name, sha256=digests.get(name))
 
 
 def _is_whole(path: Path, file: RemoteFile) -> bool:
@@ -92,7 +108,7 @@ def _say_size(url: str, missing: Mapping[str, RemoteFile], folder: Path) -> None
     size = sum(file.size for file in missing.values())
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     free = shutil.disk_usage(above).free
-    text = f"{url}: {size / 1e6:,.1f} MB are to be downloaded into {folder}"
+    text = f"{without_query(url)}: {size / 1e6:,.1f} MB are to be downloaded into {folder}"
     if size > free:
         raise RunFailed(f"{text}, where {free / 1e6:,.1f} MB are free; set BERTWRIGHT_CACHE to a folder with more room")
     if size >= _BLOCK:

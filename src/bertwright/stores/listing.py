@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bertwright.errors import InputError
-from bertwright.stores.remote import RemoteFile, current_file, named_faults, open_store, remote_file
+from bertwright.stores.remote import (
+    LOCAL,
+    RemoteFile,
+    current_file,
+    named_faults,
+    open_store,
+    remote_file,
+    without_query,
+)
 
 _PATTERN: Final = re.compile(r"[*?\[]")
 
@@ -17,14 +25,24 @@ def find_remote(url: str) -> list[RemoteFile]:
     A pattern lists the keys with its beginning, the text before its first `*`, `?` or `[`. A folder whose name fits is
     taken with all below it. Names that begin with a dot are left out. Raises InputError where there is no file.
     """
-    if url.lower().startswith(("http:", "https:")) or not _PATTERN.search(url):
+    if not is_pattern(url):
         file = current_file(url)
         files = [file] if file else [each for name, each in files_below(url).items() if not _is_hidden(name)]
     else:
         files = _matching(url)
     if not files:
-        raise InputError(f"{url}: no file of the store has this name, folder or pattern")
+        raise InputError(f"{without_query(url)}: no file of the store has this name, folder or pattern")
     return files
+
+
+def is_pattern(url: str) -> bool:
+    """Return whether a URL has `*`, `?` or `[`; a `?` of http begins a query."""
+    return not url.lower().startswith(("http:", "https:")) and _PATTERN.search(url) is not None
+
+
+def leads_outside(name: str) -> bool:
+    """Return whether a path from a folder leads out of it."""
+    return name.startswith("/") or ".." in name.split("/")
 
 
 def files_below(url: str) -> dict[str, RemoteFile]:
@@ -44,8 +62,8 @@ def files_below(url: str) -> dict[str, RemoteFile]:
         for name, info in entries.items()
         if name.startswith(base) and not name.endswith("/") and info.get("type") == "file"
     }
-    if outside := next((name for name in files if name.startswith("/") or ".." in name.split("/")), None):
-        raise InputError(f"{url}: the key {outside} leads out of the folder; rename it in the store")
+    if outside := next(filter(leads_outside, files), None):
+        raise InputError(f"{without_query(url)}: the key {outside} leads out of the folder; rename it in the store")
     return dict(sorted(files.items(), key=lambda item: item[0].split("/")))
 
 
@@ -67,7 +85,7 @@ def _matching(url: str) -> list[RemoteFile]:
         if any(fits(name[: match.start()]) for match in re.finditer("/|$", name))
         and not _is_hidden(name.removeprefix(parent))
     ]
-    root = f"{scheme}:///" if scheme.lower() in ("file", "local") else f"{scheme}://"
+    root = f"{scheme}:///" if scheme.lower() in LOCAL else f"{scheme}://"
     return [remote_file(root + name.lstrip("/"), entries[name]) for name in names]
 
 

@@ -15,9 +15,17 @@ from bertwright.errors import InputError, MissingExtra, RunFailed
 _URL: Final = re.compile(r"([a-z][a-z0-9+.-]+)://(.*)", re.IGNORECASE | re.DOTALL)
 _JOINED: Final = re.compile(r"([a-z][a-z0-9+.-]+):/(?!/)(.*)", re.IGNORECASE | re.DOTALL)
 """A URL that became a path, which joins its two slashes. The scheme has two letters or more: C:/ is a disk."""
-_LOCAL: Final = ("file", "local")
-_CHECKSUMS: Final = ("etag", "md5hash", "content-md5", "checksum", "sha256", "md5", "crc32c")
-_TIMES: Final = ("lastmodified", "last_modified", "last-modified", "updated", "mtime", "modified", "created")
+_QUERY: Final = re.compile(r"(https?://[^\s?'\"]*)\?[^\s'\"]*", re.IGNORECASE)
+LOCAL: Final = ("file", "local")
+"""Schemes of the files of this machine."""
+_CHECKSUMS: Final = (
+    *("etag", "md5hash", "content-md5", "digest", "checksum", "sha256", "md5", "crc32c"),
+    *("xet_hash", "blob_id", "sha"),  # of the Hugging Face Hub
+)
+_TIMES: Final = (
+    *("lastmodified", "last_modified", "last-modified", "updated", "mtime", "modified", "created"),
+    *("modificationtime", "last_write_time", "modify"),  # webhdfs, smb, ftp
+)
 """Entries of fsspec's information about a file that change with its content, in small letters; checksums first."""
 _BLOCK: Final = 1 << 18  # bytes
 
@@ -27,7 +35,7 @@ class RemoteFile:
     """File of a store, as it was when it was listed.
 
     size    bytes; 0 where the store does not say it
-    mark    checksum or time of change that the store notes; a file with another mark was changed
+    mark    checksum or time of change that the store notes, else the size; a file with another mark was changed
     """
 
     url: str
@@ -35,22 +43,27 @@ class RemoteFile:
     mark: str
 
     def __str__(self) -> str:
-        return self.url
+        return without_query(self.url)
+
+    @property
+    def has_mark(self) -> bool:
+        """Return whether the store notes a checksum or time of change; without it a change may stay unnoticed."""
+        return not self.mark.startswith("size ")
 
     @property
     def name(self) -> str:
         """Return the last part of the URL."""
-        return PurePosixPath(self.url).name
+        return PurePosixPath(str(self)).name
 
     @property
     def suffix(self) -> str:
         """Return the ending of the name, such as .gz."""
-        return PurePosixPath(self.url).suffix
+        return PurePosixPath(str(self)).suffix
 
     @property
     def stem(self) -> str:
         """Return the name without its ending."""
-        return PurePosixPath(self.url).stem
+        return PurePosixPath(str(self)).stem
 
     def open(self, mode: str = "rb") -> BinaryIO:
         """Open the file for reading its bytes in any order. Raises InputError where it cannot be opened.
@@ -64,7 +77,7 @@ class RemoteFile:
     def refuse_changed(self) -> None:
         """Raise RunFailed where the store now has another file by this name, or none."""
         if current_file(self.url) != self:
-            raise RunFailed(f"{self.url}: was changed while it was read; give the same command again")
+            raise RunFailed(f"{self}: was changed while it was read; give the same command again")
 
 
 AnyFile = Path | RemoteFile
@@ -98,12 +111,12 @@ class _Stream(io.RawIOBase):
             data = self._stream.read(len(buffer))
         except Exception as error:  # every store's library has errors of its own
             raise RunFailed(
-                f"{self._file.url}: the store failed after {begin:,} of {self._file.size:,} bytes: {fault_text(error)}"
+                f"{self._file}: the store failed after {begin:,} of {self._file.size:,} bytes: {fault_text(error)}"
                 "; give the same command again"
             ) from error
         if not data and len(buffer) and begin < self._file.size:
             raise RunFailed(
-                f"{self._file.url}: expected {self._file.size:,} bytes, got {begin:,}: the store ended the file early; "
+                f"{self._file}: expected {self._file.size:,} bytes, got {begin:,}: the store ended the file early; "
                 "give the same command again"
             )
         buffer[: len(data)] = data
@@ -120,12 +133,17 @@ def is_url(name: object) -> bool:
     return isinstance(name, str) and _URL.fullmatch(name) is not None
 
 
+def without_query(text: str) -> str:
+    """Return a URL or message whose http URLs have no query, which may hold a secret."""
+    return _QUERY.sub(r"\1", text)
+
+
 def url_of_path(path: Path) -> str | None:
     """Return the URL that a path was made of, whose slashes it joined; None for the path of a file or folder."""
     match = _JOINED.fullmatch(str(path))
     if match is None or path.exists():
         return None
-    return f"{match[1]}://{'/' if match[1].lower() in _LOCAL else ''}{match[2]}"
+    return f"{match[1]}://{'/' if match[1].lower() in LOCAL else ''}{match[2]}"
 
 
 def open_store(url: str) -> tuple[Any, str]:
@@ -136,26 +154,30 @@ def open_store(url: str) -> tuple[Any, str]:
     """
     match = _URL.fullmatch(url)
     if match is None:
-        raise InputError(f"{url}: expected a URL such as s3://bucket/path")
+        raise InputError(f"{without_query(url)}: expected a URL such as s3://bucket/path")
     scheme, rest = match[1].lower(), match[2]
     if re.match(r"[^/@]*:[^/@]*@", rest):
+        public = without_query(f"{scheme}://…@{rest.rpartition('@')[2]}")
         raise InputError(
-            f"{scheme}://…@{rest.rpartition('@')[2]}: the URL has a password, which messages and manifests would show; "
+            f"{public}: the URL has a password, which messages and manifests would show; "
             "give it in the environment, as the package of the scheme describes"
         )
     try:
         from fsspec.core import url_to_fs
         from fsspec.registry import known_implementations
     except ImportError:
-        raise MissingExtra("stores", f"reading {url}") from None
-    options = {"auto_mkdir": True} if scheme in _LOCAL else {}
+        raise MissingExtra("stores", f"reading {without_query(url)}") from None
+    options = {"auto_mkdir": True} if scheme in LOCAL else {}
     try:
-        system, path = url_to_fs(url, use_listings_cache=False, **options)
+        system, path = url_to_fs(f"{scheme}://{rest}", use_listings_cache=False, **options)
     except ImportError as error:
         package = known_implementations.get(scheme, {}).get("class", "").partition(".")[0]
-        raise InputError(f"{url}: {error}: pip install {package}") from None
+        if scheme in ("http", "https"):
+            package = "'fsspec[http]'"
+        advice = "" if package == "fsspec" else f": pip install {package}"  # the error names the package
+        raise InputError(f"{without_query(url)}: {error}{advice}") from None
     except ValueError as error:
-        raise InputError(f"{url}: no store has the scheme '{scheme}' ({fault_text(error)})") from None
+        raise InputError(f"{without_query(url)}: no store has the scheme '{scheme}' ({fault_text(error)})") from None
     except Exception as error:  # gcsfs looks for credentials here
         raise _fault(url, error) from error
     return system, path
@@ -173,6 +195,7 @@ def named_faults(url: str) -> Iterator[None]:
 
 
 def _fault(url: str, error: Exception) -> InputError | RunFailed:
+    url = without_query(url)
     if isinstance(error, FileNotFoundError):
         return InputError(f"{url}: there is no such file or folder in the store")
     if isinstance(error, PermissionError) or "credential" in f"{type(error).__name__} {error}".lower():
@@ -184,8 +207,8 @@ def _fault(url: str, error: Exception) -> InputError | RunFailed:
 
 
 def fault_text(error: BaseException) -> str:
-    """Return the first line of an error, or the name of its class."""
-    return (str(error).splitlines() or [""])[0] or type(error).__name__
+    """Return the first line of an error without queries of URLs, or the name of its class."""
+    return without_query((str(error).splitlines() or [""])[0]) or type(error).__name__
 
 
 def remote_file(url: str, info: Mapping[str, Any]) -> RemoteFile:

@@ -13,7 +13,7 @@ from typing import Final
 from bertwright.console import say
 from bertwright.errors import Damaged, InputError, RunFailed
 from bertwright.files import atomic_folder, file_digest, named_cache, read_object, write_json
-from bertwright.stores.cache import download
+from bertwright.stores.cache import download, local_name
 from bertwright.stores.listing import files_below
 from bertwright.stores.remote import RemoteFile, read_remote_object
 from bertwright.training.checkpoint import list_checkpoints
@@ -37,7 +37,7 @@ _FETCHING: Final = ".fetching"
 def working_folder(url: str) -> Path:
     """Return the folder on this machine in which the run of a URL works; it may not exist."""
     base = url.rstrip("/")
-    return named_cache("stores") / "runs" / hashlib.sha256(base.encode()).hexdigest()[:16] / base.rpartition("/")[2]
+    return named_cache("stores") / "runs" / hashlib.sha256(base.encode()).hexdigest()[:16] / local_name(base)
 
 
 @contextmanager

@@ -62,6 +62,19 @@ def test_where_a_url_is_not_possible_one_sentence_says_so(command: str, options:
         arguments_of(command, **options)
 
 
+def test_a_positional_argument_is_named_as_the_help_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, begin in (
+        (["report", "s3://b/run"], "RUN s3://b/run: "),
+        (["tokenizer", "import", "s3://b/vocab.txt", "--out", "x"], "VOCABULARY s3://b/vocab.txt: "),
+        (["import", "s3://b/x", "--out", "x"], "SOURCE s3://b/x: "),
+        (["import", "HTTP://b/x?sig=SECRET", "--out", "x"], "SOURCE HTTP://b/x: "),
+    ):
+        assert main(arguments) == 2
+        message = capsys.readouterr().err
+        assert message.startswith(f"bertwright: {begin}")
+        assert "takes no URL here; copy it to this machine first" in message
+
+
 def test_a_plan_names_the_bytes_of_the_copies(store: Any, own_corpus: Path) -> None:
     """The run folder of a plan is on this machine, and nothing is written to the store."""
     put_folder(own_corpus, "b/corpus")

@@ -7,7 +7,7 @@ import pytest
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.stores import cache
-from bertwright.stores.cache import fetch_model, fetch_tables
+from bertwright.stores.cache import fetch_model, fetch_tables, local_name
 from tests.support.stores import FaultyStore, lost_from, put
 
 
@@ -24,6 +24,41 @@ def test_a_table_is_copied_once_until_it_changes(store: Any) -> None:
     put("b/rows.tsv", b"text\tother\n")
     second = fetch_tables("faulty://b/rows.tsv")
     assert (second.read_bytes(), first.read_bytes()) == (b"text\tother\n", b"text\tlabel\n")
+
+
+def test_a_table_without_a_mark_is_copied_each_time(
+    store: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def unmarked(self: Any, path: str, **options: Any) -> Any:
+        return {key: value for key, value in info(self, path, **options).items() if key != "created"}
+
+    info = store.info
+    monkeypatch.setattr(store, "info", unmarked)
+    put("b/rows.tsv", b"first")
+    assert fetch_tables("faulty://b/rows.tsv").read_bytes() == b"first"
+    assert capsys.readouterr().err == ""
+    put("b/rows.tsv", b"other")
+    assert fetch_tables("faulty://b/rows.tsv").read_bytes() == b"other"
+    assert "b/rows.tsv: the store gives no checksum and no time of change; the files are" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://h/b/rows.csv?sig=SECRET/x", "rows.csv"),
+        (f"s3://b/{'é' * 300}.tsv", "é" * 48 + ".tsv"),
+        ("s3://b/..", "files"),
+        ("s3://b/run/", "run"),
+    ],
+)
+def test_the_name_of_a_copy_is_one_that_a_disk_takes(url: str, name: str) -> None:
+    assert local_name(url) == name
+
+
+def test_a_pattern_is_no_table(store: Any) -> None:
+    put("b/a.csv", b"1")
+    with pytest.raises(InputError, match=r"b/\*\.csv: expected one file or folder, got a pattern"):
+        fetch_tables("faulty://b/*.csv")
 
 
 def test_a_folder_of_tables_keeps_its_names(store: Any) -> None:

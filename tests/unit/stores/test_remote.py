@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertwright.errors import InputError, MissingExtra, RunFailed
-from bertwright.stores.remote import current_file, is_url, open_store, remote_file, url_of_path
+from bertwright.stores.remote import current_file, is_url, named_faults, open_store, remote_file, url_of_path
 from tests.support.stores import Lost, always_lost, put
 
 CONTENT = bytes(range(256)) * 4096  # several blocks
@@ -44,11 +44,16 @@ def test_another_content_has_another_mark(store: Any) -> None:
         ({"md5Hash": "qq==", "updated": "2026"}, "md5hash qq=="),
         ({"mtime": 12.5}, "mtime 12.5"),
         ({"LastModified": datetime(1970, 1, 1, 0, 1, tzinfo=UTC)}, "lastmodified 60.0"),
+        ({"blob_id": "e69de2", "last_commit": None}, "blob_id e69de2"),
+        ({"modificationTime": 17}, "modificationtime 17"),
+        ({"last_write_time": 17.5}, "last_write_time 17.5"),
+        ({"modify": "20260101000000"}, "modify 20260101000000"),
         ({"ETag": None}, "size 3"),
     ],
 )
 def test_a_checksum_comes_before_a_time(info: dict[str, Any], mark: str) -> None:
-    assert remote_file("s3://b/x", {"size": 3, **info}).mark == mark
+    file = remote_file("s3://b/x", {"size": 3, **info})
+    assert (file.mark, file.has_mark) == (mark, mark != "size 3")
 
 
 def test_a_store_that_vanishes_is_named_with_the_position(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +105,41 @@ def test_a_scheme_without_its_package_names_it() -> None:
         open_store("oci://b/x")
     with pytest.raises(InputError, match="nope://x: no store has the scheme 'nope'"):
         open_store("nope://x")
+    system, path = open_store("MEMORY://b/x")
+    assert (system.protocol, path) == ("memory", "/b/x")
+
+
+@pytest.mark.parametrize(("scheme", "end"), [("HTTPS", r": pip install 'fsspec\[http\]'"), ("smb", "")])
+def test_a_scheme_of_fsspec_itself_names_what_it_lacks(monkeypatch: pytest.MonkeyPatch, scheme: str, end: str) -> None:
+    def missing(url: str, **options: Any) -> Any:
+        raise ImportError(f'{url} requires "x" to be installed')
+
+    monkeypatch.setattr("fsspec.core.url_to_fs", missing)
+    with pytest.raises(InputError, match=rf'h/x requires "x" to be installed{end}$'):
+        open_store(f"{scheme}://h/x")
+
+
+def test_a_query_of_http_is_not_shown(store: Any) -> None:
+    """It may be a signature that gives access. The `?` of other schemes begins no query."""
+    file = remote_file("HTTPS://h/b/rows.csv.gz?sig=SECRET", {"size": 3})
+    assert (str(file), file.name, file.suffix, file.stem) == (
+        "HTTPS://h/b/rows.csv.gz",
+        "rows.csv.gz",
+        ".gz",
+        "rows.csv",
+    )
+    assert (file.url.partition("?")[2], str(remote_file("s3://b/a?b", {}))) == ("sig=SECRET", "s3://b/a?b")
+    for error in (
+        PermissionError("403, url='https://h/x?sig=SECRET'"),
+        FileNotFoundError(),
+        Lost("https://h/x?SECRET"),
+    ):
+        with (
+            pytest.raises((InputError, RunFailed), match=r"h/rows\.csv: ") as raised,
+            named_faults("https://h/rows.csv?sig=SECRET"),
+        ):
+            raise error
+        assert "SECRET" not in str(raised.value)
 
 
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

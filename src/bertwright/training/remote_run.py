@@ -21,7 +21,7 @@ from bertwright.training.run_lock import is_locked
 from bertwright.training.uploads import (
     IDENTITY,
     PAUSES,
-    RECORD,
+    RUN_FILE,
     STATE,
     RunUploads,
     StoredRun,
@@ -70,18 +70,18 @@ def _prepare(url: str, folder: Path, *, resume: bool) -> StoredRun:
         raise InputError(f"{url}: another process works on this run in {folder}; wait for it or stop it")
     remote = files_below(url)
     if not resume:
-        if RECORD in remote:
+        if RUN_FILE in remote:
             raise InputError(f"{url}: already holds a run; continue it with --resume or choose another --out")
         if remote:
             raise InputError(f"{url}: is not empty and holds no run ({next(iter(remote))}); choose another --out")
-        if (folder / RECORD).exists():
+        if (folder / RUN_FILE).exists():
             raise InputError(
                 f"{url}: {folder} holds a run of this URL that is not in the store; --resume continues and uploads it. "
                 "To give it up, remove the folder"
             )
         return StoredRun()
     identity = read_remote_object(remote[IDENTITY]) if IDENTITY in remote else None
-    has_run, has_local = RECORD in remote, (folder / RECORD).is_file()
+    has_run, has_local = RUN_FILE in remote, (folder / RUN_FILE).is_file()
     if has_local and (identity or has_run) and (identity or {}).get("run") != _identity(folder).get("run", ""):
         raise InputError(
             f"{url}: holds another run than {folder}, where this machine trained to the same URL; name another --out, "
@@ -89,7 +89,7 @@ def _prepare(url: str, folder: Path, *, resume: bool) -> StoredRun:
         )
     damaged: list[str] = []
     if has_run:
-        is_finished = bool(read_remote_object(remote[RECORD]).get("finished"))
+        is_finished = bool(read_remote_object(remote[RUN_FILE]).get("finished"))
         newest = max(_remote_steps(remote), default=-1)
         if not has_local or (folder / _FETCHING).exists() or _newest(folder) < (is_finished, newest):
             damaged = _fetch(url, remote, folder)
@@ -104,7 +104,7 @@ def _identity(folder: Path) -> dict[str, str]:
 
 def _newest(folder: Path) -> tuple[bool, int]:
     """Return whether the run of a folder has finished, and the step of its newest undamaged checkpoint, or -1."""
-    return bool(read_object(folder / RECORD).get("finished")), _undamaged_step(folder)
+    return bool(read_object(folder / RUN_FILE).get("finished")), _undamaged_step(folder)
 
 
 def _undamaged_step(folder: Path) -> int:
@@ -128,23 +128,23 @@ def _fetch(url: str, remote: Mapping[str, RemoteFile], folder: Path) -> list[str
     Raises RunFailed where neither side has an undamaged one.
     """
     say(f"{url}: is newer than {folder}, and is copied there")
-    is_partial = (folder / _FETCHING).exists() or not (folder / RECORD).is_file()
+    is_partial = (folder / _FETCHING).exists() or not (folder / RUN_FILE).is_file()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _FETCHING).touch()
-    own, damaged, is_new = _undamaged_step(folder), list[str](), False
-    for step in (step for step in reversed(_remote_steps(remote)) if step > own):
+    newest, damaged, is_new = _undamaged_step(folder), list[str](), False
+    for step in (step for step in reversed(_remote_steps(remote)) if step > newest):
         if is_new := _fetch_checkpoint(url, remote, folder / "checkpoints" / f"step-{step:09d}"):
             break
         damaged.append(f"checkpoints/step-{step:09d}")
-    if damaged and own < 0 and not is_new:
+    if damaged and newest < 0 and not is_new:
         raise RunFailed(f"{url}: every checkpoint in the store is damaged; start the run again at another --out")
     if damaged and not is_new and not is_partial:
-        say(f"{url}: the run continues from step {own} of {folder}; the store has no undamaged checkpoint after it")
+        say(f"{url}: the run continues from step {newest} of {folder}; the store has no undamaged checkpoint after it")
         return damaged
     for name, file in remote.items():
-        if name != RECORD and not name.startswith("checkpoints/") and not is_of_machine(name):
+        if name != RUN_FILE and not name.startswith("checkpoints/") and not is_of_machine(name):
             download(file, folder / name)
-    download(remote[RECORD], folder / RECORD)
+    download(remote[RUN_FILE], folder / RUN_FILE)
     return damaged
 
 

@@ -26,9 +26,9 @@ from bertwright.stores.remote import RemoteFile, current_file, fault_text, named
 
 IDENTITY: Final = ".store.json"
 """File that identifies the run, and the process that writes it to the store: two runs or processes never mix there."""
-RECORD: Final = "run.json"
+RUN_FILE: Final = "run.json"
 """File of a run folder with its settings, and whether it has finished."""
-METRICS: Final = "metrics.jsonl"
+METRICS_FILE: Final = "metrics.jsonl"
 """File of a run folder to which lines are added."""
 STATE: Final = "state.json"
 """File of a checkpoint that is written last."""
@@ -176,9 +176,11 @@ class RunUploads:
 
         Raises OtherRun where the store holds another run, InputError or RunFailed where it fails.
         """
-        if not (self._folder / RECORD).is_file():
+        if not (self._folder / RUN_FILE).is_file():
             return
-        record = (self._folder / RECORD).read_bytes()  # before the files are listed: a finished run has its model then
+        record = (
+            self._folder / RUN_FILE
+        ).read_bytes()  # before the files are listed: a finished run has its model then
         is_finished = bool(json.loads(record).get("finished"))
         self._claim()
         stamps = self._stamps()
@@ -218,7 +220,7 @@ class RunUploads:
             return
         is_mine = theirs == self._before.identity
         if theirs is None:  # a new folder, or one whose run this process took at the start
-            is_mine = (is_mine and self._before.has_run) or current_file(f"{self._url}/{RECORD}") is None
+            is_mine = (is_mine and self._before.has_run) or current_file(f"{self._url}/{RUN_FILE}") is None
         if not is_mine:
             is_same = theirs is not None and theirs.get("run") == mine["run"]
             event = "another process continued this run" if is_same else "another run was started there"
@@ -236,7 +238,7 @@ class RunUploads:
                 with suppress(FileNotFoundError):  # the run removed it meanwhile
                     stat = path.stat()
                     stamps[path.relative_to(self._folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
-        stamps.pop(RECORD, None)
+        stamps.pop(RUN_FILE, None)
         return stamps
 
     def _in_store(self, stamps: Mapping[str, FileStamp]) -> dict[str, FileStamp]:
@@ -261,7 +263,7 @@ class RunUploads:
     def _put_record(self, record: bytes) -> None:
         """Upload the content of run.json, where the store has another one."""
         if record != self._record:
-            self._write(f"{self._url}/{RECORD}", record)
+            self._write(f"{self._url}/{RUN_FILE}", record)
             self._record = record
 
     def _put(self, name: str) -> None:
@@ -269,7 +271,7 @@ class RunUploads:
         path, url = self._folder / name, f"{self._url}/{name}"
         if not _is_fixed(name):  # it may grow meanwhile, so it is uploaded as it is read
             content = path.read_bytes()
-            self._write(url, content[: content.rfind(b"\n") + 1] if name == METRICS else content)
+            self._write(url, content[: content.rfind(b"\n") + 1] if name == METRICS_FILE else content)
             return
         size = path.stat().st_size
         system, target = open_store(url)
@@ -316,6 +318,6 @@ def _is_fixed(name: str) -> bool:
 
 def _rank(name: str) -> int:
     """Return when a file is uploaded: 0 first, 3 last."""
-    if name == METRICS or not _is_fixed(name):
-        return 0 if name == METRICS else 3
+    if name == METRICS_FILE or not _is_fixed(name):
+        return 0 if name == METRICS_FILE else 3
     return 2 if name.rpartition("/")[2] in (STATE, "config.json") else 1

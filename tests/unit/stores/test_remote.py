@@ -120,7 +120,7 @@ def test_a_scheme_of_fsspec_itself_names_what_it_lacks(monkeypatch: pytest.Monke
 
 
 def test_a_query_of_http_is_not_shown(store: Any) -> None:
-    """It may be a signature that gives access. The `?` of other schemes begins no query."""
+    """A signature in it gives access. The `?` of other schemes begins no query."""
     file = remote_file("HTTPS://h/b/rows.csv.gz?sig=SECRET", {"size": 3})
     assert (str(file), file.name, file.suffix, file.stem) == (
         "HTTPS://h/b/rows.csv.gz",

@@ -314,7 +314,7 @@ def test_what_the_store_has_with_the_same_digests_is_not_uploaded_again(store: A
 
 
 def uploaded(store: Any, names: list[str]) -> list[str]:
-    """Those of the files that a resumed run writes to the store."""
+    """Return those files that a resumed run writes to the store."""
     store.calls.clear()
     work(lambda _: None, resume=True)
     written = {path for name, path in store.calls if name == "write"}

@@ -40,13 +40,15 @@ def test_answers_over_http_are_those_of_python(models: dict[str, Predictor], ask
 
 
 def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> None:
-    fill, follows, plain, packed, inside, listed, health, page, docs = ask(
+    fill, follows, plain, packed, inside, listed, single, unknown, health, page, docs = ask(
         ("POST", "/v1/fill", {"inputs": ["the [MASK]"], "top_k": 3}),
         ("POST", "/v1/next-sentence", {"first": TEXTS[0], "second": TEXTS[1]}),
         ("POST", "/v1/embeddings", {"input": TEXTS[:2]}),
         ("POST", "/v1/embeddings", {"input": TEXTS[0], "encoding_format": "base64", "user": "me"}),
         ("POST", "/v1/inside", {"text": "the [MASK]", "second": "rain", "layer": 2}),
         ("GET", "/v1/models"),
+        ("GET", "/v1/models/sst"),
+        ("GET", "/v1/models/a/b"),
         ("GET", "/health"),
         ("GET", "/"),
         ("GET", "/docs"),
@@ -65,6 +67,8 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
     assert np.array(looked["attention"]).shape == (4, *(len(looked["pieces"]),) * 2)
     np.testing.assert_allclose(np.array(looked["attention"]).sum(-1), 1, atol=0.01)
     uses = {entry["id"]: entry["uses"] for entry in listed.json()["data"]}
+    assert single.json() == listed.json()["data"][1]
+    assert (unknown.status_code, single.json()["owned_by"]) == (404, "bertwright")
     assert uses["lm"] == ["predict", "fill", "next sentence", "score", "inside"]
     assert uses["sst"] == ["predict", "inside", "explain"]
     assert health.json() == {"status": "ok", "models": list(models)}
@@ -154,7 +158,7 @@ def test_the_description_has_groups_and_examples(ask: Requests) -> None:
     # no model of questions and of choices, and no index is served here
     without_model = ("questions", "a text with [MASK]", "no index is served")
     for method, path, body in requests:
-        model = "relevance" if path == "/v1/rerank" else bodies.get(json.dumps(body), "lm")
+        model = "relevance" if path.endswith("/rerank") else bodies.get(json.dumps(body), "lm")
         (response,) = ask((method, path, body if path == "/v1/search" else {"model": model, **body}))
         if response.status_code != 200:
             assert any(words in response.json()["error"]["message"] for words in without_model), (path, body)

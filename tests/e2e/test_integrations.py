@@ -145,7 +145,11 @@ def test_openai(models: dict[str, Predictor], port: int) -> None:
     plain = create(model="minilm", input=TEXTS[0], encoding_format="float")
     np.testing.assert_allclose(plain.data[0].embedding, vectors[0], atol=1e-5)
     packed = create(model="minilm", input=TEXTS[0], encoding_format="base64").data[0].embedding
-    values = packed if isinstance(packed, list) else np.frombuffer(importlib.import_module("base64").b64decode(packed), "<f4")
+    values = (
+        packed
+        if isinstance(packed, list)
+        else np.frombuffer(importlib.import_module("base64").b64decode(packed), "<f4")
+    )
     np.testing.assert_allclose(values, vectors[0], atol=1e-5)
     short = create(model="minilm", input=TEXTS, dimensions=8, extra_body={"prompt_name": "query"})
     queries = model.vectors(TEXTS, prompt_name="query")
@@ -163,7 +167,9 @@ def test_openai(models: dict[str, Predictor], port: int) -> None:
     client.close()
 
 
-def test_the_client_of_the_hub(models: dict[str, Predictor], port: int) -> None:
+def test_the_client_of_the_hub(models: dict[str, Predictor], port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # offline it does not reach localhost
     names = run_block("huggingface_hub", "huggingface_hub", port=port)
     extract, model = names["client"].feature_extraction, models["minilm"]
     np.testing.assert_allclose(names["vectors"], model.vectors(TEXTS), atol=1e-5)

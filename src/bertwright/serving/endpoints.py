@@ -140,9 +140,7 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
         name, _ = service.model(body.model)
         texts = [body.input] if isinstance(body.input, str) else body.input
         options: Any = {"prompt_name": body.prompt_name, "prompt": body.prompt}
-        vectors = await service.vectors(
-            name, texts, request, pool=body.pool, dimensions=body.dimensions, **options
-        )
+        vectors = await service.vectors(name, texts, request, pool=body.pool, dimensions=body.dimensions, **options)
         as_base64 = body.encoding_format == "base64"
         data = [_embedding(index, vector, as_base64=as_base64) for index, vector in enumerate(vectors)]
         tokens = request.state.log["tokens"]

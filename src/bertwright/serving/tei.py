@@ -93,9 +93,7 @@ def add_tei_endpoints(app: FastAPI, service: Service) -> None:
         """
         name, _ = service.model(body.model)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-        vectors = await service.vectors(
-            name, texts, request, dimensions=body.dimensions, prompt_name=body.prompt_name
-        )
+        vectors = await service.vectors(name, texts, request, dimensions=body.dimensions, prompt_name=body.prompt_name)
         _refuse_truncated(body, name, vectors)
         return [(_normalized(each) if body.normalize else each.values).tolist() for each in vectors]
 
@@ -109,18 +107,22 @@ def add_tei_endpoints(app: FastAPI, service: Service) -> None:
         with `raw_scores` it is the number itself.
         """
         rerankers = (name for name, model in service.models.items() if model.reranks)
-        name, _ = service.model(body.model or next(rerankers, None))
+        name, _ = service.model(next(rerankers, None) if body.model is None else body.model)
         label = service.check_reranker(name)
         if label is not None and body.raw_scores:
             raise InputError(
-                f"raw_scores: model {name} gives the probability of {label!r}, which has no other score; leave raw_scores "
-                "out"
+                f"raw_scores: model {name} gives the probability of {label!r}, which has no other score; leave "
+                "raw_scores out"
             )
         ranked = await service.rerank(name, body.query, body.texts, request)
         _refuse_truncated(body, name, sorted(ranked, key=lambda each: each.index))
-        convert = _logistic if label is None and not body.raw_scores else float
+        is_raw = label is not None or body.raw_scores
         return [
-            Rank(index=each.index, score=convert(each.score), text=each.text if body.return_text else None)
+            Rank(
+                index=each.index,
+                score=each.score if is_raw else _logistic(each.score),
+                text=each.text if body.return_text else None,
+            )
             for each in ranked
         ]
 

@@ -38,7 +38,9 @@ def test_rerank_takes_the_first_reranker(models: dict[str, Predictor]) -> None:
     )
     by_probability = models["relevance"].rerank(TEXTS[0], TEXTS)
     assert [each["index"] for each in default.json()] == [each.index for each in by_probability]
-    assert [each["score"] for each in default.json()] == pytest.approx([each.score for each in by_probability], abs=1e-5)
+    assert [each["score"] for each in default.json()] == pytest.approx(
+        [each.score for each in by_probability], abs=1e-5
+    )
     assert {*default.json()[0]} == {"index", "score"}
     assert [each["text"] for each in with_text.json()] == [each.text for each in by_probability]
     numbers = [each.score for each in models["number"].rerank(TEXTS[0], TEXTS)]

@@ -28,9 +28,9 @@ def test_embed_gives_vectors_of_length_1_or_those_of_the_folder(models: dict[str
     np.testing.assert_allclose(other.json(), models["sst"].vectors(TEXTS), atol=1e-5)
 
 
-def test_rerank_takes_the_first_reranker(models: dict[str, Predictor]) -> None:
+def test_rerank_takes_the_first_reranker(models: dict[str, Predictor], number: Predictor) -> None:
     body = {"query": TEXTS[0], "texts": TEXTS}
-    default, with_text, logistic, raw = Requests(models)(
+    default, with_text, logistic, raw = Requests({**models, "number": number})(
         ("POST", "/rerank", {**body, "raw_scores": False, "truncate": False}),
         ("POST", "/rerank", {**body, "return_text": True}),
         ("POST", "/rerank", {**body, "model": "number"}),
@@ -43,16 +43,16 @@ def test_rerank_takes_the_first_reranker(models: dict[str, Predictor]) -> None:
     )
     assert {*default.json()[0]} == {"index", "score"}
     assert [each["text"] for each in with_text.json()] == [each.text for each in by_probability]
-    numbers = [each.score for each in models["number"].rerank(TEXTS[0], TEXTS)]
+    numbers = [each.score for each in number.rerank(TEXTS[0], TEXTS)]
     assert [each["score"] for each in raw.json()] == pytest.approx(numbers, abs=1e-5)
     expected = [1 / (1 + math.exp(-number)) for number in numbers]
     assert [each["score"] for each in logistic.json()] == pytest.approx(expected, abs=1e-5)
 
 
-def test_info_describes_the_first_model(models: dict[str, Predictor]) -> None:
+def test_info_describes_the_first_model(models: dict[str, Predictor], number: Predictor) -> None:
     infos = []
-    for name in ("lm", "sst", "relevance", "number"):
-        (answer,) = Requests({name: models[name]}, max_inputs=9)(("GET", "/info"))
+    for name, model in {**{name: models[name] for name in ("lm", "sst", "relevance")}, "number": number}.items():
+        (answer,) = Requests({name: model}, max_inputs=9)(("GET", "/info"))
         infos.append(answer.json())
     limits = {key: infos[0][key] for key in ("model_id", "model_dtype", "max_input_length", "max_client_batch_size")}
     assert limits == {
@@ -81,7 +81,7 @@ def test_info_describes_the_first_model(models: dict[str, Predictor]) -> None:
         ("/embed", {"inputs": "a", "dimensions": 3}, "dimensions 3: expected 64"),
         ("/rerank", {"query": "a", "texts": ["b"], "raw_scores": True}, "raw_scores: model relevance gives the prob"),
         ("/rerank", {"query": "a", "texts": [LONG, "b"], "truncate": False}, "input 0: has more tokens"),
-        ("/rerank", {"query": "a", "texts": ["b"], "model": "lm"}, "expected one of relevance, number"),
+        ("/rerank", {"query": "a", "texts": ["b"], "model": "lm"}, "expected one of relevance"),
         ("/rerank", {"query": "", "texts": ["b"]}, "query: expected a text, got an empty one"),
     ],
 )

@@ -116,6 +116,7 @@ lock: setup
 	rm -rf .lock .lock.json
 
 wheel: setup
+	rm -f dist/bertwright-*
 	$(BIN)/python -m build --no-isolation
 	@ls -l dist | awk 'NR > 1 { print $$5 " bytes  " $$9 }'
 	@$(BIN)/python -X importtime -c 'import bertwright' 2>&1 | awk -F'|' '/ bertwright$$/ { print $$2/1000 " ms to import bertwright" }'

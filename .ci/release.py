@@ -61,7 +61,7 @@ def main() -> None:
         folder = (arguments.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         wheel = build(folder / "dist")
-        wheels = arguments.wheels or download(wheel, folder / "wheels")
+        wheels = arguments.wheels.resolve() if arguments.wheels else download(wheel, folder / "wheels")
         environment, elsewhere = folder / "environment", folder / "elsewhere"
         venv.create(environment, with_pip=True, clear=True)
         install(environment, wheels, str(wheel))

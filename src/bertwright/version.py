@@ -1,5 +1,6 @@
 """The version of the program, the commit that it was built from, and the versions of what it computes with."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,8 +26,11 @@ def source_commit(package: Path = _PACKAGE) -> str | None:
     import subprocess  # here, since `import bertwright` needs none
 
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("GIT_")
+    }  # set in git's hooks
     try:
-        described = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        described = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
     except (OSError, subprocess.TimeoutExpired):  # there is no git
         return None
     return described.stdout.strip() if described.returncode == 0 else None

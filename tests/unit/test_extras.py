@@ -15,14 +15,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "bertwright"
 FOR_DEVELOPERS = {"dev", "docs", "bench"}
-MODULES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "PyStemmer": "Stemmer"}
+MODULES = {"scikit-learn": "sklearn", "faiss-cpu": "faiss", "PyStemmer": "Stemmer", "mlflow-skinny": "mlflow"}
 """Distribution → the name by which it is imported, where the two differ in more than a hyphen."""
+TRACKERS = ("tensorboard", "mlflow", "wandb", "trackio")
 BEHIND_A_CHECK = {
     "finetuning/baselines.py": {"scipy"},  # _sklearn(), which needs scipy, is called before
     "finetuning/trials.py": {"optuna"},  # search_by_trials() imports it first
+    "stores/listing.py": {"fsspec"},  # open_store() is called before
     "interop/onnx.py": {"onnxruntime"},  # checked at the top of the module
     "experiments/forest.py": {"matplotlib"},
     "experiments/pictures.py": {"matplotlib"},
+    **{f"tracking/{name}.py": {name} for name in TRACKERS},  # refuse_missing_tracker() is called before
     **{f"sklearn/{name}.py": {"sklearn"} for name in ("base", "estimators", "inputs", "tagger")},
     **{
         f"serving/{name}.py": {"fastapi", "fastapi_offline", "prometheus_client", "uvicorn"}
@@ -54,6 +57,10 @@ USES = {
     "onnxscript": "main('export onnx --model small-wiki --out graph'.split())",
     "matplotlib": "from bertwright.babylm.results import draw_learning_curve; draw_learning_curve(None, {'a': []})",
     "optuna": "from bertwright.finetuning.trials import _import_optuna; _import_optuna()",
+    "fsspec": "main('corpus inspect s3://bucket/corpus'.split())",
+    **{name: f"main('track run --to {name}'.split())" for name in TRACKERS},
+    "sqlalchemy": "main('track run --to mlflow'.split())",
+    "alembic": "main('track run --to mlflow'.split())",
     "datasketch": "from bertwright.text.near_duplicates import _signatures; next(_signatures([]))",
     "bm25s": "from bertwright.search.bm25 import rank_by_bm25; rank_by_bm25(None, [], None)",
     "faiss": "from bertwright.search.approximate import check_faiss; check_faiss()",
@@ -109,7 +116,7 @@ def test_every_import_of_an_optional_package_is_checked() -> None:
         assert {*unchecked(tree)} <= BEHIND_A_CHECK.get(path, set()), path
     assert {*BEHIND_A_CHECK} <= {*trees}
     imported = {name for tree in trees.values() for node in ast.walk(tree) for name in imports(node)}
-    imported |= {"onnxscript"}  # torch.onnx imports it
+    imported |= {"onnxscript", "sqlalchemy", "alembic"}  # torch.onnx imports the first, MLflow the others
     assert imported == {*EXTRA_OF}, "an extra installs a package that nothing imports, or a package has no extra"
     assert {*USES} == {*EXTRA_OF}
 

@@ -173,7 +173,8 @@ def _version_lines(plan: ExperimentPlan) -> Iterator[str]:
                 arms.setdefault(version, {})[f"`{arm.name}`"] = None
     others = [f"{version} ({', '.join(names)})" for version, names in sorted(arms.items()) if version != __version__]
     if others:
+        advice = " Do not compare arms of different versions before you know what changed between them."
         yield (
             f"**Records of another version of the program:** {', '.join(others)}. This page was written by "
-            f"{__version__}. Do not compare arms of different versions before you know what changed between them."
+            f"{__version__}.{advice if len(arms) > 1 else ''}"
         )

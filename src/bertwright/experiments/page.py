@@ -200,7 +200,7 @@ def _sureness(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], versi
     )
     yield ""
     yield from (f"- {line}" for line in lock_lines(plan))
-    if others := sorted(versions - {__version__}):
+    if len(versions) > 1 and (others := sorted(versions - {__version__})):
         yield (
             f"- The folder has fine-tunings by other versions of the program: {', '.join(others)}. Those on the tasks "
             "of this page enter the variance over all arms."

@@ -13,7 +13,7 @@ def push_model(source: str, repository: str, *, private: bool, update: bool) -> 
 
     private: make a repository that others cannot read. update: add a commit to a repository that exists. Only the files
     of a model are uploaded. Raises InputError for a folder that is no model, a missing token, a bad name, a repository
-    that exists, and one that the token may not write; RunFailed where the Hub cannot be reached.
+    that exists, and one that the token may not write; RunFailed where the upload fails.
     """
     try:  # imported here: only models of the Hub need this extra
         from huggingface_hub import HfApi, get_token
@@ -43,7 +43,7 @@ def push_model(source: str, repository: str, *, private: bool, update: bool) -> 
     except HfHubHTTPError as error:
         raise _refusal(repository, error.response.status_code, _line(error)) from None
     except Exception as error:  # the errors of a connection are those of the library below, which may change
-        raise RunFailed(f"push {repository}: the Hub cannot be reached: {_line(error)}") from error
+        raise RunFailed(f"push {repository}: the upload failed: {type(error).__name__}: {_line(error)}") from error
     address = str(commit.repo_url)
     card = "" if CARD in names else " (the folder has no model card)"
     text = f"{address}: {len(names)} files of {folder}{card}"

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextvars import copy_context
+from dataclasses import dataclass, field
 from typing import Final
 
 from bertwright.console import say
@@ -12,6 +13,18 @@ from bertwright.tracking.tracker import EndState, Tracker
 
 _RETRY_SECONDS: Final = 60.0
 """Seconds between a failure and the next attempt; the end of the run cuts them short."""
+
+
+@dataclass
+class TrackerFaults:
+    """Names of the trackers that failed in a command, which its runs and seeds share.
+
+    reported   those whose failure was reported
+    silent     those that did not answer in time at the end of a run; the next ends do not wait for them
+    """
+
+    reported: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
 
 
 class Delivery:
@@ -46,14 +59,14 @@ class Delivery:
 class Sender:
     """A thread that delivers points to one tracker while a run trains.
 
-    A failure is reported once, and the points are kept and tried again later. The run never waits for the tracker but
-    at its end, in `wait`. reported: names of trackers whose failure was reported, which the seeds of a run share.
+    A failure is reported once, and the points are kept and tried again later. The run waits for the tracker at its end
+    alone, in `wait`. faults: those of the command.
     """
 
     def __init__(
-        self, name: str, tracker: Tracker, run: TrackedRun, points: Sequence[TrackedPoint], *, reported: set[str]
+        self, name: str, tracker: Tracker, run: TrackedRun, points: Sequence[TrackedPoint], *, faults: TrackerFaults
     ) -> None:
-        self._name, self._run, self._reported = name, run, reported
+        self._name, self._run, self._faults = name, run, faults
         self._delivery = Delivery(tracker, run)
         self._points = list(points)
         self._state: EndState | None = None
@@ -76,8 +89,10 @@ class Sender:
 
     def wait(self, until: float) -> None:
         """Wait until everything is sent, up to a moment of `time.monotonic`; then the thread is left behind."""
-        self._thread.join(max(0.0, until - time.monotonic()))
+        seconds = 0.0 if self._name in self._faults.silent else max(0.0, until - time.monotonic())
+        self._thread.join(seconds)
         if self._thread.is_alive():
+            self._faults.silent.add(self._name)
             self._warn("does not answer")
 
     def _work(self) -> None:
@@ -102,8 +117,8 @@ class Sender:
         return state is not None
 
     def _warn(self, reason: str) -> None:
-        if self._name not in self._reported:
-            self._reported.add(self._name)
+        if self._name not in self._faults.reported:
+            self._faults.reported.add(self._name)
             say(
                 f"warning: --track {self._name}: {reason}; the run does not need it, and its metrics.jsonl is whole; "
                 f"`bertwright track {self._run.whole} --to {self._name}` sends what is missing"

@@ -10,15 +10,15 @@ from typing import Any, Final
 from bertwright.errors import RunFailed, Stopped
 from bertwright.files import read_object
 from bertwright.tracking.points import TrackedPoint, describe_run, final_points, points_of
-from bertwright.tracking.sender import Delivery, Sender
+from bertwright.tracking.sender import Delivery, Sender, TrackerFaults
 from bertwright.tracking.tracker import EndState, make_tracker, refuse_missing_tracker
 from bertwright.training.run_folder import RunFolder, read_metrics
 
 END_SECONDS: Final = 60.0
-"""Seconds that a run waits at its end for trackers that have not received everything."""
+"""Seconds that a run waits at its end for trackers that have not received everything; the runs of a command after it do
+not wait for those that did not answer."""
 _trackers: ContextVar[tuple[str, ...]] = ContextVar("trackers", default=())
-_reported: ContextVar[set[str]] = ContextVar("reported")
-"""Names of trackers whose failure was reported."""
+_faults: ContextVar[TrackerFaults] = ContextVar("faults")
 
 
 @contextmanager
@@ -29,12 +29,12 @@ def track_with(names: Sequence[str]) -> Iterator[None]:
     """
     for name in names:
         refuse_missing_tracker(name)
-    tokens = _trackers.set(tuple(dict.fromkeys(names))), _reported.set(set())
+    tokens = _trackers.set(tuple(dict.fromkeys(names))), _faults.set(TrackerFaults())
     try:
         yield
     finally:
         _trackers.reset(tokens[0])
-        _reported.reset(tokens[1])
+        _faults.reset(tokens[1])
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def tracked(run: RunFolder) -> Iterator[None]:
         return
     described = describe_run(run.folder, run.record)
     points = _all_points(run.folder)
-    senders = [Sender(name, make_tracker(name), described, points, reported=_reported.get()) for name in names]
+    senders = [Sender(name, make_tracker(name), described, points, faults=_faults.get()) for name in names]
 
     def add(line: Mapping[str, Any]) -> None:
         for sender in senders:

@@ -31,6 +31,7 @@ PRETRAIN_DEFAULTS = {
         "second_sentence": "next",
         "short_share": 0.1,
         "static_masks": 0,
+        "causal_share": 0.0,
         "masking": {"share": 0.15, "mask": 0.8, "same": 0.1, "random": 0.1, "units": "piece", "max_predictions": None},
     },
     "optimizer": {

@@ -39,7 +39,7 @@ def test_bash_offers_commands_options_and_values(tmp_path: Path, capsys: pytest.
         ("bertwright export onnx --red", ["--reduce-range"]),
         ("bertwright predict --in", ["--input", "--input-format"]),
         ("bertwright pretrain --corpus wiki --l", ["--learning-rate", "--lengths", "--log-every"]),
-        ("bertwright pretrain --system g", ["gpt", "gpt2"]),
+        ("bertwright pretrain --system g", ["gpt", "gpt-bert", "gpt2"]),
         ("bertwright corpus build text.txt --wo", ["--words", "--workers"]),
         ("bertwright corpus build --documents ", ["blank-lines", "lines", "file"]),
         ("bertwright predict --raw --input-format ", ["auto", "csv", "tsv", "jsonl", "parquet", "lines"]),

@@ -110,7 +110,7 @@ def test_plan_minutes_and_memory_count_the_rows_of_each_stage(
 ) -> None:
     timings = Timings(steps=(1.0, 2.0, 4.0), evaluation=0.0, checkpoint=0.0)
     timed = prepared(own_corpus, tmp_path / "run", minutes=3.5, save_minutes=9.0, batch_schedule=RAMP)
-    assert affordable_steps(timed, timings) == 105  # half of 1 s, a quarter of 2 s and of 4 s are 2 s a step
+    assert affordable_steps(timed.settings, timings) == 105  # half of 1 s, a quarter of 2 s and of 4 s are 2 s a step
     monkeypatch.setattr(dry_run, "measure_timings", lambda *_, **__: timings)
     options: Any = {"corpus": own_corpus, "out": tmp_path / "run"}
     plan = dry_run.plan_pretraining(settings_with(steps=8, batch_schedule=RAMP), **options)

@@ -9,7 +9,7 @@ import pytest
 
 from bertwright.errors import InputError, MissingExtra
 from bertwright.tracking.points import TrackedPoint, TrackedRun
-from bertwright.tracking.sender import Delivery, Sender
+from bertwright.tracking.sender import Delivery, Sender, TrackerFaults
 from bertwright.tracking.tracker import refuse_missing_tracker
 from tests.support.trackers import FailingTracker, Recorder, RecordingTracker
 
@@ -38,7 +38,7 @@ def test_a_failure_is_reported_once_and_all_points_arrive_at_the_end(capsys: pyt
         failed.set()
         return next(fails)
 
-    sender = Sender("mlflow", FailingTracker(recorder, fail), RUN, POINTS[:4], reported=set())
+    sender = Sender("mlflow", FailingTracker(recorder, fail), RUN, POINTS[:4], faults=TrackerFaults())
     assert failed.wait(60)
     sender.add(POINTS[4:])
     sender.end("finished")
@@ -52,22 +52,27 @@ def test_a_failure_is_reported_once_and_all_points_arrive_at_the_end(capsys: pyt
     )
 
 
-def test_a_tracker_that_hangs_is_left_behind(capsys: pytest.CaptureFixture[str]) -> None:
-    release, sending = threading.Event(), threading.Event()
+def test_a_tracker_that_hangs_is_left_behind_and_not_waited_for_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, sending, faults = threading.Event(), threading.Event(), TrackerFaults()
 
     class Hanging(RecordingTracker):
         def send(self, points: Sequence[TrackedPoint]) -> None:
             sending.set()
             assert release.wait(60)
 
-    sender = Sender("mlflow", Hanging(Recorder()), RUN, POINTS, reported=set())
+    sender = Sender("mlflow", Hanging(Recorder()), RUN, POINTS, faults=faults)
     assert sending.wait(60)
     sender.add(POINTS)
     sender.end("finished")
     sender.wait(time.monotonic())
     assert "--track mlflow: does not answer; the run does not need it" in capsys.readouterr().err
+    waits: list[float | None] = []
+    monkeypatch.setattr(threading.Thread, "join", lambda _, timeout=None: waits.append(timeout))
+    Sender("mlflow", Hanging(Recorder()), RUN, POINTS, faults=faults).wait(in_a_minute())
+    assert waits == [0.0]
     release.set()
-    sender.wait(in_a_minute())
     assert capsys.readouterr().err == ""
 
 

@@ -115,7 +115,8 @@ def add_tei_endpoints(app: FastAPI, service: Service) -> None:
                 "raw_scores out"
             )
         ranked = await service.rerank(name, body.query, body.texts, request)
-        _refuse_truncated(body, name, sorted(ranked, key=lambda each: each.index))
+        in_order = sorted(ranked, key=lambda each: each.index)
+        _refuse_truncated(body, name, in_order)
         is_raw = label is not None or body.raw_scores
         return [
             Rank(

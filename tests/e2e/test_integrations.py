@@ -31,37 +31,37 @@ RELEVANCE = FILMS.model_copy(update={"text": ("query", "document"), "labels": ("
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
+def page_folder(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
     """Models of random weights under the names of the page; the tagger answers B-PER for every word."""
-    folder = tmp_path_factory.mktemp("integrations")
+    page_folder = tmp_path_factory.mktemp("integrations")
     settings = VectorSettings(normalize=True, widths=(8,), prompts=PROMPTS, include_prompt=False)
-    write_vector_model(folder / "minilm", own_tokenizer, settings)
-    config = open_model(str(folder / "minilm")).config
+    write_vector_model(page_folder / "minilm", own_tokenizer, settings)
+    config = open_model(str(page_folder / "minilm")).config
     assert isinstance(config, EncoderConfig)
     for name, task in {"films": FILMS, "reranker": RELEVANCE}.items():
-        save_classifier(folder / name, small_classifier(config, 2), task, own_tokenizer, 64)
+        save_classifier(page_folder / name, small_classifier(config, 2), task, own_tokenizer, 64)
     tagger = Tagger(config, 3)
     with torch.no_grad():
         tagger.classifier.linear.bias.copy_(torch.tensor([0.0, 99.0, 0.0]))
     extra = {"task": TAGS.model_dump(mode="json"), "max_length": 64}
     common: dict[str, Any] = {"config": config, "tokenizer": own_tokenizer, "labels": TAGS.labels}
-    save_model(folder / "names", tagger, architecture="BertForTokenClassification", extra=extra, **common)
-    return folder
+    save_model(page_folder / "names", tagger, architecture="BertForTokenClassification", extra=extra, **common)
+    return page_folder
 
 
 @pytest.fixture(autouse=True)
-def _in_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def _in_folder(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(page_folder)
 
 
 @pytest.fixture(scope="module")
-def models(folder: Path) -> dict[str, Predictor]:
-    return {name: load(folder / name, precision="fp32") for name in ("minilm", "reranker")}
+def predictors(page_folder: Path) -> dict[str, Predictor]:
+    return {name: load(page_folder / name, precision="fp32") for name in ("minilm", "reranker")}
 
 
 @pytest.fixture(scope="module")
-def port(models: dict[str, Predictor]) -> Iterator[int]:
-    with running(models, token="any") as port:
+def port(predictors: dict[str, Predictor]) -> Iterator[int]:
+    with running(predictors, token="any") as port:
         yield port
 
 
@@ -80,38 +80,38 @@ def test_every_block_has_a_test() -> None:
     assert len(BLOCKS) == len(modules) + 1  # spaCy has two
 
 
-def test_spacy(folder: Path) -> None:
+def test_spacy(page_folder: Path) -> None:
     """Entities take whole tokens of spaCy: its "do" and "n't" are "don", "'" and "t" for the model."""
     names = run_block("spacy", "spacy.language", {"texts": ["I don't walk.", "", "Rain"]})
     for name in ("names", "films"):
-        (folder / "tuned").unlink(missing_ok=True)
-        (folder / "tuned").symlink_to(folder / name)
+        (page_folder / "tuned").unlink(missing_ok=True)
+        (page_folder / "tuned").symlink_to(page_folder / name)
         run_block("spacy", "spacy", names)
         names[name] = names["docs"]
     assert [[ent.text for ent in doc.ents] for doc in names["names"]] == [["I", "don't", "walk", "."], [], ["Rain"]]
     assert {ent.label_ for doc in names["names"] for ent in doc.ents} == {"PER"}
-    answers = load(folder / "films")(names["texts"])
+    answers = load(page_folder / "films")(names["texts"])
     for doc, answer in zip(names["films"], answers, strict=True):
         assert doc.cats == pytest.approx(answer.probabilities, abs=1e-5)
     nlp = names["nlp"]
     assert nlp("Rain").cats == pytest.approx(answers[2].probabilities, abs=1e-5)
     spacy = importlib.import_module("spacy")
-    nlp.to_disk(folder / "pipeline")
-    assert spacy.load(folder / "pipeline")("Rain").cats == pytest.approx(answers[2].probabilities, abs=1e-5)
+    nlp.to_disk(page_folder / "pipeline")
+    assert spacy.load(page_folder / "pipeline")("Rain").cats == pytest.approx(answers[2].probabilities, abs=1e-5)
     nlp.add_pipe("bertwright", name="other", first=True, config={"model": "names"})
     both = nlp("Rain")
     assert ([ent.text for ent in both.ents], sorted(both.cats)) == (["Rain"], ["bad", "good"])
 
 
-def expected(models: dict[str, Predictor]) -> tuple[Any, Any]:
+def expected(predictors: dict[str, Predictor]) -> tuple[Any, Any]:
     """Return the vectors of `TEXTS` as documents, and that of the first as a query."""
-    model = models["minilm"]
+    model = predictors["minilm"]
     return model.vectors(TEXTS, prompt=PROMPTS["document"]), model.vectors(TEXTS[0], prompt=PROMPTS["query"])
 
 
-def test_langchain(models: dict[str, Predictor]) -> None:
+def test_langchain(predictors: dict[str, Predictor]) -> None:
     embeddings = run_block("langchain_core", "langchain_core.embeddings")["embeddings"]
-    documents, query = expected(models)
+    documents, query = expected(predictors)
     np.testing.assert_allclose(embeddings.embed_documents(TEXTS), documents, atol=0.02)  # precision auto
     np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), query, atol=0.02)
     assert embeddings.embed_documents([]) == []
@@ -121,23 +121,23 @@ def test_langchain(models: dict[str, Predictor]) -> None:
     assert store.similarity_search(TEXTS[0], k=1)[0].page_content == TEXTS[best]
 
 
-def test_langchain_openai(models: dict[str, Predictor], port: int) -> None:
+def test_langchain_openai(predictors: dict[str, Predictor], port: int) -> None:
     remote = run_block("langchain_openai", "langchain_openai", port=port)["remote"]
-    np.testing.assert_allclose(remote.embed_documents(TEXTS), models["minilm"].vectors(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(remote.embed_documents(TEXTS), predictors["minilm"].vectors(TEXTS), atol=1e-5)
 
 
-def test_llama_index(models: dict[str, Predictor]) -> None:
+def test_llama_index(predictors: dict[str, Predictor]) -> None:
     embed_model = run_block("llama_index.core", "llama_index.core.embeddings")["embed_model"]
-    documents, query = expected(models)
+    documents, query = expected(predictors)
     np.testing.assert_allclose(embed_model.get_text_embedding_batch(TEXTS), documents, atol=0.02)
     np.testing.assert_allclose(embed_model.get_text_embedding(TEXTS[1]), documents[1], atol=0.02)
     np.testing.assert_allclose(embed_model.get_query_embedding(TEXTS[0]), query, atol=0.02)
     np.testing.assert_allclose(asyncio.run(embed_model.aget_query_embedding(TEXTS[0])), query, atol=0.02)
 
 
-def test_openai(models: dict[str, Predictor], port: int) -> None:
+def test_openai(predictors: dict[str, Predictor], port: int) -> None:
     names = run_block("openai", "openai", port=port)
-    openai, client, model = importlib.import_module("openai"), names["client"], models["minilm"]
+    openai, client, model = importlib.import_module("openai"), names["client"], predictors["minilm"]
     create = client.embeddings.create
     vectors = model.vectors(TEXTS)
     np.testing.assert_allclose(names["vectors"], vectors, atol=1e-5)
@@ -167,11 +167,11 @@ def test_openai(models: dict[str, Predictor], port: int) -> None:
     client.close()
 
 
-def test_the_client_of_the_hub(models: dict[str, Predictor], port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_of_the_hub(predictors: dict[str, Predictor], port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("huggingface_hub")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # offline it does not reach localhost
     names = run_block("huggingface_hub", "huggingface_hub", port=port)
-    extract, model = names["client"].feature_extraction, models["minilm"]
+    extract, model = names["client"].feature_extraction, predictors["minilm"]
     np.testing.assert_allclose(names["vectors"], model.vectors(TEXTS), atol=1e-5)
     short = extract(TEXTS[0], prompt_name="query", dimensions=8, normalize=False, truncate=True)
     assert short.shape == (1, 8)

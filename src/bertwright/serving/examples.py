@@ -54,11 +54,11 @@ RERANK: Final[RequestExamples] = {
         }
     },
 }
-EMBED: Final[RequestExamples] = {
+TEI_EMBED: Final[RequestExamples] = {
     "two texts": {"value": {"inputs": ["The ferry left the harbour.", "A boat sailed early."]}},
     "a text, not normalised": {"value": {"inputs": "The ferry left the harbour.", "normalize": False}},
 }
-RANK: Final[RequestExamples] = {
+TEI_RERANK: Final[RequestExamples] = {
     "two texts": {
         "value": {
             "query": "When was the bridge opened?",

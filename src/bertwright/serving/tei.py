@@ -33,7 +33,9 @@ class _TruncatingRequest(schemas.ModelRequest):
 
 
 class EmbedRequest(_TruncatingRequest):
-    """One text or several; with `truncate` false a text that has more tokens than the model reads is refused."""
+    """Request for the vectors of one text or several.
+
+    With `truncate` false a text that has more tokens than the model reads is refused."""
 
     inputs: Annotated[
         schemas.UnicodeText | Annotated[list[schemas.UnicodeText], Field(min_length=1, max_length=100_000)],
@@ -85,7 +87,7 @@ def add_tei_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.post("/embed", tags=[*_TAGS])
     async def embed(
-        body: Annotated[EmbedRequest, Body(openapi_examples=examples.EMBED)], request: Request
+        body: Annotated[EmbedRequest, Body(openapi_examples=examples.TEI_EMBED)], request: Request
     ) -> list[list[float]]:
         """Give a vector for each text, of length 1 unless `normalize` is false.
 
@@ -99,7 +101,7 @@ def add_tei_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.post("/rerank", tags=[*_TAGS], response_model_exclude_none=True)
     async def rerank(
-        body: Annotated[RankRequest, Body(openapi_examples=examples.RANK)], request: Request
+        body: Annotated[RankRequest, Body(openapi_examples=examples.TEI_RERANK)], request: Request
     ) -> list[Rank]:
         """Score texts by their relevance for a query, the most relevant first.
 

@@ -63,7 +63,7 @@ def finish_run(
             result=result,
             began=origin(prepared.saved.source, prepared.digests["weights"]),
             more_data=comparison.data,
-            more_numbers=(*validation_lines(result), *comparison.numbers),
+            more_numbers=(*_early_ends(seeds, settings), *validation_lines(result), *comparison.numbers),
         )
         (folder / CARD).write_text(card, "utf-8", newline="\n")
     result |= comparison.result
@@ -77,6 +77,16 @@ def finished_result(run: RunFolder) -> dict[str, Any]:
     seeds = [{**seed, "model": str(run.folder / f"seed-{seed['seed']}" / "model")} for seed in stored["seeds"]]
     result = {**stored, "seeds": seeds, "model": str(run.model), "out": str(run.folder)}
     return {**result, "text": _text(result)}
+
+
+def _early_ends(seeds: Sequence[Mapping[str, Any]], settings: FinetuneSettings) -> list[str]:
+    """Return the line of the model card on seeds that ended before their last epoch; none where all were trained."""
+    trained = [len(seed["epochs"]) for seed in seeds]
+    if settings.patience is None or min(trained) == settings.epochs:
+        return []
+    return [
+        f"epochs trained, by seed: {', '.join(map(str, trained))} of {settings.epochs} (patience {settings.patience})"
+    ]
 
 
 def _calibration_error(review: Path) -> float | None:

@@ -87,4 +87,4 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
     settings = dict(record.get("settings", {}))
     with suppress(ValidationError):
         settings = FinetuneSettings.model_validate(settings).model_dump(mode="json")
-    return {name: record[name] for name in ("task", "model", "grid", "space") if name in record} | settings
+    return {name: record[name] for name in ("task", "model", "grid", "space", "data") if name in record} | settings

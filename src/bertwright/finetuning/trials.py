@@ -4,6 +4,8 @@ The record of the search holds everything: Optuna's study is made anew from it f
 proposal is the number of the trial. So a search that was stopped proposes what the whole one would have proposed.
 """
 
+import hashlib
+import json
 import math
 import shutil
 import time
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
 
 TRIALS: Final = "search.json"
 PARTS: Final = 4
-"""Number of parts of a training, after which a trial is compared with the others: each quarter."""
+"""Number of parts of a training. After the epoch that completes one, a trial is compared with the others."""
 UNPRUNED: Final = 4
 """Number of complete trials before one may be pruned."""
 RANDOM: Final = 5
 """Number of trials before the proposals follow from what was measured."""
+ATTEMPTS: Final = 50
+"""Number of proposals for a trial before the search ends, since each of them was tried before."""
 RANGE: Final = 5.0
 """Largest ratio between a learning rate that is tried and the default one."""
 
@@ -119,15 +123,19 @@ def search_by_trials(
     rows, contrasts = len(prepared.bound.lengths), prepared.bound.kind.contrasts
     chosen = scheduled(settings, prepared.saved.config, rows, contrasts=contrasts)
     space = space_around(settings, chosen)
+    record = {
+        **common_record(settings, task, model),
+        "space": {name: list(values) for name, values in space.items()},
+        "data": hashlib.sha256(json.dumps(prepared.digests, sort_keys=True).encode()).hexdigest()[:16],
+    }
     del prepared  # each trial prepares its own
-    record = {**common_record(settings, task, model), "space": {name: list(values) for name, values in space.items()}}
     ignored: Set[str] = settings.numeric if allow_other_numerics else frozenset()
     start: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
     with opened_search(out / TRIALS, record, resume=resume, ignored=ignored) as stored:
         search = _Search(out, stored, settings, space, budget)
         search.record.setdefault("trials", [])
-        while not budget.is_spent(search.rows):
-            search.run_trial(task, chosen, {**start, "printed": printed})
+        while not budget.is_spent(search.rows) and search.begin_trial(chosen):
+            search.run_trial(task, {**start, "printed": printed})
         result = search.result(task.name)
     return {**result, "text": trials_table(result)}
 
@@ -155,24 +163,30 @@ class _Search:
         """Return the run folder of a trial."""
         return self.out / f"trial-{row['trial']}"
 
-    def run_trial(self, task: TaskSpec, chosen: ScheduledSettings, start: Mapping[str, Any]) -> None:
-        """Run the next trial, or the one that was interrupted, and note how it ended.
+    def begin_trial(self, chosen: ScheduledSettings) -> bool:
+        """Note the settings of the next trial, unless one was interrupted; return False where all were tried.
 
-        chosen   the defaults, which are the first trial
-        start    the parameters of `tune` that all trials share
+        chosen: the defaults, which are the first trial.
         """
-        if not self.rows or self.rows[-1]["state"] != "running":
-            row: dict[str, Any] = {
-                "trial": len(self.rows),
-                "state": "running",
-                "settings": {},
-                "reports": {},
-                "seconds": 0.0,
-            }
-            defaults = {name: getattr(chosen, name) for name in self.space} if not self.rows else {}
-            row["settings"] = self._proposed(row, defaults)[1]
-            self.rows.append(row)
-            self._write()
+        if self.rows and self.rows[-1]["state"] == "running":
+            return True
+        row: dict[str, Any] = {"trial": len(self.rows), "state": "running", "reports": {}, "seconds": 0.0}
+        defaults = {} if self.rows else {name: getattr(chosen, name) for name in self.space}
+        tried = [each["settings"] for each in self.rows]
+        for attempt in range(ATTEMPTS):
+            _, settings = self._proposed(row, defaults, attempt=attempt)
+            if settings not in tried:
+                self.rows.append({**row, "settings": settings})
+                self._write()
+                return True
+        say(f"{len(self.rows)} trials: no other settings were proposed {ATTEMPTS} times in a row; the search ends")
+        return False
+
+    def run_trial(self, task: TaskSpec, start: Mapping[str, Any]) -> None:
+        """Run the last trial, which may have been interrupted, and note how it ended.
+
+        start: the parameters of `tune` that all trials share.
+        """
         row = self.rows[-1]
         values = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in row["settings"].items())
         say(f"[trial {row['trial']}] {values}")
@@ -210,11 +224,17 @@ class _Search:
         metric = best["metric"]
         return {"task": task, "metric": metric, "rows": [*rows, *others], "model": str(model), "out": str(self.out)}
 
-    def _proposed(self, row: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple["Trial", dict[str, Any]]:
-        """Return Optuna's trial and its settings; `settings` are those of the trial where they are decided."""
+    def _proposed(
+        self, row: Mapping[str, Any], settings: Mapping[str, Any], *, attempt: int = 0
+    ) -> tuple["Trial", dict[str, Any]]:
+        """Return Optuna's trial and its settings; `settings` are those of the trial where they are decided.
+
+        attempt: number of proposals for this trial that were refused before.
+        """
         optuna = _import_optuna()
         space = _distributions(self.space)
-        sampler = optuna.samplers.TPESampler(seed=self.settings.first_seed + row["trial"], n_startup_trials=RANDOM)
+        seed = self.settings.first_seed + row["trial"] + 10_000 * attempt
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED)
         study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
         states = {"complete": "COMPLETE", "pruned": "PRUNED", "failed": "FAIL"}
@@ -227,7 +247,7 @@ class _Search:
             study.enqueue_trial(dict(settings))
         trial = study.ask(space)
         proposed = {name: trial.params[name] for name in self.space}
-        if "learning_rate" in proposed:
+        if "learning_rate" in proposed and not settings:
             proposed["learning_rate"] = _rounded(proposed["learning_rate"])
         for part, value in row["reports"].items():
             trial.report(value, int(part))
@@ -245,7 +265,7 @@ class _Search:
                 row["reports"][str(part)] = metric
                 trial.report(metric, part)
                 if trial.should_prune():
-                    raise _Pruned(f"pruned after {part}/{PARTS}")
+                    raise _Pruned(f"pruned after {done:.0%} of its training")
             self._write()
             if self.complete and self.budget.is_spent(self.rows):
                 raise _TimeIsUp

@@ -201,7 +201,8 @@ class MaskedScorer(SentenceScorer):
                 "it out"
             )
         self._refuse_direction(settings, "both")
-        return replace(settings, masking=settings.masking or "within-word")
+        direction = "both" if self.encoder.config.predicts_ahead else None
+        return replace(settings, masking=settings.masking or "within-word", direction=direction)
 
     def scored_pieces(self, num_pieces: int, settings: ScoreSettings) -> slice:
         """Return all pieces."""

@@ -3,21 +3,18 @@
 A step adds up losses and counts over its micro-batches and divides once, since these mask unequal numbers of pieces.
 """
 
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, Generic
+from typing import Generic
 
 import torch
 from torch import Tensor
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import Diverged, InputError
-from bertwright.portable import END_SIGNALS
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.distributed import SINGLE_PROCESS, Batch, Engine, Ranks, Sharding, Trainable, local_tensor
 from bertwright.training.hardware import Numerics, resolve_device
@@ -26,37 +23,9 @@ from bertwright.training.missing_lines import ExpectedLines, say_missing_lines
 from bertwright.training.optimizer import build_optimizer, clip_gradients, rate_at, set_rate
 from bertwright.training.run_folder import RunFolder
 from bertwright.training.settings import OptimizerSettings
+from bertwright.training.signals import Signals
+from bertwright.training.step_means import StepMeans
 from bertwright.training.time_left import TimeLeft
-
-
-class Signals:
-    """Records SIGINT and END_SIGNALS, such as SIGHUP (a closed terminal), so that training ends after its step.
-
-    A second signal interrupts at once. A signal that was ignored before stays ignored, as SIGHUP under nohup.
-    """
-
-    def __init__(self) -> None:
-        self.received = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Signals":
-        for number in (signal.SIGINT, *END_SIGNALS):
-            if signal.getsignal(number) is signal.SIG_IGN:
-                continue
-            try:
-                self._before[number] = signal.signal(number, self._receive)
-            except ValueError:  # not the main thread: the caller's handlers stay
-                break
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, _: FrameType | None) -> None:
-        if self.received:
-            raise KeyboardInterrupt
-        self.received = True
 
 
 @dataclass(frozen=True)
@@ -141,6 +110,8 @@ def train(
     with Signals() as signals, nullcontext() if quiet else Status() as status:
         for step in range(first, plan.steps):
             if plan.is_enough and step in plan.evaluate_at and plan.is_enough(step):
+                if loop.has_unlogged_steps():
+                    loop.log(step)
                 loop.save(step)
                 return Outcome(step, signalled=stopped, finished=True, last=last)
             loop.step(step, batches)
@@ -191,7 +162,7 @@ class Loop(Generic[Batch]):
             muon_dtype=torch.bfloat16 if numerics.precision == "bf16" else None,
         )
         self._peak_flops = numerics.peak_flops * ranks.world_size
-        self._sums: dict[str, float] = {}
+        self._means = StepMeans()
         self._guard = LossGuard(watch_spikes=plan.watch_spikes, skips=plan.skip_loss_spikes)
         self._work = {"seconds": 0.0, "waiting": 0.0, "tokens": 0.0, "flops": 0.0, "steps": 0.0}
         self._time_left = TimeLeft(plan.work_left or (lambda done: float(plan.steps - done)))
@@ -210,7 +181,8 @@ class Loop(Generic[Batch]):
         done = 0
         if loaded:
             done, notes = loaded
-            self._sums, self._work = notes["sums"], notes["work"]
+            self._work = notes["work"]
+            self._means.restore(notes, steps=self._work["steps"])
             self._guard.restore(notes)
             if done > self.plan.steps:
                 raise InputError(
@@ -249,40 +221,43 @@ class Loop(Generic[Batch]):
     def compute_gradients(self, step: int, micro_batches: Sequence[Batch]) -> tuple[dict[str, float], float]:
         """Run forward and backward over the micro-batches of a step.
 
-        Returns the mean of each term of the loss, and the gradient norm before clipping.
+        Returns the mean of each term of the loss that has a count in this step, and the gradient norm before clipping.
         """
         module = self.trainable.module
         module.train()
         totals = _added(self.trainable.counts(batch) for batch in micro_batches)
         self.optimizer.zero_grad(set_to_none=True)
         terms_of_step: list[tuple[str, Tensor | float]] = []
+        count_of: dict[str, str] = {}
         partition = self.ranks.partition(micro_batches)
         for position, (index, batch, counts) in enumerate(partition, start=1):
             torch.manual_seed(_dropout_seed(self.plan.seed, step, index))
             with self.engine.accumulate(is_last=position == len(partition)):
                 with autocast(self.numerics):
                     terms = self.engine.losses(batch)
+                count_of |= {term: name for term, (_, name) in terms.items()}
                 parts = [total / (totals[name] or 1.0) for total, name in terms.values()]  # counts may be weights < 1
                 self.engine.backward(self.trainable.loss(zip(terms, parts, strict=True)), counts=counts)
             terms_of_step += [(term, part.detach() if counts else 0.0) for term, part in zip(terms, parts, strict=True)]
         if self.engine.device.type == "cuda":
             self.ranks.barrier()  # reports a lost rank; reading a loss below would wait for its gradients without end
         losses = _added({term: float(part)} for term, part in terms_of_step)
-        losses = dict(zip(losses, self.ranks.sum(list(losses.values())), strict=True))
+        summed = zip(losses, self.ranks.sum(list(losses.values())), strict=True)
+        losses = {term: value for term, value in summed if totals[count_of[term]]}
         return losses, float(clip_gradients(module.parameters(), self.plan.optimizer.clip))
 
     def update(self, step: int, losses: Mapping[str, float], norm: float) -> None:
         """Apply the gradients of a step at its learning rate."""
         set_rate(self.optimizer, self._rate(step))
         self.optimizer.step()
-        self._sums = _added((self._sums, losses, {"gradient_norm": norm}))
+        self._means.add({**losses, "gradient_norm": norm})
 
     def log(self, done: int) -> None:
         """Write the means since the last line to metrics.jsonl."""
         work = self._work
         line = {
             **self._position(done),
-            **{name: value / work["steps"] for name, value in self._sums.items()},
+            **self._means.means(),
             **({"skipped": self._guard.skipped} if self._guard.skipped else {}),
             "learning_rate": self._rate(done - 1),
             "seconds": work["seconds"],
@@ -292,7 +267,12 @@ class Loop(Generic[Batch]):
         }
         if self.run:
             self.run.log(line)
-        self._sums, self._work = {}, dict.fromkeys(work, 0.0)
+        self._means.clear()
+        self._work = dict.fromkeys(work, 0.0)
+
+    def has_unlogged_steps(self) -> bool:
+        """Return whether steps were done since the last log line."""
+        return self._work["steps"] > 0
 
     def evaluate(self, done: int) -> Mapping[str, float]:
         """Compute and log validation metrics, with dropout off."""
@@ -319,7 +299,7 @@ class Loop(Generic[Batch]):
         """Write a checkpoint with the sums of the unfinished log line, into the run's folder of them or another one."""
         if self.run:
             self.run.flush_metrics()
-            notes = {"sums": self._sums, "work": self._work, **self._guard.notes()}
+            notes = {**self._means.notes(), "work": self._work, **self._guard.notes()}
             save_checkpoint(
                 folder or self.run.checkpoints,
                 self.trainable.module,
@@ -335,8 +315,8 @@ class Loop(Generic[Batch]):
     def progress(self, done: int) -> str:
         """Return the progress line. Call this after a step and before `log`, which clears the sums."""
         work = self._work
-        means = {name: value / work["steps"] for name, value in self._sums.items() if name != "gradient_norm"}
-        losses = " ".join(f"{name} {value:.3f}" for name, value in means.items())
+        means = self._means.means().items()
+        losses = " ".join(f"{name} {value:.3f}" for name, value in means if name != "gradient_norm")
         speed = f"{work['tokens'] / work['seconds']:,.0f} tokens/s · MFU {self._mfu():.0%}"
         return f"step {done}/{self.plan.steps} · {losses} · {speed} · {clock(self._time_left.seconds(done))} left"
 

@@ -57,6 +57,8 @@ def test_a_seed_ends_where_no_epoch_was_better_for_long(
     first, second = result["seeds"]
     assert [first["epoch"], *(epoch["accuracy"] for epoch in first["epochs"])] == [2, 0.5, 0.6, 0.55, 0.6]
     assert [second["epoch"], *(epoch["accuracy"] for epoch in second["epochs"])] == [1, 0.7, 0.5, 0.4]
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "epochs trained, by seed: 4, 3 of 8 (patience 2)" in card
     assert "seed 0: best epoch 2 of 4, no better one in the last 2, accuracy 0.6000" in capsys.readouterr().err
     assert finetune(settings, get_spec("sst2"), **where, resume=True)["scores"] == [0.6, 0.7]
     assert "metrics.jsonl" not in capsys.readouterr().err  # no line is missing

@@ -199,7 +199,7 @@ def test_frozen_layers_stay_and_new_ones_begin_anew(search_arguments: dict[str, 
 
 def test_a_frozen_run_that_was_stopped_ends_in_the_same_bytes(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     from bertwright.training import checkpoint
-    from bertwright.training.loop import Signals
+    from bertwright.training.signals import Signals
 
     settings = FAST.model_copy(update={"frozen_layers": 1, "epochs": 2})
     finetune(settings, SST2, out=tmp_path / "whole", **search_arguments)

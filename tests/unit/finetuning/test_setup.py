@@ -25,7 +25,7 @@ from bertwright.serving.predictor import load
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.kinds import kind_of
 from bertwright.text.wordpiece import Tokenizer
-from bertwright.training.loop import Signals
+from bertwright.training.signals import Signals
 from tests.support.folders import weights_in
 from tests.support.task_examples import example_data
 from tests.support.texts import PLACES

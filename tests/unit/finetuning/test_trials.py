@@ -93,7 +93,7 @@ def test_a_bad_trial_ends_early(
     assert states(result) == {0: "complete", 1: "complete", 2: "complete", 3: "complete", 4: "pruned", 5: "complete"}
     assert [row["trial"] for row in result["rows"]] == [5, 3, 0, 1, 2, 4]
     pruned = result["rows"][-1]
-    assert (pruned["reports"], pruned["note"]) == ({"1": 0.56, "2": 0.57}, "pruned after 2/4")
+    assert (pruned["reports"], pruned["note"]) == ({"1": 0.56, "2": 0.57}, "pruned after 50% of its training")
     assert [path.name for path in tmp_path.glob("s/trial-*")] == ["trial-5"]
     assert (tmp_path / "s" / "model" / "config.json").read_text() == "5"
 
@@ -124,6 +124,12 @@ def test_an_interrupted_search_proposes_what_the_whole_one_proposes(
     other = FAST.model_copy(update={"max_length": 32})
     with pytest.raises(InputError, match=r"has a search with other max_length \(16 there, 32 now\)"):
         search_by_trials(other, SST2, TrialBudget(trials=8), out=out, resume=True, **search_arguments)
+    table = search_arguments["data"] / "train.tsv"
+    rows = table.read_text()
+    table.write_text(rows + "another row\t1\n")
+    with pytest.raises(InputError, match="has a search with other data"):
+        search_by_trials(FAST, SST2, TrialBudget(trials=8), out=out, resume=True, **search_arguments)
+    table.write_text(rows)
     again = search_by_trials(FAST, SST2, TrialBudget(trials=8), out=out, resume=True, **search_arguments)
     for row in (*whole["rows"], *again["rows"]):
         row |= {"seconds": None, "model": None}
@@ -131,6 +137,24 @@ def test_an_interrupted_search_proposes_what_the_whole_one_proposes(
     assert len({row["settings"]["learning_rate"] for row in whole["rows"]}) == 8
     more = search_by_trials(FAST, SST2, TrialBudget(trials=9), out=out, resume=True, **search_arguments)
     assert len(more["rows"]) == 9
+
+
+def test_no_settings_are_tried_twice(
+    search_arguments: dict[str, Any], tmp_path: Path, metrics: dict[int, list[float]], capsys: Any
+) -> None:
+    """Three batch sizes are all that is left open, so the search ends after three trials."""
+    settings = FAST.model_copy(update={"learning_rate": 1.23e-4, "layer_decay": 1.0})
+    settings = FinetuneSettings.model_validate(
+        {name: getattr(settings, name) for name in settings.model_fields_set - {"batch_size"}}
+    )
+    result = search_by_trials(settings, SST2, TrialBudget(trials=9), out=tmp_path / "s", **search_arguments)
+    assert sorted(row["settings"]["batch_size"] for row in result["rows"]) == [4, 8, 16]
+    assert "3 trials: no other settings were proposed 50 times in a row; the search ends" in capsys.readouterr().err
+    free = FAST.model_copy(update={"layer_decay": 1.0})
+    with pytest.MonkeyPatch.context() as patched:  # a rate of three digits is not rounded for the trial of the defaults
+        patched.setattr(module, "scheduled", lambda *_, **__: ScheduledSettings(**dict(settings, batch_size=8)))
+        first = search_by_trials(free, SST2, TrialBudget(trials=1), out=tmp_path / "t", **search_arguments)
+    assert first["rows"][0]["settings"] == {"learning_rate": 1.23e-4}
 
 
 def test_the_minutes_end_a_search_in_a_trial_which_a_longer_one_continues(

@@ -510,3 +510,23 @@ def test_a_run_folder_of_another_configuration_is_refused(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="not empty"):
         start_run(tmp_path / "full", kind="t", settings={}, data={}, resume=True)
     assert json.loads((tmp_path / "r" / "run.json").read_text())["settings"] == {"a": {"b": 1}}
+
+
+def test_a_term_without_a_count_is_left_out_of_the_mean(tmp_path: Path) -> None:
+    """Every other step has the second term."""
+    module = linear()
+
+    def terms(batch: Batch) -> dict[str, tuple[Tensor, str]]:
+        nothing = module.weight.sum() * 0
+        return {"a": (nothing + 2 * len(batch[0]), "rows"), "b": (nothing + batch[1].sum(), "others")}
+
+    def rows(step: int) -> list[Batch]:
+        return [(torch.ones(4, 3, dtype=torch.float64), torch.full((4,), 5.0 * (step % 2), dtype=torch.float64))]
+
+    def counts(batch: Batch) -> dict[str, float]:
+        return {"rows": float(len(batch[0])), "others": float((batch[1] > 0).sum())}
+
+    run = start_run(tmp_path / "run", kind="t", settings={}, data={}, resume=False)
+    mixed = replace(trainable(module), step=terms, counts=counts)
+    train(mixed, rows, plan=plan(5), numerics=NUMERICS, run=run, quiet=True)
+    assert [(line["step"], line["a"], line["b"]) for line in run.metrics()] == [(3, 2.0, 5.0), (5, 2.0, 5.0)]

@@ -55,13 +55,13 @@ def _in_folder(page_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def predictors(page_folder: Path) -> dict[str, Predictor]:
+def page_models(page_folder: Path) -> dict[str, Predictor]:
     return {name: load(page_folder / name, precision="fp32") for name in ("minilm", "reranker")}
 
 
 @pytest.fixture(scope="module")
-def port(predictors: dict[str, Predictor]) -> Iterator[int]:
-    with running(predictors, token="any") as port:
+def port(page_models: dict[str, Predictor]) -> Iterator[int]:
+    with running(page_models, token="any") as port:
         yield port
 
 
@@ -103,15 +103,15 @@ def test_spacy(page_folder: Path) -> None:
     assert ([ent.text for ent in both.ents], sorted(both.cats)) == (["Rain"], ["bad", "good"])
 
 
-def expected(predictors: dict[str, Predictor]) -> tuple[Any, Any]:
+def expected(page_models: dict[str, Predictor]) -> tuple[Any, Any]:
     """Return the vectors of `TEXTS` as documents, and that of the first as a query."""
-    model = predictors["minilm"]
+    model = page_models["minilm"]
     return model.vectors(TEXTS, prompt=PROMPTS["document"]), model.vectors(TEXTS[0], prompt=PROMPTS["query"])
 
 
-def test_langchain(predictors: dict[str, Predictor]) -> None:
+def test_langchain(page_models: dict[str, Predictor]) -> None:
     embeddings = run_block("langchain_core", "langchain_core.embeddings")["embeddings"]
-    documents, query = expected(predictors)
+    documents, query = expected(page_models)
     np.testing.assert_allclose(embeddings.embed_documents(TEXTS), documents, atol=0.02)  # precision auto
     np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), query, atol=0.02)
     assert embeddings.embed_documents([]) == []
@@ -121,23 +121,23 @@ def test_langchain(predictors: dict[str, Predictor]) -> None:
     assert store.similarity_search(TEXTS[0], k=1)[0].page_content == TEXTS[best]
 
 
-def test_langchain_openai(predictors: dict[str, Predictor], port: int) -> None:
+def test_langchain_openai(page_models: dict[str, Predictor], port: int) -> None:
     remote = run_block("langchain_openai", "langchain_openai", port=port)["remote"]
-    np.testing.assert_allclose(remote.embed_documents(TEXTS), predictors["minilm"].vectors(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(remote.embed_documents(TEXTS), page_models["minilm"].vectors(TEXTS), atol=1e-5)
 
 
-def test_llama_index(predictors: dict[str, Predictor]) -> None:
+def test_llama_index(page_models: dict[str, Predictor]) -> None:
     embed_model = run_block("llama_index.core", "llama_index.core.embeddings")["embed_model"]
-    documents, query = expected(predictors)
+    documents, query = expected(page_models)
     np.testing.assert_allclose(embed_model.get_text_embedding_batch(TEXTS), documents, atol=0.02)
     np.testing.assert_allclose(embed_model.get_text_embedding(TEXTS[1]), documents[1], atol=0.02)
     np.testing.assert_allclose(embed_model.get_query_embedding(TEXTS[0]), query, atol=0.02)
     np.testing.assert_allclose(asyncio.run(embed_model.aget_query_embedding(TEXTS[0])), query, atol=0.02)
 
 
-def test_openai(predictors: dict[str, Predictor], port: int) -> None:
+def test_openai(page_models: dict[str, Predictor], port: int) -> None:
     names = run_block("openai", "openai", port=port)
-    openai, client, model = importlib.import_module("openai"), names["client"], predictors["minilm"]
+    openai, client, model = importlib.import_module("openai"), names["client"], page_models["minilm"]
     create = client.embeddings.create
     vectors = model.vectors(TEXTS)
     np.testing.assert_allclose(names["vectors"], vectors, atol=1e-5)
@@ -167,11 +167,11 @@ def test_openai(predictors: dict[str, Predictor], port: int) -> None:
     client.close()
 
 
-def test_the_client_of_the_hub(predictors: dict[str, Predictor], port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_of_the_hub(page_models: dict[str, Predictor], port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("huggingface_hub")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # offline it does not reach localhost
     names = run_block("huggingface_hub", "huggingface_hub", port=port)
-    extract, model = names["client"].feature_extraction, predictors["minilm"]
+    extract, model = names["client"].feature_extraction, page_models["minilm"]
     np.testing.assert_allclose(names["vectors"], model.vectors(TEXTS), atol=1e-5)
     short = extract(TEXTS[0], prompt_name="query", dimensions=8, normalize=False, truncate=True)
     assert short.shape == (1, 8)

@@ -25,7 +25,8 @@ PAGES = {
 }
 """tutorial.md has a test of its own, and the log is history."""
 LINES = [(name, line) for name, text in PAGES.items() for line in shell_lines(text) if not is_excerpt(line)]
-CODE = [(name, code) for name, text in PAGES.items() for code in python_blocks(text)]
+CODE = [(name, code) for name, text in PAGES.items() if name != "integrations.md" for code in python_blocks(text)]
+"""tests/e2e/test_integrations.py runs the blocks of integrations.md with the packages that they need."""
 
 NOT_RUN = {
     r"make ": "builds an environment, or runs all tests",

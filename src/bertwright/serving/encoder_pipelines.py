@@ -1,7 +1,7 @@
 """pre-trained models → pipelines: candidates for [MASK], next sentences, vectors, attention (paper §3.1)."""
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -96,6 +96,16 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         """Matryoshka widths of the folder."""
         return self.sentences.settings.widths
 
+    @property
+    def pooling(self) -> tuple[str, ...]:
+        """Pooling modes of the folder's vectors, which are concatenated."""
+        return self.sentences.settings.pooling
+
+    @property
+    def prompts(self) -> Mapping[str, str]:
+        """Prompts of the folder by name."""
+        return self.sentences.settings.prompts
+
     def size(self, pool: Pool | None, layer: int = -1) -> int:
         """Return the number of components of a vector with this pooling of this layer."""
         return self.sentences.size if self._as_described(pool, layer) else self.encoder.config.hidden
@@ -134,6 +144,8 @@ class StaticPipeline(VectorPipeline):
     """The vector of a text from a static table, which has no layers, prompts or maximum number of tokens."""
 
     widths = ()
+    pooling = ("mean",)
+    prompts: Mapping[str, str] = {}
 
     def __init__(self, static: StaticVectors) -> None:
         self.vector_source = self.static = static

@@ -12,7 +12,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from bertwright.errors import InputError, RunFailed
 from bertwright.scoring.settings import ScoreSettings
 from bertwright.serving import examples, schemas
-from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.results import Explanation, FilledText, RankedText, Vector
@@ -20,16 +19,18 @@ from bertwright.serving.scoring import ScorePipeline
 from bertwright.serving.search import SearchService, ServedIndex
 from bertwright.serving.service import Service
 from bertwright.serving.settings import ExplainSettings
+from bertwright.serving.tei import TAG, add_tei_endpoints
 
 TAGS: Final = [
     {"name": "Tasks", "description": "Answers of a fine-tuned model: labels, numbers, entities, answers, choices."},
     {"name": "Pre-trained heads", "description": "Masked LM and next-sentence prediction of a pre-trained model."},
     {"name": "Encoder", "description": "Vectors and attention. Every model has vectors."},
     {"name": "Search", "description": "Rows of an index for a query, and documents by their relevance for it."},
+    TAG,
     {"name": "Service", "description": "The models that are served, and the state of the service."},
 ]
 """Groups of the endpoints in the OpenAPI description, in order."""
-_TASKS, _HEADS, _ENCODER, _SEARCH, _SERVICE = ([tag["name"]] for tag in TAGS)
+_TASKS, _HEADS, _ENCODER, _SEARCH, _, _SERVICE = ([tag["name"]] for tag in TAGS)
 _MOST_PIECES: Final = 20_000
 """Largest number of candidates for [MASK] in one answer: its JSON is made in the event loop."""
 
@@ -40,6 +41,7 @@ def add_endpoints(app: FastAPI, service: Service, search: SearchService) -> None
     _add_pretraining_endpoints(app, service)
     _add_encoder_endpoints(app, service)
     _add_search_endpoints(app, service, search)
+    add_tei_endpoints(app, service)
     _add_status_endpoints(app, service, search)
 
 
@@ -136,20 +138,9 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
         each text; `prompt_name` names another prompt of the folder, and `prompt` is a text, empty for no prompt.
         """
         name, _ = service.model(body.model)
-        pipeline = await service.pipeline_for(name, "vectors")
-        assert isinstance(pipeline, VectorPipeline)
-        pipeline = pipeline.with_prompt(body.prompt_name, body.prompt, f"model {name}")
-        size = pipeline.size(body.pool)
-        widths = () if body.pool else pipeline.widths
-        if body.dimensions not in (None, size, *widths):
-            others = f", a Matryoshka width ({', '.join(map(str, widths))})" if widths else ""
-            raise InputError(
-                f"dimensions {body.dimensions}: expected {size}, the size of the vectors of model {name}{others}, or "
-                "none"
-            )
         texts = [body.input] if isinstance(body.input, str) else body.input
-        options: Any = {"pool": body.pool, "width": body.dimensions if widths else None}
-        vectors = await service.answer(name, pipeline, texts, request, **options)
+        options: Any = {"prompt_name": body.prompt_name, "prompt": body.prompt}
+        vectors = await service.vectors(name, texts, request, pool=body.pool, dimensions=body.dimensions, **options)
         as_base64 = body.encoding_format == "base64"
         data = [_embedding(index, vector, as_base64=as_base64) for index, vector in enumerate(vectors)]
         tokens = request.state.log["tokens"]
@@ -222,9 +213,15 @@ def _add_status_endpoints(app: FastAPI, service: Service, search: SearchService)
     async def models() -> schemas.ModelsResponse:
         """List the models that are served, with the form of their inputs, their labels and uses, and the indexes."""
         return schemas.ModelsResponse(
-            data=[_entry(name, model) for name, model in service.models.items()],
+            data=[_entry(name, model, service.opened) for name, model in service.models.items()],
             indexes=[_index_entry(name, served) for name, served in search.indexes.items()],
         )
+
+    @app.get("/v1/models/{model:path}", tags=[*_SERVICE])
+    async def model_entry(model: str) -> schemas.ModelEntry:
+        """Give the entry of one model in the list of `/v1/models`."""
+        name, predictor = service.model(model)
+        return _entry(name, predictor, service.opened)
 
     @app.get("/health", tags=[*_SERVICE])
     async def health() -> schemas.Health:
@@ -287,10 +284,11 @@ def _index_entry(name: str, served: ServedIndex) -> schemas.IndexEntry:
     )
 
 
-def _entry(name: str, model: Predictor) -> schemas.ModelEntry:
+def _entry(name: str, model: Predictor, opened: int) -> schemas.ModelEntry:
     uses: tuple[Use, ...] = ("fill", "next sentence", "score", "inside", "explain")
     return schemas.ModelEntry(
         id=name,
+        created=opened,
         kind=model.kind,
         form=model.pipeline.form,
         labels=list(model.labels),

@@ -54,6 +54,19 @@ RERANK: Final[RequestExamples] = {
         }
     },
 }
+TEI_EMBED: Final[RequestExamples] = {
+    "two texts": {"value": {"inputs": ["The ferry left the harbour.", "A boat sailed early."]}},
+    "a text, not normalised": {"value": {"inputs": "The ferry left the harbour.", "normalize": False}},
+}
+TEI_RERANK: Final[RequestExamples] = {
+    "two texts": {
+        "value": {
+            "query": "When was the bridge opened?",
+            "texts": ["Rain.", "The stone bridge was opened in 1894."],
+            "return_text": True,
+        }
+    },
+}
 SEARCH: Final[RequestExamples] = {
     "the nearest rows": {"value": {"query": "When was the bridge opened?", "top_k": 3}},
     "reranked": {"value": {"query": "When was the bridge opened?", "rerank": "reranker", "candidates": 20}},

@@ -24,6 +24,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 _HOST: Final = re.compile(rb"(?:\[([0-9a-f]*:[0-9a-f:.]+)\]|([0-9a-z.-]+))(?::[0-9]*)?", re.IGNORECASE)
 """An IPv6 address in brackets, a name, or an IPv4 address; a port may follow (RFC 9112, 3.2)."""
+_WITH_TOKEN: Final = ("/v1/", "/metrics", "/embed", "/rerank", "/info")
+"""Beginnings of the paths that need the token."""
 _DISCARDED_BYTES: Final = 64_000_000
 """Largest number of bytes of a too large request that are read and discarded."""
 _DISCARD_SECONDS: Final = 5.0
@@ -126,7 +128,7 @@ class RequestMiddleware:
 
     def _check_token(self, path: str, headers: dict[bytes, bytes]) -> None:
         """Refuse a wrong token. The scheme is in either case, before any number of spaces (RFC 9110, 11.1 and 11.4)."""
-        if self.settings.token is None or not path.startswith(("/v1/", "/metrics")):
+        if self.settings.token is None or not path.startswith(_WITH_TOKEN):
             return
         scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
         is_known = hmac.compare_digest(sent.lstrip(b" "), self.settings.token.encode())

@@ -276,6 +276,11 @@ class Predictor:
         return relevance(self.pipeline, self.source) if self.reranks else None
 
     @property
+    def prompts(self) -> Mapping[str, str]:
+        """Prompts of the folder by name, which stand before the texts of vectors; see `prompt_name` of `vectors`."""
+        return dict(self.pipeline_for("vectors").prompts)
+
+    @property
     def layers(self) -> int:
         """Number of layers; 0 for a static table."""
         return self.config.layers

@@ -15,7 +15,6 @@ from bertwright.serving.settings import ExplainBaseline, ExplainMethod
 UnicodeText = Annotated[str, Field(description="Unicode text")]
 ModelName = Annotated[str | None, Field(description="id of a model of /v1/models; default: the first model")]
 
-
 _MOST_FIELDS = 20
 """Largest number of fields of an object in a request."""
 
@@ -37,7 +36,9 @@ class _Object(BaseModel):
     _limited = model_validator(mode="before")(_limit_fields)
 
 
-class _Request(_Object):
+class ModelRequest(_Object):
+    """Request for a model by its id."""
+
     model: ModelName = None
 
 
@@ -84,35 +85,35 @@ class ExplainOptions(_Object):
     word: Annotated[int, Field(ge=0, le=10**9)] | None = None
 
 
-class PredictionRequest(_Request):
+class PredictionRequest(ModelRequest):
     """Inputs in the form on which the model was fine-tuned. With `explain` the words that spoke for each answer too."""
 
     inputs: Annotated[list[PredictInput], Field(min_length=1), FailFast()]
     explain: bool | ExplainOptions = False
 
 
-class FillRequest(_Request):
+class FillRequest(ModelRequest):
     """Texts that contain [MASK]; `top_k` is the number of candidates for each."""
 
     inputs: Annotated[list[UnicodeText], Field(min_length=1), FailFast()]
     top_k: Annotated[int, Field(ge=1, le=100)] = 5
 
 
-class AnswerRequest(_Request):
+class AnswerRequest(ModelRequest):
     """A question and a passage."""
 
     question: UnicodeText
     context: UnicodeText
 
 
-class PairRequest(_Request):
+class PairRequest(ModelRequest):
     """Two texts, of which the second may follow the first."""
 
     first: UnicodeText
     second: UnicodeText
 
 
-class ScoreRequest(_Request):
+class ScoreRequest(ModelRequest):
     """Sentences; `masking` is for a masked LM, `first_token` for a language model; null is the model's default."""
 
     inputs: Annotated[list[UnicodeText], Field(min_length=1), FailFast()]
@@ -120,7 +121,7 @@ class ScoreRequest(_Request):
     first_token: FirstToken | None = None
 
 
-def _refuse_token_ids(value: object) -> object:
+def refuse_token_ids(value: object) -> object:
     """Return the value. Raises for token ids, which are those of another vocabulary than the model's."""
     first = value[0] if isinstance(value, list) and value else None
     first = first[0] if isinstance(first, list) and first else first
@@ -133,7 +134,7 @@ def _refuse_token_ids(value: object) -> object:
     return value
 
 
-class EmbeddingsRequest(_Request):
+class EmbeddingsRequest(ModelRequest):
     """Request in the format of OpenAI's endpoint for embeddings, with `pool` and a prompt as additional fields.
 
     `prompt_name` is the name of a prompt in the model folder, `prompt` the text itself; one of them may be given.
@@ -141,7 +142,7 @@ class EmbeddingsRequest(_Request):
 
     input: Annotated[
         UnicodeText | Annotated[list[UnicodeText], Field(min_length=1, max_length=100_000)],
-        BeforeValidator(_refuse_token_ids),
+        BeforeValidator(refuse_token_ids),
     ]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
@@ -172,7 +173,7 @@ def _document_text(value: object) -> str:
 Query = Annotated[str, Field(max_length=4_000, description="Unicode text of at most 4,000 characters")]
 
 
-class RerankRequest(_Request):
+class RerankRequest(ModelRequest):
     """Request in the format of Cohere's and Jina's endpoints for reranking; `top_n` null gives all documents.
 
     `rank_fields` may be ["text"], since only the text is read. `max_tokens_per_doc` and `max_chunks_per_doc` have no
@@ -216,7 +217,7 @@ def _refuse_list(value: object) -> object:
     return value
 
 
-class InsideRequest(_Request):
+class InsideRequest(ModelRequest):
     """Request for the pieces of one or two texts and the attention of one layer; layers are counted from 1."""
 
     text: Annotated[UnicodeText, BeforeValidator(_refuse_list)]
@@ -343,11 +344,13 @@ class InsideResponse(BaseModel):
 class ModelEntry(BaseModel):
     """Model that is served. `uses` lists what it can be used for; every model can also be used for embeddings.
 
-    `relevant_label` is the label whose probability is the relevance of a reranker; null for all other models.
+    `relevant_label` is the label whose probability is the relevance of a reranker, else null; `created` is a Unix time.
     """
 
     id: str
     object: Literal["model"] = "model"
+    created: int
+    owned_by: Literal["bertwright"] = "bertwright"
     kind: str
     form: str
     labels: list[str]

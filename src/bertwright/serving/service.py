@@ -1,6 +1,7 @@
 """a request's inputs → rows → batches → results: the models that are served, and what they count."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -10,11 +11,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from bertwright.errors import InputError
 from bertwright.serving.batcher import Batcher, Computation
+from bertwright.serving.embeddings import Pool
+from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.pipeline import EncodedInputs, Pipeline, parse_input
 from bertwright.serving.pipelines import Use
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.reranking import check_query, ranked_texts, relevance
-from bertwright.serving.results import RankedText
+from bertwright.serving.results import RankedText, Vector
 from bertwright.serving.settings import ServeSettings
 from bertwright.tasks.classification.relevance import NoReranker
 
@@ -41,6 +44,7 @@ class Service:
 
     def __init__(self, models: Mapping[str, Predictor], settings: ServeSettings) -> None:
         self.models, self.settings = dict(models), settings
+        self.opened = int(time.time())
         self.registry = CollectorRegistry()
         options: dict[str, Any] = {"registry": self.registry}
         self.requests = Counter("bertwright_requests", "requests answered", ("path", "status"), **options)
@@ -96,6 +100,38 @@ class Service:
         outputs = await self.batcher.outputs(computation, inputs.rows, tokens)
         results: list[Any] = await _run(size, pipeline.results, inputs, outputs)
         return results
+
+    async def vector_pipeline(self, name: str) -> VectorPipeline:
+        """Return the pipeline for the vectors of a model; the first call opens it, in a thread."""
+        pipeline = await self.pipeline_for(name, "vectors")
+        assert isinstance(pipeline, VectorPipeline)
+        return pipeline
+
+    async def vectors(
+        self,
+        name: str,
+        texts: Sequence[str],
+        request: Request,
+        *,
+        pool: Pool | None = None,
+        dimensions: int | None = None,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> list[Vector]:
+        """Return a vector for each text.
+
+        dimensions: the size of the vectors, a Matryoshka width of the folder, or None. Raises InputError for another
+        one, and as `VectorPipeline.with_prompt`.
+        """
+        pipeline = (await self.vector_pipeline(name)).with_prompt(prompt_name, prompt, f"model {name}")
+        size = pipeline.size(pool)
+        widths = () if pool else pipeline.widths
+        if dimensions not in (None, size, *widths):
+            others = f", a Matryoshka width ({', '.join(map(str, widths))})" if widths else ""
+            raise InputError(
+                f"dimensions {dimensions}: expected {size}, the size of the vectors of model {name}{others}, or none"
+            )
+        return await self.answer(name, pipeline, texts, request, pool=pool, width=dimensions if widths else None)
 
     def check_reranker(self, name: str, relevant: str | None = None) -> str | None:
         """Return the label whose probability is the relevance, None for a number.

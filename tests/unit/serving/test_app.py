@@ -154,7 +154,7 @@ def test_the_description_has_groups_and_examples(ask: Requests) -> None:
     # no model of questions and of choices, and no index is served here
     without_model = ("questions", "a text with [MASK]", "no index is served")
     for method, path, body in requests:
-        model = "relevance" if path == "/v1/rerank" else bodies.get(json.dumps(body), "lm")
+        model = "relevance" if path.endswith("/rerank") else bodies.get(json.dumps(body), "lm")
         (response,) = ask((method, path, body if path == "/v1/search" else {"model": model, **body}))
         if response.status_code != 200:
             assert any(words in response.json()["error"]["message"] for words in without_model), (path, body)

@@ -49,6 +49,7 @@ def test_a_prompt_is_named_or_written(tmp_path: Path, own_tokenizer: Path) -> No
     )
     write_vector_model(tmp_path / "model", own_tokenizer, settings)
     model = load(tmp_path / "model", precision="fp32")
+    assert model.prompts == settings.prompts
     theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     options: list[dict[str, str]] = [{}, {"prompt_name": "query"}, {"prompt_name": "plain"}, {"prompt": "the sea: "}]
     options.append({"prompt": ""})

@@ -11,21 +11,13 @@ import pytest
 from bertwright.errors import InputError
 from bertwright.search.rerank import Reranker
 from bertwright.serving.predictor import Predictor, load
-from bertwright.tasks.classification.spec import CLASSIFY, REGRESS
+from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.encoders import classifier_config, save_classifier, small_classifier
 from tests.support.requests import Requests
 
 QUERY = "the bridge over the river"
 TEXTS = ["the quiet harbour", "a garden behind the library", "rain", "", "the tower and the bridge"]
-
-
-@pytest.fixture(scope="module")
-def number(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Predictor:
-    task = REGRESS.model_copy(update={"text": ("query", "document")})
-    model = small_classifier(classifier_config(Tokenizer.load(own_tokenizer).vocab_size), 1)
-    folder = save_classifier(tmp_path_factory.mktemp("rerank") / "number", model, task, own_tokenizer, 64)
-    return load(folder, precision="fp32")
 
 
 @pytest.fixture(scope="module")

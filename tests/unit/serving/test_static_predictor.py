@@ -39,6 +39,11 @@ def test_vectors_are_those_of_the_table(static_model: Predictor, table: Path) ->
         np.testing.assert_array_equal(computed, expected)
     assert not expected[2].any()  # no known piece
     np.testing.assert_array_equal(static_model.vectors(TEXTS[0]), expected[0])
+    assert static_model.prompts == {}
+    embedded, info = Requests({"table": static_model})(("POST", "/embed", {"inputs": TEXTS}), ("GET", "/info"))
+    lengths = np.maximum(np.sqrt((expected**2).sum(axis=1, keepdims=True)), 1e-9)  # that of "☃ " is 0
+    np.testing.assert_allclose(embedded.json(), expected / lengths, atol=1e-5)
+    assert info.json()["model_type"] == {"embedding": {"pooling": "mean"}}
     assert (static_model.kind, static_model.backend, static_model.layers, static_model.heads, static_model.labels) == (
         "vectors",
         "fp32",

@@ -30,7 +30,9 @@ def source_commit(package: Path = _PACKAGE) -> str | None:
         name: value for name, value in os.environ.items() if not name.startswith("GIT_")
     }  # set in git's hooks
     try:
-        described = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
+        described = subprocess.run(
+            command, capture_output=True, text=True, encoding="utf-8", timeout=30, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired):  # there is no git
         return None
     return described.stdout.strip() if described.returncode == 0 else None

@@ -39,6 +39,7 @@ NOT_RUN = {
     r"srun |ssh ": "needs several machines",
     r"bertwright .*s3://": "needs a bucket; tests/e2e/test_stores.py has a server of S3",
     r"pip ": "installs packages; `make release-check` does the same",
+    r"python -m pytest tests/unit/tracking": "needs the packages of all trackers, and the source",
     r"docker |curl 127\.0\.0\.1:8080": "another program",
 }
 """Beginning of a line → the reason why it is not run."""
@@ -180,10 +181,10 @@ def with_less(line: str) -> str:
         if option in words:
             words[words.index(option) + 1] = value
     for option, value in ADDED.get(ours, {}).items():
-        if option in words:
-            words[words.index(option) + 1] = value or ""
-        else:
+        if option not in words:
             words += [option, value] if value else [option]
+        elif value:
+            words[words.index(option) + 1] = value
     return line[: line.index("bertwright ")] + shlex.join(["bertwright", *words])
 
 

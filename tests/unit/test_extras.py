@@ -29,7 +29,7 @@ BEHIND_A_CHECK = {
     **{f"sklearn/{name}.py": {"sklearn"} for name in ("base", "estimators", "inputs", "tagger")},
     **{
         f"serving/{name}.py": {"fastapi", "fastapi_offline", "prometheus_client", "uvicorn"}
-        for name in ("app", "connection", "endpoints", "middleware", "search", "server", "service")
+        for name in ("app", "connection", "endpoints", "middleware", "search", "server", "service", "tei")
     },
 }
 """File → packages that it imports without a check, because whoever calls it has checked."""

@@ -24,7 +24,9 @@ def checkpoint(folder: Path, step: int, content: bytes = b"weights") -> None:
 
 def begin(folder: Path, step: int = 10, **record: Any) -> None:
     """Write a run with one checkpoint."""
-    (folder / "run.json").write_text(json.dumps({"kind": "pretrain", **record}) + "\n")
+    new = folder / ".run.json.new"  # the thread of the uploads may read at any time
+    new.write_text(json.dumps({"kind": "pretrain", **record}) + "\n")
+    new.replace(folder / "run.json")
     (folder / "metrics.jsonl").write_text('{"step": 5}\n{"step": 10}\n{"st')
     checkpoint(folder, step)
 

@@ -26,9 +26,8 @@ def source_commit(package: Path = _PACKAGE) -> str | None:
     import subprocess  # here, since `import bertwright` needs none
 
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("GIT_")
-    }  # set in git's hooks
+    # Hooks of git set variables that name another repository.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         described = subprocess.run(
             command, capture_output=True, text=True, encoding="utf-8", timeout=30, env=environment

@@ -2,16 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from bertwright.cli import main
-from bertwright.training.loop import Loop
-from tests.e2e.test_systems import TINY, Killed
+from tests.e2e.test_systems import TINY
 from tests.support.commands import run_json
+from tests.support.cut_off import cut_off
 from tests.support.folders import read_jsonl
 
 FILES = ("model/model.safetensors", "model/config.json", "model/README.md", "generator/model.safetensors")
@@ -59,22 +58,9 @@ def test_a_run_keeps_its_discriminator_and_says_how_well_it_learned(
     assert main(["fill", "It was a [MASK].", "--model", str(electra_run / "generator")]) == 0
 
 
-def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
-    electra_run: Path, own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_cut_off_ends_in_the_same_bytes(electra_run: Path, own_corpus: Path, tmp_path: Path) -> None:
     start = ["pretrain", "--system", "electra", "--corpus", str(own_corpus), "--out", str(tmp_path / "run")]
-    step = Loop.step
-
-    def until_the_fifth(self: Any, number: int, batches: Any) -> None:
-        if number == 4:
-            raise Killed
-        step(self, number, batches)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Loop, "step", until_the_fifth)
-        patched.setattr(Loop, "is_time_to_save", lambda _, done: done == 2)
-        with pytest.raises(Killed):
-            main([*start, "--steps", "6", *TINY])
+    cut_off([*start, "--steps", "6", *TINY], after=4, saved=2)
     assert main([*start, "--steps", "6", *TINY, "--resume"]) == 0
     for name in FILES:
         assert (tmp_path / "run" / name).read_bytes() == (electra_run / name).read_bytes(), name

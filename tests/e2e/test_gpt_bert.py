@@ -2,14 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bertwright.cli import main
-from bertwright.training.loop import Loop
-from tests.e2e.test_systems import TINY, Killed
+from tests.e2e.test_systems import TINY
 from tests.support.commands import run_json
+from tests.support.cut_off import cut_off
 from tests.support.folders import read_jsonl
 
 START = ["pretrain", "--system", "gpt-bert", "--causal-share", "0.25", "--steps", "6", *TINY]
@@ -50,22 +49,9 @@ def test_a_run_says_how_well_both_uses_were_learned(
     assert main(["generate", str(gpt_bert_run), "--prompt", "It was", "--tokens", "3"]) == 0
 
 
-def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
-    gpt_bert_run: Path, own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_was_cut_off_ends_in_the_same_bytes(gpt_bert_run: Path, own_corpus: Path, tmp_path: Path) -> None:
     start = [*START, "--corpus", str(own_corpus), "--out", str(tmp_path / "run")]
-    step = Loop.step
-
-    def until_the_fifth(self: Any, number: int, batches: Any) -> None:
-        if number == 4:
-            raise Killed
-        step(self, number, batches)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Loop, "step", until_the_fifth)
-        patched.setattr(Loop, "is_time_to_save", lambda _, done: done == 2)
-        with pytest.raises(Killed):
-            main(start)
+    cut_off(start, after=4, saved=2)
     assert main([*start, "--resume"]) == 0
     for name in ("model.safetensors", "config.json", "README.md"):
         assert (tmp_path / "run" / "model" / name).read_bytes() == (gpt_bert_run / "model" / name).read_bytes(), name

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ from safetensors.torch import load_file
 from bertwright.cli import main
 from bertwright.model.folder import open_model
 from bertwright.model.system import MASKED_LM_SYSTEMS, SYSTEMS, System, system_of
-from bertwright.training.loop import Loop
 from tests.support.commands import run_json
+from tests.support.cut_off import cut_off
 from tests.support.folders import read_jsonl
 
 LANGUAGE: tuple[System, ...] = tuple(system for system in SYSTEMS if system not in MASKED_LM_SYSTEMS)
@@ -119,28 +118,13 @@ def test_modernbert_learns_masked_lm_alone(
         assert message in run_json(capsys, *start, "--steps", "1", *option.split(), code=2)[1]
 
 
-class Killed(BaseException):
-    """Ends a process as nothing else does."""
-
-
 @pytest.mark.parametrize("system", [*LANGUAGE, pytest.param("modernbert", marks=pytest.mark.slow)])
 def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
-    system: System, finished: Corpora, corpora: Corpora, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    system: System, finished: Corpora, corpora: Corpora, tmp_path: Path
 ) -> None:
     start = ["pretrain", "--system", system, "--corpus", str(corpora(system)), "--out", str(tmp_path / "run")]
     start += ["--steps", "8", *TINY]
-    step = Loop.step
-
-    def until_the_sixth(self: Any, number: int, batches: Any) -> None:
-        if number == 5:
-            raise Killed
-        step(self, number, batches)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Loop, "step", until_the_sixth)
-        patched.setattr(Loop, "is_time_to_save", lambda _, done: done == 3)
-        with pytest.raises(Killed):
-            main(start)
+    cut_off(start, after=5, saved=3)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000003"]
     assert main([*start, "--resume"]) == 0
     for name in ("model.safetensors", "config.json", "README.md"):

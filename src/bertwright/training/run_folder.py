@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,12 @@ def _versions() -> dict[str, str]:
         "platform": platform.platform(),
         "cpus": str(os.cpu_count()),
         "bertwright": __version__,
-        "commit": source_commit() or "unknown",
+        "commit": _commit(),
         **{name: package_version(name) or "unknown" for name in packages},
     }
+
+
+@cache
+def _commit() -> str:
+    """Return the commit of the program; git is asked once, and not for every seed."""
+    return source_commit() or "unknown"

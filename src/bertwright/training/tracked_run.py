@@ -84,7 +84,7 @@ def send_run(folder: Path, name: str) -> int:
     try:
         count = delivery.deliver([*_all_points(folder), *_results(folder, record)])
         delivery.tracker.close("finished" if record.get("finished") else "stopped")
-    except Exception as error:
+    except Exception as error:  # every tracker's library has errors of its own
         raise RunFailed(f"{folder}: sending to {name} failed: {type(error).__name__}: {error}") from error
     return count
 

@@ -178,9 +178,8 @@ class RunUploads:
         """
         if not (self._folder / RUN_FILE).is_file():
             return
-        record = (
-            self._folder / RUN_FILE
-        ).read_bytes()  # before the files are listed: a finished run has its model then
+        # Read before the files are listed: where it says that the run has finished, the model is among them.
+        record = (self._folder / RUN_FILE).read_bytes()
         is_finished = bool(json.loads(record).get("finished"))
         self._claim()
         stamps = self._stamps()

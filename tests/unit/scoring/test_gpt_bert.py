@@ -14,7 +14,7 @@ from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
 from bertwright.model.folder import open_model
 from bertwright.scoring.scorer import open_scorer
-from bertwright.scoring.settings import ScoreSettings
+from bertwright.scoring.settings import Direction, ScoreSettings
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.commands import run_json
 from tests.support.gpt_bert import both_classes, random_gpt_bert, saved_gpt_bert
@@ -84,10 +84,11 @@ def test_directions_that_are_refused(saved: tuple[str, Any, Any]) -> None:
     with pytest.raises(InputError, match="direction left: is for a GPT-BERT"):
         open_scorer("small-wiki", direction="left")
     with pytest.raises(InputError, match="direction 'right': allowed are both, left"):
-        ScoreSettings(direction="right")  # type: ignore[arg-type]
-    for opened, other in (("both", "left"), ("left", "both")):
+        ScoreSettings(**dict[str, Any](direction="right"))
+    directions: list[tuple[Direction, Direction]] = [("both", "left"), ("left", "both")]
+    for opened, other in directions:
         with pytest.raises(InputError, match=f"was opened with the direction {opened}"):
-            open_scorer(saved[0], direction=opened).resolve(ScoreSettings(direction=other))  # type: ignore[arg-type]
+            open_scorer(saved[0], direction=opened).resolve(ScoreSettings(direction=other))
 
 
 def test_candidates_for_a_mask_are_predicted_from_the_token_before(

@@ -13,10 +13,11 @@ cores where an operation has more threads than half of the cores, as by default;
 import atexit
 import sys
 import threading
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from time import monotonic
+from typing import Final, NamedTuple
 
 import torch
 
@@ -43,6 +44,17 @@ def watch_cores() -> None:
             watching.join()
 
 
+class Look(NamedTuple):
+    """What the thread sees at one moment."""
+
+    at: float
+    """Moment of the look, in seconds of a clock that only goes forward."""
+    times: Mapping[str, int]
+    """Result of `waiting_times`."""
+    threads: int
+    """Number of threads of an operation."""
+
+
 class SecondPool:
     """A pool of OpenMP's threads that do nothing, from `start` to `end`."""
 
@@ -60,9 +72,12 @@ class SecondPool:
         self._ended.set()
         self._thread.join()
 
+    def _compute(self) -> None:
+        torch.ones(1 << 18).neg_()  # large enough to be divided: this thread of Python gets a pool
+
     def _hold(self) -> None:
         try:
-            torch.ones(1 << 18).neg_()  # large enough to be divided: this thread of Python gets a pool
+            self._compute()
         finally:
             self._ready.set()
         self._ended.wait()
@@ -101,18 +116,34 @@ def waiting_times(threads: Path = _TASKS) -> dict[str, int]:
     return times
 
 
-def _watch(ended: threading.Event) -> None:
+def crowded_at(looks: Iterable[Look]) -> Iterator[bool]:
+    """Yield whether the machine is crowded, at each of the looks but the first."""
+    crowded = False
+    for before, now in pairwise(looks):
+        waited = waited_since(before.times, now.times)
+        crowded = is_crowded(waited, now.at - before.at, threads=now.threads, was_crowded=crowded)
+        yield crowded
+
+
+def hold_while_crowded(crowded: Iterable[bool], new_pool: Callable[[], SecondPool] = SecondPool) -> None:
+    """Start a pool when the machine gets crowded, and end it when it is free again or the looks end."""
     pool: SecondPool | None = None
-    times, clock = waiting_times(), time.monotonic()
-    while not ended.wait(INTERVAL):
-        before, times, earlier, clock = times, waiting_times(), clock, time.monotonic()
-        waited, threads = waited_since(before, times), torch.get_num_threads()
-        crowded = is_crowded(waited, clock - earlier, threads=threads, was_crowded=pool is not None)
-        if crowded and pool is None:
-            pool = SecondPool()
+    for is_now in crowded:
+        if is_now and pool is None:
+            pool = new_pool()
             pool.start()
-        elif pool is not None and not crowded:
+        elif pool is not None and not is_now:
             pool.end()
             pool = None
     if pool is not None:
         pool.end()
+
+
+def _looks(ended: threading.Event) -> Iterator[Look]:
+    yield Look(monotonic(), waiting_times(), torch.get_num_threads())
+    while not ended.wait(INTERVAL):
+        yield Look(monotonic(), waiting_times(), torch.get_num_threads())
+
+
+def _watch(ended: threading.Event) -> None:
+    hold_while_crowded(crowded_at(_looks(ended)))

@@ -3,12 +3,20 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bertwright.training import waiting
-from bertwright.training.waiting import SecondPool, is_crowded, waited_since, waiting_times
+from bertwright.training.waiting import (
+    Look,
+    SecondPool,
+    crowded_at,
+    hold_while_crowded,
+    is_crowded,
+    waited_since,
+    waiting_times,
+)
 
 SECOND = 1_000_000_000
 """Nanoseconds in a second."""
@@ -66,43 +74,42 @@ def test_the_second_pool_has_threads_of_its_own() -> None:
 
 
 def test_a_pool_that_cannot_compute_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed: list[object] = []
+    class Broken(SecondPool):
+        def _compute(self) -> None:
+            raise MemoryError
+
+    failed: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
-    monkeypatch.setattr(waiting.torch, "ones", lambda _: 1 / 0)
-    pool = SecondPool()
+    pool = Broken()
     pool.start()
     pool.end()
-    assert len(failed) == 1
+    assert [failure.exc_type for failure in failed] == [MemoryError]
 
 
 def test_without_proc_there_are_no_waiting_times(tmp_path: Path) -> None:
     assert waiting_times(tmp_path / "missing") == {}
 
 
-def test_a_pool_is_held_only_while_the_machine_is_crowded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiting in five looks of a second: none, long, long, none, long; then the process ends."""
-    events: list[str] = []
-    clock = iter(range(100))
-    waited = iter([0, 0, 1, 2, 2, 3])
+def test_looks_say_when_the_machine_is_crowded() -> None:
+    """Seconds of waiting before six looks, a second apart: none, none, long, long, none, long."""
+    looks = [Look(float(at), {"1": waited * SECOND}, 2) for at, waited in enumerate([0, 0, 1, 2, 2, 3])]
+    assert list(crowded_at(looks)) == [False, True, True, False, True]
 
-    class Pool:
+
+def test_a_pool_is_held_only_while_the_machine_is_crowded() -> None:
+    events: list[str] = []
+
+    class Pool(SecondPool):
         def start(self) -> None:
             events.append("start")
 
         def end(self) -> None:
             events.append("end")
 
-    class Looks(threading.Event):
-        left = 5
-
-        def wait(self, timeout: float | None = None) -> bool:
-            self.left -= 1
+    def crowded() -> Iterator[bool]:
+        for look in (False, True, True, False, True):
             events.append("look")
-            return self.left < 0
+            yield look
 
-    monkeypatch.setattr(waiting, "SecondPool", Pool)
-    monkeypatch.setattr(waiting, "waiting_times", lambda: {"1": next(waited) * SECOND})
-    monkeypatch.setattr(waiting.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(waiting.torch, "get_num_threads", lambda: 2)
-    waiting._watch(Looks())
-    assert events == ["look", "look", "start", "look", "look", "end", "look", "start", "look", "end"]
+    hold_while_crowded(crowded(), Pool)
+    assert events == ["look", "look", "start", "look", "look", "end", "look", "start", "end"]

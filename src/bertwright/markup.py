@@ -43,7 +43,7 @@ class Mark:
     strength: float = 1.0
 
 
-def joined(parts: Iterable[Html]) -> Html:
+def stacked(parts: Iterable[Html]) -> Html:
     """Return the parts below each other."""
     return Html("".join(f"<div>{part}</div>" for part in parts if part))
 

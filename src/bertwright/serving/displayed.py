@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.markup import MOST_ROWS, Html, joined, more, note, table
+from bertwright.markup import MOST_ROWS, Html, more, note, stacked, table
 
 _MOST_VECTORS, _MOST_COMPONENTS = 5, 6
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Results(list[Any]):
             return None  # the notebook then shows the list as Python does
         line = "border-top:1px solid rgba(127,127,127,.3);padding:.3em 0"
         rows = [Html(f'<div style="{line}">{html}</div>') for html in shown]
-        return joined([*rows, note(more(len(self) - MOST_ROWS))])
+        return stacked([*rows, note(more(len(self) - MOST_ROWS))])
 
 
 class Vectors(np.ndarray[Any, np.dtype[np.float32]]):
@@ -84,7 +84,7 @@ class Vectors(np.ndarray[Any, np.dtype[np.float32]]):
         count = f"{len(rows):,} vectors" if self.ndim == 2 else "a vector"
         summary = f"{count} of {rows.shape[1]:,} components, {self.dtype}"
         head = ["", "length", "first components", *[""] * (len(shown[0]) - 3)]
-        return joined([note(summary), table(shown, head), note(more(len(rows) - _MOST_VECTORS))])
+        return stacked([note(summary), table(shown, head), note(more(len(rows) - _MOST_VECTORS))])
 
 
 def model_table(source: str, kind: str, size: str, precision: str, form: str, labels: Sequence[str]) -> Html:

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.markup import MOST_ROWS, Html, Mark, bars, bold, joined, marked, note, table
+from bertwright.markup import MOST_ROWS, Html, Mark, bars, bold, marked, note, stacked, table
 from bertwright.serving.displayed import Displayed
 
 _CUT = "a part of the input was not read"
@@ -67,7 +67,7 @@ class RankedText(Displayed):
     truncated: bool = False
 
     def _repr_html_(self) -> Html:
-        return joined([bold(f"{self.score:.4f}"), marked(self.text), note(_CUT if self.truncated else "")])
+        return stacked([bold(f"{self.score:.4f}"), marked(self.text), note(_CUT if self.truncated else "")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class ExtractedAnswer(Displayed):
         span = [] if self.start is None or self.end is None else [Mark(self.start, self.end)]
         answer = table([[f"{self.probability:.1%}", bold(self.text if span else "no answer")]])
         passage = marked(self.text_of(1), span) if self.texts else Html("")
-        return joined([bold(self.text_of(0)), answer, passage, note(_CUT if self.truncated else "")])
+        return stacked([bold(self.text_of(0)), answer, passage, note(_CUT if self.truncated else "")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Choice(Displayed):
     def _repr_html_(self) -> Html:
         choices = self.texts[1:] or [f"choice {number}" for number in range(len(self.probabilities))]
         rows = bars(zip(choices, self.probabilities, strict=True), chosen=(choices[self.index],))
-        return joined([marked(self.text_of(0)), rows, note(_CUT if self.truncated else "")])
+        return stacked([marked(self.text_of(0)), rows, note(_CUT if self.truncated else "")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class FilledText(Displayed):
             for number, match in enumerate(_MASK.finditer(self.text_of(0)), 1)
         ]
         rows = [bars((each.piece, each.probability) for each in mask) for mask in self.masks]
-        return joined([marked(self.text_of(0), marks), *rows])
+        return stacked([marked(self.text_of(0), marks), *rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,7 @@ class Explanation(Displayed):
             f"{self.measure} of {self.answer or 'the answer'}: {self.score:.3f}, "
             f"without the words {self.baseline:.3f}. Blue words spoke for the answer, orange ones against it."
         )
-        return joined([head, *texts, table([[word.text, f"{word.score:+.3f}"] for word in strongest])])
+        return stacked([head, *texts, table([[word.text, f"{word.score:+.3f}"] for word in strongest])])
 
 
 PredictResult = Label | Labels | Score | Entities | ExtractedAnswer | Choice | FilledText
@@ -272,4 +272,4 @@ def _scored(word: ExplainedWord, largest: float) -> Mark:
 
 def _with_texts(result: Displayed, html: Html, *, cut: bool) -> Html:
     """Return the texts of the input above the HTML of its result, with a remark where it was cut."""
-    return joined([*map(marked, result.texts), html, note(_CUT if cut else "")])
+    return stacked([*map(marked, result.texts), html, note(_CUT if cut else "")])

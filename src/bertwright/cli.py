@@ -114,7 +114,10 @@ def command(line: str) -> "CommandOutput":
     from bertwright.errors import InputError, Stopped
 
     _prepare_torch()
-    name, rest = _split(shlex.split(line))
+    try:
+        name, rest = _split(shlex.split(line))
+    except ValueError as error:
+        raise InputError(f"{line[:60]!r}: expected words with closed quotation marks: {error}") from None
     if name is None:
         raise InputError(f"there is no command {line[:60]!r}; `bertwright --help` lists the commands")
     try:

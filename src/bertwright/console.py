@@ -1,6 +1,6 @@
 """Messages and progress of a running command, on standard error: standard output holds results alone.
 
-In a Jupyter notebook they are outputs of the cell; rich prints messages there.
+In a Jupyter notebook, whose kernels have IPython, they are outputs of the cell.
 """
 
 import math
@@ -48,8 +48,16 @@ def say(text: str) -> None:
         if text in said:
             return
         said.add(text)
+    if console.is_jupyter:
+        display_text(text)
+        return
     with ignore_closed_stderr():
         console.print(text, markup=False)
+
+
+def display_text(text: str, **options: Any) -> Any:
+    """Display a text in the output of a notebook's cell, where lines wrap; `options` are those of IPython's display."""
+    return import_module("IPython.display").display({"text/plain": text}, raw=True, **options)
 
 
 @contextmanager
@@ -157,11 +165,10 @@ class NotebookLine:
             self._show(self._pending)
 
     def _show(self, text: str) -> None:
-        content = {"text/plain": text}
-        if self._handle is None:  # a kernel of Python for notebooks has IPython
-            self._handle = import_module("IPython.display").display(content, raw=True, display_id=True)
+        if self._handle is None:
+            self._handle = display_text(text, display_id=True)
         else:
-            self._handle.update(content, raw=True)
+            self._handle.update({"text/plain": text}, raw=True)
         self._last, self._pending = time.monotonic(), None
 
 

@@ -118,7 +118,7 @@ def test_an_interrupt_saves_a_run_which_continues(
     assert interrupted
     texts = [shown(message) for message in messages]
     (stopped,) = [text for text in texts if text.startswith("stopped after step ")]
-    assert stopped.endswith("; continue with --resume\n")
+    assert stopped.endswith("; continue with --resume")
     assert texts[-1].split("\n")[-1].split() == ["stopped", "True"]
     assert read_run(tmp_path / "run").state == "stopped"
     step = int(stopped.split()[3].rstrip(";"))
@@ -129,7 +129,7 @@ def test_an_interrupt_saves_a_run_which_continues(
 
     status, messages = run(f"bw.command({command!r} + ' --resume')")
     assert status == "ok"
-    assert any(shown(message) == f"run: continues from step {step}\n" for message in messages)
+    assert any(shown(message) == f"run: continues from step {step}" for message in messages)
     lines = [message for message in messages if shown(message).startswith("step ")]
     assert [message["msg_type"] for message in lines] == ["display_data"] + ["update_display_data"] * (len(lines) - 1)
     assert len({message["content"]["transient"]["display_id"] for message in lines}) == 1

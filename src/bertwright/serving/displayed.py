@@ -71,20 +71,15 @@ class Vectors(np.ndarray[Any, np.dtype[np.float32]]):
             return None
         rows = np.atleast_2d(np.asarray(self))
         lengths = np.linalg.norm(rows, axis=1)
-        cut = rows.shape[1] > _MOST_COMPONENTS
+        rest = " …" if rows.shape[1] > _MOST_COMPONENTS else ""
         shown = [
-            [
-                str(number),
-                f"{length:.3f}",
-                *(f"{value:.3f}" for value in row[:_MOST_COMPONENTS]),
-                *(["…"] if cut else []),
-            ]
+            [str(number), f"{length:.3f}", " ".join(f"{value:+.3f}" for value in row[:_MOST_COMPONENTS]) + rest]
             for number, (row, length) in enumerate(zip(rows[:_MOST_VECTORS], lengths, strict=False))
         ]
         count = f"{len(rows):,} vectors" if self.ndim == 2 else "a vector"
         summary = f"{count} of {rows.shape[1]:,} components, {self.dtype}"
-        head = ["", "length", "first components", *[""] * (len(shown[0]) - 3)]
-        return stacked([note(summary), table(shown, head), note(more(len(rows) - _MOST_VECTORS))])
+        shown_table = table(shown, ["", "length", "first components"])
+        return stacked([note(summary), shown_table, note(more(len(rows) - _MOST_VECTORS))])
 
 
 def model_table(source: str, kind: str, size: str, precision: str, form: str, labels: Sequence[str]) -> Html:

@@ -128,6 +128,6 @@ def framed(page: str, *, title: str, height: int = 640) -> Html:
     height: in pixels.
     """
     return Html(
-        f'<iframe sandbox="" title="{escape(title)}" srcdoc="{escape(page)}" '
-        f'style="display:block;box-sizing:border-box;width:100%;height:{height}px;border:1px solid rgba(127,127,127,.4);border-radius:4px"></iframe>'
+        f'<iframe sandbox="" title="{escape(title)}" srcdoc="{escape(page)}" style="display:block;width:100%;'
+        f'box-sizing:border-box;height:{height}px;border:1px solid rgba(127,127,127,.4);border-radius:4px"></iframe>'
     )

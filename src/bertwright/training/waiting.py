@@ -45,7 +45,7 @@ def watch_cores() -> None:
 
 
 class Look(NamedTuple):
-    """What the thread sees at one moment."""
+    """Counts that the thread sees at one moment."""
 
     at: float
     """Moment of the look, in seconds of a clock that only goes forward."""

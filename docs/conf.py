@@ -15,7 +15,7 @@ myst_heading_anchors = 3
 nitpicky = True
 OTHERS = "pathlib|numpy|collections|typing|sklearn|torch|pydantic|bertwright"
 nitpick_ignore_regex = [("py:.*", rf"({OTHERS})\..*|Path|optional")]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "notebook-tutorial"]
 
 html_theme = "furo"
 html_title = f"bertwright {release}"

@@ -1,7 +1,8 @@
 """models → pictures of the page, for the manual: `python docs/screenshots.py lm=RUN ner=RUN squad=RUN swag=RUN`.
 
 Starts `bertwright serve` with the models and takes what the page shows with Chromium, into docs/pictures. What a model
-cannot do is left out. Needs the extra `dev` and a Chromium.
+cannot do is left out. `python docs/screenshots.py --displays RUN …` takes what a notebook displays of the models; the
+models of the manual are those of tutorial.ipynb. Needs the extra `dev` and a Chromium.
 """
 
 import re
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
+
+import bertwright
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
@@ -27,6 +30,11 @@ SHOTS = (  # name, kind of model, tab, width, height, colours, language
     ("fill-phone", "fill", "fill", 360, 1040, "light", "en"),
     ("entities-phone", "tagging", "tagging", 360, 800, "light", "en"),
 )
+DISPLAYED = {
+    "fill": "Nobody at the [MASK] sees the boat of the sailor.",
+    "classification": "The captain leaves the anchor near the bay.",
+}
+"""Kind of model → the text of its displays."""
 
 
 @contextmanager
@@ -78,12 +86,28 @@ def take(browser: Browser, url: str) -> None:
         context.close()
 
 
+def take_displays(browser: Browser, folders: list[str]) -> None:
+    """What a notebook displays: each model, an answer, and the words that spoke for it where it can explain one."""
+    parts = []
+    for model in map(bertwright.load, folders):
+        text = DISPLAYED[model.kind]
+        shown = [model, model(text), *([model.explain(text)] if model.can("explain") else [])]
+        parts += [f"<div style='margin:0 0 18px'>{each._repr_html_()}</div>" for each in shown]
+    page = browser.new_page(viewport={"width": 760, "height": 200})
+    page.set_content(f"<body style='font:14px system-ui;margin:16px'>{''.join(parts)}")
+    page.screenshot(path=PICTURES / "notebook.png", full_page=True)
+
+
 def main(models: list[str]) -> None:
-    """Arguments: MODEL or NAME=MODEL, one or more."""
+    """Arguments: MODEL or NAME=MODEL, one or more; with --displays first, folders of models."""
     chromium = shutil.which("chromium")
     if not models or chromium is None:
         raise SystemExit(__doc__ if chromium else "no chromium on the PATH")
     PICTURES.mkdir(exist_ok=True)
+    if models[0] == "--displays":
+        with sync_playwright() as tools:
+            take_displays(tools.chromium.launch(executable_path=chromium, args=FLAGS), models[1:])
+        return
     with serving(models) as url, sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=chromium, args=FLAGS)
         take(browser, url)

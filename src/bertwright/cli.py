@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 import traceback
@@ -101,6 +102,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _print_error("interrupted")
         return 130
+
+
+def command(line: str) -> "CommandOutput":
+    """Run a command from Python, such as `command("corpus build text.txt --tokenizer tok --out corpus")`.
+
+    line: the words behind `bertwright`, with the quotes of a shell. Returns the values that --json prints. Ctrl-C stops
+    a training as on a terminal: it is saved, and the value `stopped` is True. Raises InputError for bad usage or bad
+    input and RunFailed for a failure.
+    """
+    from bertwright.errors import InputError, Stopped
+
+    _prepare_torch()
+    try:
+        name, rest = _split(shlex.split(line))
+    except ValueError as error:
+        raise InputError(f"{line[:60]!r}: expected words with closed quotation marks: {error}") from None
+    if name is None:
+        raise InputError(f"there is no command {line[:60]!r}; `bertwright --help` lists the commands")
+    try:
+        return CommandOutput(_run(name, rest))
+    except Stopped as error:
+        _print_error(error)
+        return CommandOutput(stopped=True)
+    except SystemExit as error:
+        if error.code:
+            raise InputError(f"bertwright {line}: cannot be read as a command; the reason is printed above") from None
+        return CommandOutput(text=None)  # --help
+
+
+class CommandOutput(dict[str, Any]):
+    """Values of a command. A notebook displays them as the command prints them."""
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(_text(self) or "")
 
 
 def _prepare_torch() -> None:
@@ -239,18 +274,20 @@ def _print(result: CommandResult, *, as_json: bool) -> None:
 
 
 def _print_result(result: CommandResult, *, as_json: bool) -> None:
-    """Print a result as JSON, as its text, or line by line."""
-    from bertwright.console import result_lines
-
+    """Print a result as JSON, or as its text."""
     if as_json:
         shown = {key: value for key, value in result.items() if key not in ("text", "exit_code")}
         print(json.dumps(_finite(shown), ensure_ascii=False, allow_nan=False), flush=True)
-        return
-    if "text" in result:
-        if result["text"] is not None:
-            print(result["text"], flush=True)
-        return
-    print("\n".join(result_lines(result)), flush=True)
+    elif (text := _text(result)) is not None:
+        print(text, flush=True)
+
+
+def _text(result: CommandResult) -> str | None:
+    """Return the text of a result, or a line for each of its values; None where nothing is to be printed."""
+    from bertwright.console import result_lines
+
+    text: str | None = result["text"] if "text" in result else "\n".join(result_lines(result))
+    return text
 
 
 def _finite(value: Any) -> Any:

@@ -1,14 +1,20 @@
-"""Messages and progress of a running command, on standard error: standard output holds results alone."""
+"""Messages and progress of a running command, on standard error: standard output holds results alone.
 
+In a Jupyter notebook, whose kernels have IPython, they are outputs of the cell.
+"""
+
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from rich.console import Console
+from rich.text import Text
 
 if TYPE_CHECKING:
     from rich.status import Status as Line
@@ -42,8 +48,16 @@ def say(text: str) -> None:
         if text in said:
             return
         said.add(text)
+    if console.is_jupyter:
+        display_text(text)
+        return
     with ignore_closed_stderr():
         console.print(text, markup=False)
+
+
+def display_text(text: str, **options: Any) -> Any:
+    """Display a text in the output of a notebook's cell, where lines wrap; `options` are those of IPython's display."""
+    return import_module("IPython.display").display({"text/plain": text}, raw=True, **options)
 
 
 @contextmanager
@@ -125,8 +139,45 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+class NotebookLine:
+    """A line in the output of a notebook's cell. Each text takes the place of the one before."""
+
+    _SECONDS = 0.25
+    """Seconds between two texts at least."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._last = -math.inf
+        self._pending: str | None = None
+
+    def start(self) -> None:
+        """Do nothing: the line appears with its first text."""
+
+    def update(self, text: Text) -> None:
+        """Show a text, or keep it where the one before is too new."""
+        self._pending = text.plain
+        if time.monotonic() - self._last >= self._SECONDS:
+            self._show(text.plain)
+
+    def stop(self) -> None:
+        """Show the last text, which stays."""
+        if self._pending is not None:
+            self._show(self._pending)
+
+    def _show(self, text: str) -> None:
+        if self._handle is None:
+            self._handle = display_text(text, display_id=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)
+        self._last, self._pending = time.monotonic(), None
+
+
+def _new_line() -> "Line | NotebookLine":
+    return NotebookLine() if console.is_jupyter else console.status("")
+
+
 class Status:
-    """Progress line: updated in place on a terminal, elsewhere printed at most once in `seconds`.
+    """Progress line: updated in place on a terminal and in a notebook, elsewhere printed at most once in `seconds`.
 
     Only the main process shows it. A Status inside another one uses its line for a while. ends: print the last text at
     the end, where it came too soon to be printed.
@@ -136,10 +187,10 @@ class Status:
 
     def __init__(self, *, seconds: float = 10.0, ends: bool = True) -> None:
         self._outer = Status._active
-        self._live: Line | None = None
+        self._live: Line | NotebookLine | None = None
         self._silent = _listener.get() is not None or not is_main_process()
-        if console.is_terminal and not self._silent:
-            self._live = self._outer._live if self._outer else console.status("")
+        if (console.is_terminal or console.is_jupyter) and not self._silent:
+            self._live = self._outer._live if self._outer else _new_line()
         self._seconds, self._ends = seconds, ends
         self._last = time.monotonic()
         self._pending: str | None = None
@@ -158,7 +209,7 @@ class Status:
             return
         if self._live:
             with ignore_closed_stderr():
-                self._live.update(text.replace("[", "\\["))
+                self._live.update(Text(text))
             return
         self._pending = text
         if time.monotonic() - self._last >= self._seconds:

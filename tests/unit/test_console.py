@@ -103,6 +103,30 @@ def test_a_last_text_is_printed_or_not(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert capsys.readouterr().err == "said True\n"
 
 
+def test_in_a_notebook_one_line_changes_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, dict[str, str]]] = []
+
+    class Handle:
+        def update(self, content: dict[str, str], *, raw: bool) -> None:
+            shown.append(("update", content))
+
+    def display(content: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
+        shown.append(("display", content))
+        return Handle()
+
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setattr(console, "console", Console(force_jupyter=True))
+    with Status() as outer:
+        with Status() as inner:
+            inner.update("first [b]")
+        for number in range(100):
+            outer.update(f"step {number}")
+    assert shown[0] == ("display", {"text/plain": "first [b]"})
+    assert {kind for kind, _ in shown[1:]} == {"update"}
+    assert shown[-1] == ("update", {"text/plain": "step 99"})
+    assert len(shown) < 100
+
+
 def test_a_clock() -> None:
     assert [clock(seconds) for seconds in (0.4, 65.0, 3723.0)] == ["0:00", "1:05", "1:02:03"]
 

@@ -55,10 +55,7 @@ def write_report(folder: Path, other: Path | None = None, *, out: Path | None = 
     corpus: folder for the sentences with masks, None for the run's own. Raises InputError for a folder that is no run,
     for runs of two kinds, and for an `out` that cannot be written.
     """
-    runs = [read_run(path) for path in (folder, other) if path]
-    if len({run.kind for run in runs}) > 1:
-        kinds = " and ".join(f"{run.folder} is a {KIND_TITLES[run.kind]}" for run in runs)
-        raise InputError(f"{kinds}: a report compares two runs of one kind")
+    runs = _runs_of_one_kind(folder, other)
     target = out or folder / (f"report-against-{runs[1].name}.html" if other else REPORT)
     if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"{target}: --out names a file in a folder that exists")
@@ -66,6 +63,19 @@ def write_report(folder: Path, other: Path | None = None, *, out: Path | None = 
     with atomic_file(target) as stream:
         stream.write(html.encode(errors="backslashreplace"))  # names of files need not be UTF-8
     return target
+
+
+def report_page(folder: Path, other: Path | None = None, *, corpus: Path | None = None) -> str:
+    """Return the page that `write_report` writes; raises the same errors about the runs."""
+    return _html(_content(_runs_of_one_kind(folder, other), corpus))
+
+
+def _runs_of_one_kind(folder: Path, other: Path | None) -> list[Run]:
+    runs = [read_run(path) for path in (folder, other) if path]
+    if len({run.kind for run in runs}) > 1:
+        kinds = " and ".join(f"{run.folder} is a {KIND_TITLES[run.kind]}" for run in runs)
+        raise InputError(f"{kinds}: a report compares two runs of one kind")
+    return runs
 
 
 def with_pages(result: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError
+from bertwright.markup import Html
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
 from bertwright.scoring.generation import TextGenerator
@@ -17,6 +18,7 @@ from bertwright.scoring.scorer import has_scores
 from bertwright.scoring.settings import FirstToken, GenerateSettings, Masking, ScoreSettings
 from bertwright.search.index import SearchIndex
 from bertwright.search.memory import MemoryIndex
+from bertwright.serving.displayed import Results, Vectors, model_table, with_texts
 from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import StaticPipeline, VectorPipeline
 from bertwright.serving.explanations import ExplainPipeline, can_explain
@@ -100,9 +102,15 @@ class Predictor:
         """The labels in the order of the outputs; empty where the model gives no labels."""
         return self.pipeline.labels
 
+    @property
+    def _kind_and_size(self) -> tuple[str, str]:
+        return self.kind, f"{self.layers} layers of {self.config.hidden}"
+
     def __repr__(self) -> str:
-        size = f"{self.layers} layers of {self.config.hidden}"
-        return f"<bertwright model {self.source}: {self.kind}, {size}, {self.backend}>"
+        return f"<bertwright model {self.source}: {', '.join(self._kind_and_size)}, {self.backend}>"
+
+    def _repr_html_(self) -> Html:
+        return model_table(self.source, *self._kind_and_size, self.backend, self.pipeline.form, self.labels)
 
     def __call__(self, inputs: Any, second: Any = None) -> Any:
         """Return a result for one input, a list for several, an iterator for an iterator.
@@ -155,8 +163,10 @@ class Predictor:
         results = self._map(inputs, pipeline, pool=pool, layer=layer)
         if isinstance(results, list):
             size = pipeline.size(pool, layer)
-            return np.array([result.values for result in results], dtype=np.float32).reshape(-1, size)
-        return results.values if isinstance(results, Vector) else (result.values for result in results)
+            return np.array([result.values for result in results], dtype=np.float32).reshape(-1, size).view(Vectors)
+        if isinstance(results, Vector):
+            return results.values.view(Vectors)
+        return (result.values for result in results)
 
     def score(self, inputs: Any, *, masking: Masking | None = None, first_token: FirstToken | None = None) -> Any:
         """Return the `SentenceScore` of a sentence, or those of several: log-likelihood, pieces, bits per character.
@@ -258,7 +268,7 @@ class Predictor:
             raise InputError(f"top_k {top_k}: expected at least 1, or None for all texts")
         documents = texts_of(texts, "document")
         results = self._map([(query, text) for text in documents], self.pipeline)
-        return ranked_texts(results, documents, label=label, top_k=top_k)
+        return Results(ranked_texts(results, documents, label=label, top_k=top_k))
 
     @property
     def fingerprint(self) -> str:
@@ -324,7 +334,7 @@ class Predictor:
             raise InputError(f"{described(inputs)}: {self.source} takes {pipeline.form}; or a list, column or iterator")
         lists = blocks(pipeline, items_of(pipeline, values), inputs=_BLOCK_INPUTS, characters=_BLOCK_CHARACTERS)
         results = self._answers(lists, pipeline, options)
-        return list(results) if isinstance(values, Sequence) else results
+        return Results(results) if isinstance(values, Sequence) else results
 
     def _answers(
         self, lists: Iterator[list[Any]], pipeline: Pipeline[Any, Any], options: Mapping[str, Any]
@@ -347,7 +357,7 @@ class Predictor:
                 raise NotFinite(index, location) from None
         if num_cut := sum(getattr(result, "truncated", False) for result in results):
             _warn(f"{num_cut} of {len(results)} inputs exceed {pipeline.limit} that {self.source} reads; cut")
-        return results
+        return [with_texts(result, pipeline.texts(item)) for item, result in zip(items, results, strict=True)]
 
 
 class StaticPredictor(Predictor):
@@ -360,9 +370,9 @@ class StaticPredictor(Predictor):
         self._lock = threading.RLock()
         self.pipeline: StaticPipeline = StaticPipeline(static)
 
-    def __repr__(self) -> str:
-        table = self.pipeline.vector_source
-        return f"<bertwright model {self.source}: static table, vectors of {table.size}, {self.backend}>"
+    @property
+    def _kind_and_size(self) -> tuple[str, str]:
+        return "static table", f"vectors of {self.pipeline.vector_source.size}"
 
     @property
     def fingerprint(self) -> str:

@@ -1,5 +1,9 @@
-"""model's outputs → one typed result for each input, as plain data: `dataclasses.asdict` makes JSON of it."""
+"""model's outputs → one typed result for each input, as plain data: `dataclasses.asdict` makes JSON of it.
 
+A notebook displays a result as HTML, together with the texts of its input.
+"""
+
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -7,9 +11,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from bertwright.markup import MOST_ROWS, Html, Mark, bars, bold, marked, note, stacked, table
+from bertwright.serving.displayed import Displayed
+
+_CUT = "a part of the input was not read"
+_MASK = re.compile(r"\[MASK\]|<mask>")
+
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class Label(Displayed):
     """The likeliest label of a text or pair, and the probabilities of all labels.
 
     In this and all other results `truncated` is True where a part of the input was not read.
@@ -20,32 +30,44 @@ class Label:
     probabilities: Mapping[str, float]
     truncated: bool = False
 
+    def _repr_html_(self) -> Html:
+        return _with_texts(self, bars(self.probabilities.items(), chosen=(self.label,)), cut=self.truncated)
+
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Displayed):
     """All labels of a text or pair whose probability is over one half, and the probabilities of all labels."""
 
     labels: tuple[str, ...]
     probabilities: Mapping[str, float]
     truncated: bool = False
 
+    def _repr_html_(self) -> Html:
+        return _with_texts(self, bars(self.probabilities.items(), chosen=self.labels), cut=self.truncated)
+
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Score(Displayed):
     """The number that a regression gives a text or pair."""
 
     score: float
     truncated: bool = False
 
+    def _repr_html_(self) -> Html:
+        return _with_texts(self, bold(f"{self.score:.4f}"), cut=self.truncated)
+
 
 @dataclass(frozen=True, slots=True)
-class RankedText:
+class RankedText(Displayed):
     """A document that a reranker scored: its index among the documents, from 0 on, its relevance, and its text."""
 
     index: int
     score: float
     text: str
     truncated: bool = False
+
+    def _repr_html_(self) -> Html:
+        return stacked([bold(f"{self.score:.4f}"), marked(self.text), note(_CUT if self.truncated else "")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +82,24 @@ class TextEntity:
 
 
 @dataclass(frozen=True, slots=True)
-class Entities:
+class Entities(Displayed):
     """The names in a text in their order, or its words with their tags."""
 
     entities: tuple[TextEntity, ...]
 
+    def _repr_html_(self) -> Html:
+        types = sorted({entity.type for entity in self.entities})
+        if not self.texts:
+            return table([[entity.type, entity.text, f"{entity.probability:.1%}"] for entity in self.entities])
+        marks = [
+            Mark(each.start, each.end, each.type, f"{each.type} {each.probability:.1%}", types.index(each.type))
+            for each in self.entities
+        ]
+        return marked(self.text_of(0), marks)
+
 
 @dataclass(frozen=True, slots=True)
-class ExtractedAnswer:
+class ExtractedAnswer(Displayed):
     """A part of a passage, from character `start` to before `end`; "" and None where there is no answer.
 
     probability   softmax over the best parts, and over "no answer" where the model was trained with it; for no answer
@@ -84,9 +116,15 @@ class ExtractedAnswer:
     no_answer: float | None = None
     truncated: bool = False
 
+    def _repr_html_(self) -> Html:
+        span = [] if self.start is None or self.end is None else [Mark(self.start, self.end)]
+        answer = table([[f"{self.probability:.1%}", bold(self.text if span else "no answer")]])
+        passage = marked(self.text_of(1), span) if self.texts else Html("")
+        return stacked([bold(self.text_of(0)), answer, passage, note(_CUT if self.truncated else "")])
+
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Displayed):
     """The likeliest continuation, its index from 0 on, and the probabilities of all continuations."""
 
     index: int
@@ -94,6 +132,11 @@ class Choice:
     probability: float
     probabilities: tuple[float, ...]
     truncated: bool = False
+
+    def _repr_html_(self) -> Html:
+        choices = self.texts[1:] or [f"choice {number}" for number in range(len(self.probabilities))]
+        rows = bars(zip(choices, self.probabilities, strict=True), chosen=(choices[self.index],))
+        return stacked([marked(self.text_of(0)), rows, note(_CUT if self.truncated else "")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +148,18 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class FilledText:
+class FilledText(Displayed):
     """The candidates for each [MASK] of a text, in order, the likeliest first."""
 
     masks: tuple[tuple[Piece, ...], ...]
+
+    def _repr_html_(self) -> Html:
+        marks = [
+            Mark(*match.span(), hint=f"mask {number}")
+            for number, match in enumerate(_MASK.finditer(self.text_of(0)), 1)
+        ]
+        rows = [bars((each.piece, each.probability) for each in mask) for mask in self.masks]
+        return stacked([marked(self.text_of(0), marks), *rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +217,7 @@ class ExplainedWord:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Displayed):
     """Words that spoke for an answer (score above 0) and against it (below 0), in the order of the texts.
 
     answer      label, tag, choice or part of the passage that is explained; "" for a number and for "no answer"
@@ -196,5 +247,29 @@ class Explanation:
     steps: int | None
     words: tuple[ExplainedWord, ...]
 
+    def _repr_html_(self) -> Html:
+        largest = max((abs(word.score) for word in self.words), default=0.0) or 1.0
+        texts = [
+            marked(text, [_scored(word, largest) for word in self.words if word.input == number])
+            for number, text in enumerate(self.texts)
+        ]
+        strongest = sorted(self.words, key=lambda word: -abs(word.score))[:MOST_ROWS]
+        head = note(
+            f"{self.measure} of {self.answer or 'the answer'}: {self.score:.3f}, "
+            f"without the words {self.baseline:.3f}. Blue words spoke for the answer, orange ones against it."
+        )
+        return stacked([head, *texts, table([[word.text, f"{word.score:+.3f}"] for word in strongest])])
+
 
 PredictResult = Label | Labels | Score | Entities | ExtractedAnswer | Choice | FilledText
+
+
+def _scored(word: ExplainedWord, largest: float) -> Mark:
+    """Return the mark of a word; `largest` is the largest absolute score."""
+    against, strength = int(word.score < 0), abs(word.score) / largest
+    return Mark(word.start, word.end, hint=f"{word.score:+.3f}", colour=against, strength=strength)
+
+
+def _with_texts(result: Displayed, html: Html, *, cut: bool) -> Html:
+    """Return the texts of the input above the HTML of its result, with a remark where it was cut."""
+    return stacked([*map(marked, result.texts), html, note(_CUT if cut else "")])

@@ -45,7 +45,7 @@ def test_importing_the_package_imports_no_tensors() -> None:
         "import sys, bertwright; print(sorted({'torch', 'numpy', 'pydantic'} & set(sys.modules)), dir(bertwright))"
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert out.startswith("[] ['Predictor', '__version__', 'load']"), out
+    assert out.startswith("[] ['Predictor', '__version__', 'command', 'load', 'open_run']"), out
     with pytest.raises(AttributeError, match="has no attribute 'lod'"):
         _ = bertwright.lod
 

@@ -271,9 +271,13 @@ def test_occlusion_computes_the_windows_of_a_word_alone(tmp_path: Path, models: 
     folder = save_classifier(tmp_path / "windows", Classifier(saved.config, 3), task, saved.tokenizer, 24)
     predictor = load(folder, precision="fp32")
     exact: Any = predictor.pipeline_for("explain")._exact
-    computed: list[int] = []
-    logits = exact.logits
-    exact.logits = lambda rows: computed.append(len(rows)) or logits(rows)
+    logits, computed = exact.logits, []
+
+    def counted(rows: Any) -> Any:
+        computed.append(len(rows))
+        return logits(rows)
+
+    exact.logits = counted
     explanation = predictor.explain(LONG, method="occlusion")
     num_rows = len(predictor.pipeline.encode([(LONG,)]).rows)
     num_pieces = sum(len(word.pieces) for word in explanation.words)

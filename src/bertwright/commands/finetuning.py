@@ -1,5 +1,6 @@
 """The commands finetune, evaluate, predict, submission and score squad: encoder → task → prediction."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -329,7 +330,9 @@ def _explaining(
     def opened() -> "Predictor":
         from bertwright.serving.predictor import load
 
-        return load(model, precision=precision)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the command opened the same model and printed them
+            return load(model, precision=precision)
 
     def explained(inputs: Sequence[object]) -> list[object]:
         from bertwright.serving.explanations import explanation_json

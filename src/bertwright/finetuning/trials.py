@@ -201,7 +201,8 @@ class _Search:
         except DiskFull:
             raise
         except (_Pruned, RunFailed) as error:
-            self._end(row, {"state": "pruned" if isinstance(error, _Pruned) else "failed", "note": str(error)})
+            reason = str(error).partition("; ")[0]  # the rest is about the trial's folder, which is removed
+            self._end(row, {"state": "pruned" if isinstance(error, _Pruned) else "failed", "note": reason})
             return
         except Stopped:
             raise Stopped(f"stopped in trial {row['trial']}; continue with the same command and --resume") from None

@@ -12,6 +12,7 @@ Shapes: N tokens of all rows, P points, E width of the embeddings.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -65,15 +66,26 @@ class EmbeddingPath:
 
     def scores(self, fractions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the scores [P] where each token is a fraction [P, N] of its way from the baseline."""
-        scores = []
-        for points in _parts(len(fractions), self._points_of(ANSWERED_TOKENS)):
-            values = self._values(fractions[points])
-            with torch.no_grad():
-                logits = [
-                    each for part in self._batches(len(values[0]), ANSWERED_TOKENS) for each in self._of(values, part)
-                ]
-                scores += [float(score) for score in self._scores(logits)]
+        scores: list[float] = []
+        with torch.no_grad():
+            for points in _parts(len(fractions), self._points_of(ANSWERED_TOKENS)):
+                scores += map(float, self._scores(self._logits_at(fractions[points])))
         return np.array(scores)
+
+    def _logits_at(self, fractions: NDArray[np.float64]) -> list[Tensor]:
+        """Return the logits of all rows of each point; those of a row with no fraction below 1 are computed once."""
+        is_input = np.logical_and.reduceat(fractions == 1, self._begins[:-1], axis=1)  # [P, rows]
+        changed = [(point, row) for point, row in np.argwhere(~is_input).tolist()]
+        values = self._values(fractions)
+        computed = [each for part in self._batches(changed, ANSWERED_TOKENS) for each in self._of(values, part)]
+        by_pair = dict(zip(changed, computed, strict=True))
+        return [by_pair.get(pair, self._input_logits[pair[1]]) for pair in self._pairs(len(fractions))]
+
+    @cached_property
+    def _input_logits(self) -> list[Tensor]:
+        """Logits of each row of the input."""
+        values = self._values(np.ones((1, self.num_tokens)))
+        return [each for part in self._batches(self._pairs(1), ANSWERED_TOKENS) for each in self._of(values, part)]
 
     def attributions(self, steps: int) -> NDArray[np.float64]:
         """Return the integrated gradients [N] with `steps` points of Gauss and Legendre."""
@@ -97,11 +109,13 @@ class EmbeddingPath:
         ways = zip(self._inputs, self._baselines, strict=True)
         return [baseline + factors * (embedded - baseline) for embedded, baseline in ways]
 
-    def _batches(self, points: int, tokens: int) -> list[list[tuple[int, int]]]:
-        """Return the batches of (point, row); all rows of a point are one after another."""
-        pairs = [(point, row) for point in range(points) for row in range(len(self._rows))]
-        size = max(1, tokens // self._longest)
-        return [pairs[part] for part in _parts(len(pairs), size)]
+    def _pairs(self, points: int) -> list[tuple[int, int]]:
+        """Return every (point, row); all rows of a point are one after another."""
+        return [(point, row) for point in range(points) for row in range(len(self._rows))]
+
+    def _batches(self, pairs: Sequence[tuple[int, int]], tokens: int) -> list[Sequence[tuple[int, int]]]:
+        """Return the batches of pairs of a point and a row."""
+        return [pairs[part] for part in _parts(len(pairs), max(1, tokens // self._longest))]
 
     def _of(self, values: Sequence[Tensor], pairs: Sequence[tuple[int, int]]) -> list[Tensor]:
         """Return the logits of some rows at some points."""
@@ -125,7 +139,7 @@ class EmbeddingPath:
         If the rows of a point do not fit into one batch, their logits are computed first without a graph, and then
         batch by batch with the gradient of the score by the logits. So the memory is that of one batch.
         """
-        batches = self._batches(len(values[0]), GRADIENT_TOKENS)
+        batches = self._batches(self._pairs(len(values[0])), GRADIENT_TOKENS)
         if len(batches) == 1:
             score = torch.stack(self._scores(self._of(values, batches[0]))).sum()
             return list(torch.autograd.grad(score, values))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bertwright.model.bert import Bert
 from bertwright.model.folder import save_model
 from bertwright.serving.explanations import explanation_json
 from bertwright.serving.predictor import load
+from bertwright.tasks import inference
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.multiple_choice.spec import SWAG
@@ -100,7 +102,7 @@ def test_a_dirty_table_under_another_name_is_trained_measured_and_checked(
 
 
 def test_explanations_are_written_beside_the_answers(
-    working_folder: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+    working_folder: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An object in JSON lines and JSON as text in a table; refused where a file has no place for them."""
     task = ClassificationTask(name="t", text=("text",), labels=("a", "b"))
@@ -123,6 +125,12 @@ def test_explanations_are_written_beside_the_answers(
             assert written == explanation_json(expected)
             assert (written["answer"], written["method"]) == (objects[index]["predicted_label"], expected.method)
             assert [text[word["start"] : word["end"]] for word in written["words"]] == text.split()
+    monkeypatch.setattr(inference, "_multiplies_bytes", lambda: False)
+    with warnings.catch_warnings(record=True) as caught:
+        assert (
+            run_line("predict --model m --input few.tsv --output int8.jsonl --precision int8 --explain gradients") == 0
+        )
+    assert (capsys.readouterr().err.count("int8: this processor"), caught) == (1, [])
     assert run_line("predict --model m --input few.tsv --explain-baseline zero") == 2
     assert "--explain-baseline: is for --explain gradients or occlusion" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):

@@ -178,13 +178,14 @@ def test_a_trial_that_fails_is_noted_and_the_search_goes_on(
 
     def failing(*arguments: Any, out: Path, **named: Any) -> tuple[dict[str, Any], bool]:
         if out.name == "trial-1":
-            raise RunFailed("step 3: the loss is not finite")
+            raise RunFailed(f"step 3: the loss is not finite; the last good checkpoint is in {out}")
         return really(*arguments, out=out, **named)
 
     monkeypatch.setattr(module, "tune", failing)
     result = search_by_trials(FAST, SST2, TrialBudget(trials=3), out=tmp_path / "s", **search_arguments)
     assert states(result) == {0: "complete", 1: "failed", 2: "complete"}
     assert "step 3: the loss is not finite" in result["text"]
+    assert "the last good checkpoint" not in result["text"]  # the folder of a trial that failed is removed
     monkeypatch.setattr(module, "tune", lambda *_, **__: failing(out=Path("trial-1")))
     with pytest.raises(RunFailed, match="none of 2 trials was completed"):
         search_by_trials(FAST, SST2, TrialBudget(trials=2), out=tmp_path / "none", **search_arguments)

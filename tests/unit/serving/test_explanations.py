@@ -264,6 +264,28 @@ def test_windows_share_their_words(tmp_path: Path, models: dict[str, Predictor],
         assert scores == pytest.approx([word.score for word in other.words], abs=1e-5)
 
 
+def test_occlusion_computes_the_windows_of_a_word_alone(tmp_path: Path, models: dict[str, Predictor]) -> None:
+    """A text of twice the length costs twice as many rows, not four times."""
+    saved = open_model(models["sst"].source)
+    task = SST.model_copy(update={"long": "windows"})
+    folder = save_classifier(tmp_path / "windows", Classifier(saved.config, 3), task, saved.tokenizer, 24)
+    predictor = load(folder, precision="fp32")
+    exact: Any = predictor.pipeline_for("explain")._exact
+    logits, computed = exact.logits, []
+
+    def counted(rows: Any) -> Any:
+        computed.append(len(rows))
+        return logits(rows)
+
+    exact.logits = counted
+    explanation = predictor.explain(LONG, method="occlusion")
+    num_rows = len(predictor.pipeline.encode([(LONG,)]).rows)
+    num_pieces = sum(len(word.pieces) for word in explanation.words)
+    num_long = sum(len(word.pieces) > 1 for word in explanation.words)
+    assert num_rows > 5
+    assert sum(computed) <= 3 * num_rows + 3 * (num_pieces + num_long)
+
+
 def test_one_tag_is_explained_in_its_window(explained: dict[str, Predictor]) -> None:
     model, words = explained["tags"], TEXTS[3].split()
     entities = model(TEXTS[3]).entities

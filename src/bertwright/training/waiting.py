@@ -45,7 +45,7 @@ def watch_cores() -> None:
 
 
 class Look(NamedTuple):
-    """What the thread sees at one moment."""
+    """State of the process as the thread sees it at one moment."""
 
     at: float
     """Moment of the look, in seconds of a clock that only goes forward."""

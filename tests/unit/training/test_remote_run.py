@@ -11,7 +11,7 @@ from bertwright.stores.cache import download
 from bertwright.stores.remote import RemoteFile
 from bertwright.training import remote_run
 from bertwright.training.remote_run import run_by_url, working_folder
-from bertwright.training.uploads import IDENTITY
+from bertwright.training.run_files import IDENTITY
 from tests.support.store_runs import URL, begin, checkpoint, forget, stored, train, work
 from tests.support.stores import keys, put, put_folder
 

@@ -9,7 +9,8 @@ import pytest
 
 from bertwright.errors import RunFailed, Stopped
 from bertwright.training.remote_run import run_by_url, working_folder
-from bertwright.training.uploads import IDENTITY, RunUploads, StoredRun
+from bertwright.training.run_files import IDENTITY
+from bertwright.training.uploads import RunUploads, StoredRun
 from tests.support.store_runs import URL, begin, checkpoint, stored, work
 from tests.support.stores import always_lost, keys, put
 
@@ -26,10 +27,10 @@ def test_what_makes_a_checkpoint_or_run_complete_goes_last(store: Any) -> None:
     assert list(dict.fromkeys(written)) == [
         IDENTITY,
         "metrics.jsonl",
-        "checkpoints/step-000000010/model.safetensors",
         "model/model.safetensors",
-        "checkpoints/step-000000010/state.json",
         "model/config.json",
+        "checkpoints/step-000000010/model.safetensors",
+        "checkpoints/step-000000010/state.json",
         "run.json",
     ]
 

@@ -194,7 +194,7 @@ def test_a_server_of_s3_holds_texts_corpora_and_runs(
 def test_a_server_of_s3_holds_a_finetuning(
     s3: Any, own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is stopped in the second seed, and continued with an empty cache."""
+    """A stop in the second seed, and a resume with an empty cache."""
     s3.pipe_file("texts/reviews.tsv", REVIEWS)
     s3.put(str(own_tokenizer), "texts/tok", recursive=True)
     command = ["finetune", "classify", "--model", "random:tiny", "--tokenizer", "s3://texts/tok"]

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -150,6 +151,7 @@ def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     for name, value in {"KEY": "k", "SECRET": "s", "ENDPOINT_URL": f"http://{host}:{port}"}.items():
         monkeypatch.setitem(defaults().setdefault("s3", {}), name.lower(), value)
     monkeypatch.setenv("BERTWRIGHT_CACHE", str(tmp_path / "cache"))
+    urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()  # of the servers before it
     try:
         system = s3fs.S3FileSystem()
         system.mkdir("texts")

@@ -72,7 +72,7 @@ def finetune_command(
         model: MODEL: a model folder, a run folder, small-wiki, or random:SIZE (with --tokenizer).
         data: Folder with train and dev files, or one file, of which a tenth is used for validation. For embed also a
             folder in the layout of BEIR, or a corpus.
-        out: Run folder.
+        out: Run folder, or a URL such as s3://bucket/tuned: models and checkpoints are then uploaded while it trains.
         recipe: paper: 3 epochs, batches of 32, learning rate 3e-5, as for BERT base and large. Other options override
             it. Default: values chosen by the number of rows and the width of the model.
         grid: Search over settings: paper (batches of 16 and 32, three learning rates, 2 to 4 epochs), or for example

@@ -1,8 +1,8 @@
 """URLs among the arguments of a command → paths on this machine, before the command begins.
 
 Texts of `corpus build` and `tokenizer train` are read as streams (`text/documents.py`). All else that is read by URL is
-copied into the cache, and the command gets the path of the copy. `pretrain --out URL` works in a folder of this machine
-(`training/remote_run.py`).
+copied into the cache, and the command gets the path of the copy. `pretrain --out URL` and `finetune --out URL` work in
+a folder of this machine (`training/remote_run.py`).
 """
 
 import functools
@@ -20,6 +20,10 @@ _CORPORA: Final = frozenset({"corpus", "held_out"})
 _MODELS: Final = frozenset({"model", "tokenizer", "init_from", "teacher", "left", "right"})
 _TABLES: Final = frozenset({"data", "input"})
 _WRITTEN: Final = frozenset({"out", "output", "errors"})
+_RUNS: Final = frozenset({"pretrain", "finetune"})
+"""Commands whose --out may be a URL."""
+_SEARCHES: Final = ("grid", "search", "search_minutes")
+"""Options of a search over settings, which removes the folders of its runs."""
 _TEXT_IN_CORPUS: Final = frozenset({"babylm", "paper", "quickstart"})
 """Commands whose --corpus is a text, which they read by paths."""
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
@@ -62,15 +66,21 @@ def _working_folder(url: str) -> Path:
 
 
 def _run_to(url: str, command: Callable[..., CommandResult], bound: inspect.BoundArguments) -> CommandResult:
-    """Run a pre-training whose run folder is a URL."""
+    """Run a pre-training or fine-tuning whose run folder is a URL."""
     from bertwright.training.remote_run import run_by_url
 
+    if any(bound.arguments.get(option) is not None for option in _SEARCHES):
+        raise InputError(
+            f"--out {url}: --grid and --search need an --out on this machine; copy its folder `model` to the store "
+            "afterwards"
+        )
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError(f"--out {url}: one process trains to a store; several processes need an --out on this machine")
     with run_by_url(url, resume=bool(bound.arguments.get("resume"))) as folder:
         bound.arguments["out"] = folder
         result = command(*bound.args, **bound.kwargs)
-    return {**result, "store": url}
+    text = {"text": f"{result['text']}\nuploaded to {url}"} if "text" in result else {}
+    return {**result, **text, "store": url}
 
 
 def _with_copies(result: CommandResult, copies: Mapping[str, Path]) -> CommandResult:
@@ -97,7 +107,7 @@ def _converted(command: str, option: str, value: Any, copies: dict[str, Path], *
     before, after = "", ""
     if url and (match := _NAME.match(url)):
         before, url = match[1], url.removeprefix(match[1])
-    if not url or not is_url(url) or (option == "out" and command == "pretrain"):
+    if not url or not is_url(url) or (option == "out" and command in _RUNS):
         return value
     if option == "corpus" and _WEIGHT.fullmatch(weight := "=" + url.rpartition("=")[2]) and url.endswith(weight):
         url, after = url.removesuffix(weight), weight

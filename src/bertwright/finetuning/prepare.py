@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bertwright.console import say
 from bertwright.errors import InputError
@@ -22,6 +22,9 @@ from bertwright.tasks.feature_based import feature_task, frozen_encoder
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
+
+STATES: Final = ".features"
+"""Folder of a run with the states of a frozen encoder, which this machine needs alone."""
 
 
 @dataclass(frozen=True)

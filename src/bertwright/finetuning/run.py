@@ -17,7 +17,7 @@ from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.kept_rows import training_note
 from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.mining import with_mined
-from bertwright.finetuning.prepare import Prepared, prepare, schedule, with_chosen_first
+from bertwright.finetuning.prepare import STATES, Prepared, prepare, schedule, with_chosen_first
 from bertwright.finetuning.result import finish_run, finished_result
 from bertwright.finetuning.run_baselines import note_baselines
 from bertwright.finetuning.schedule import ScheduledSettings, chosen_values
@@ -28,6 +28,7 @@ from bertwright.finetuning.setup import (
     with_files,
 )
 from bertwright.model.folder import save_model
+from bertwright.stores.cache import url_of_copy
 from bertwright.tasks.errors import PREDICTIONS, VALIDATION
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state
@@ -102,7 +103,7 @@ def tune(
     refuse_used(out, resume=resume, ranks=ranks)
     resolve_device(settings.device)  # refuse before a run folder is created
     with say_once(printed):
-        prepared = prepare(settings, task, model, data, tokenizer, cache=out / "features")
+        prepared = prepare(settings, task, model, data, tokenizer, cache=out / STATES)
         request, settings = settings, schedule(settings, prepared)
     return train_seeds(
         settings,
@@ -137,7 +138,9 @@ def train_seeds(
 
     chosen: settings that the program chose. model, data: where the initial model and the labelled data are.
     """
-    source = model if model.startswith("random:") else str(Path(model))  # without a slash at the end
+    source = (
+        model if model.startswith("random:") else url_of_copy(model) or str(Path(model))
+    )  # without a slash at the end
     run = start_run(
         out,
         kind="finetune",
@@ -175,7 +178,7 @@ def train_seeds(
         if not ranks.is_main:
             return {}, signalled
         result = finish_run(run, settings, prepared, seeds)
-        for name in ("features", "tokenizer"):
+        for name in (STATES, "tokenizer"):
             shutil.rmtree(out / name, ignore_errors=True)
     return result, signalled
 

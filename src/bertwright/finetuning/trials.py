@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bertwright.console import clock, say, say_once, table_lines
 from bertwright.errors import DiskFull, InputError, MissingExtra, RunFailed, Stopped
 from bertwright.files import write_json
-from bertwright.finetuning.prepare import prepare
+from bertwright.finetuning.prepare import STATES, prepare
 from bertwright.finetuning.run import tune
 from bertwright.finetuning.run_baselines import baseline_lines
 from bertwright.finetuning.schedule import ScheduledSettings, scheduled
@@ -119,7 +119,7 @@ def search_by_trials(
     _import_optuna()
     printed: set[str] = set()
     with say_once(printed):
-        prepared = prepare(settings, task, model, data, tokenizer, cache=out / "features")
+        prepared = prepare(settings, task, model, data, tokenizer, cache=out / STATES)
     rows, contrasts = len(prepared.bound.lengths), prepared.bound.kind.contrasts
     chosen = scheduled(settings, prepared.saved.config, rows, contrasts=contrasts)
     space = space_around(settings, chosen)

@@ -15,6 +15,8 @@ from bertwright.stores.remote import RemoteFile, current_file, without_query
 _BLOCK: Final = 1 << 20  # bytes
 _LONGEST: Final = 100
 """Number of bytes of the name of a copy, at most."""
+_ORIGIN: Final = "url.txt"
+"""File beside a folder of copies, with their URL."""
 _STEPS: Final = "checkpoints/"
 """Folder of a run that no model, tokenizer or table needs."""
 
@@ -64,7 +66,19 @@ def fetch_files(url: str, files: Mapping[str, RemoteFile]) -> Path:
     content = "\n".join(f"{name} {file.size} {file.mark}" for name, file in sorted(files.items()))
     folder = copies_folder(url, content)
     complete_copies(url, files, folder)
+    with atomic_file(folder.parent / _ORIGIN) as stream:
+        stream.write(without_query(url).encode())
     return folder
+
+
+def url_of_copy(path: str | Path) -> str | None:
+    """Return the URL of a folder that `fetch_model` or `fetch_tables` copied; None for another path.
+
+    A run that notes it can be continued on a machine whose cache lies elsewhere.
+    """
+    origin = Path(path).absolute().parent / _ORIGIN
+    is_copy = named_cache("stores").absolute() in origin.parents and origin.is_file()
+    return origin.read_text("utf-8") if is_copy else None
 
 
 def copies_folder(url: str, content: str) -> Path:

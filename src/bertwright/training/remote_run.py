@@ -5,7 +5,7 @@ The run works in a folder of the cache that belongs to the URL. `uploads.py` cop
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,18 +17,18 @@ from bertwright.stores.cache import download, local_name
 from bertwright.stores.listing import files_below
 from bertwright.stores.remote import RemoteFile, read_remote_object
 from bertwright.training.checkpoint import list_checkpoints
-from bertwright.training.run_lock import is_locked
-from bertwright.training.uploads import (
+from bertwright.training.run_files import (
     IDENTITY,
-    PAUSES,
     RUN_FILE,
     STATE,
-    RunUploads,
-    StoredRun,
     checkpoint_of,
     is_of_machine,
+    seed_folder,
     step_of,
+    trained_part,
 )
+from bertwright.training.run_lock import is_locked
+from bertwright.training.uploads import PAUSES, RunUploads, StoredRun
 
 _FETCHING: Final = ".fetching"
 """File of a working folder into which a run is being copied: where it is left, the copy was stopped."""
@@ -89,10 +89,11 @@ def _prepare(url: str, folder: Path, *, resume: bool) -> StoredRun:
         )
     damaged: list[str] = []
     if has_run:
-        is_finished = bool(read_remote_object(remote[RUN_FILE]).get("finished"))
-        newest = max(_remote_steps(remote), default=-1)
-        if not has_local or (folder / _FETCHING).exists() or _newest(folder) < (is_finished, newest):
-            damaged = _fetch(url, remote, folder)
+        is_finished, finished_seeds = _finished_in_store(remote)
+        steps = [step for part in _parts(remote, finished_seeds) for step in _remote_steps(remote, part)]
+        progress = (is_finished, len(finished_seeds), max(steps, default=-1))
+        if not has_local or (folder / _FETCHING).exists() or _progress(folder) < progress:
+            damaged = _fetch(url, remote, folder, _parts(remote, finished_seeds))
     (folder / _FETCHING).unlink(missing_ok=True)
     return StoredRun(identity, has_run, frozenset(damaged))
 
@@ -102,9 +103,29 @@ def _identity(folder: Path) -> dict[str, str]:
     return read_object(folder / IDENTITY) if (folder / IDENTITY).is_file() else {}
 
 
-def _newest(folder: Path) -> tuple[bool, int]:
-    """Return whether the run of a folder has finished, and the step of its newest undamaged checkpoint, or -1."""
-    return bool(read_object(folder / RUN_FILE).get("finished")), _undamaged_step(folder)
+def _progress(folder: Path) -> tuple[bool, int, int]:
+    """Return whether a run has finished, how many seeds have, and the step of the newest undamaged checkpoint, or -1.
+
+    A finished seed needs no checkpoint. Seeds are trained one after the other.
+    """
+    seeds = {path.parent: bool(read_object(path).get("finished")) for path in folder.glob(f"*/{RUN_FILE}")}
+    step = max(_undamaged_step(part) for part in (folder, *(seed for seed, finished in seeds.items() if not finished)))
+    return bool(read_object(folder / RUN_FILE).get("finished")), sum(seeds.values()), step
+
+
+def _finished_in_store(remote: Mapping[str, RemoteFile]) -> tuple[bool, set[str]]:
+    """Return whether the run of a store has finished, and the folders of the seeds that have."""
+    seeds = {seed for name, file in remote.items() if (seed := seed_folder(name)) and _is_finished(file)}
+    return _is_finished(remote[RUN_FILE]), seeds
+
+
+def _is_finished(record: RemoteFile) -> bool:
+    return bool(read_remote_object(record).get("finished"))
+
+
+def _parts(remote: Mapping[str, RemoteFile], finished: Set[str]) -> list[str]:
+    """Return the parts of a run in a store that continue from a checkpoint: the run itself, and unfinished seeds."""
+    return ["", *sorted(seed for name in remote if (seed := seed_folder(name)) and seed not in finished)]
 
 
 def _undamaged_step(folder: Path) -> int:
@@ -114,52 +135,73 @@ def _undamaged_step(folder: Path) -> int:
     )
 
 
-def _remote_steps(remote: Mapping[str, RemoteFile]) -> list[int]:
-    """Return the steps of the complete checkpoints of a store, ascending: those with the file that comes last."""
+def _remote_steps(remote: Mapping[str, RemoteFile], part: str) -> list[int]:
+    """Return the steps of the complete checkpoints of a part, ascending: those with the file that comes last."""
     names = [checkpoint_of(name) for name in remote if name.endswith(f"/{STATE}")]
-    return sorted(step_of(name) for name in names if name and name.startswith("checkpoints/"))
+    return sorted(step_of(name) for name in names if name and trained_part(name) == part)
 
 
-def _fetch(url: str, remote: Mapping[str, RemoteFile], folder: Path) -> list[str]:
-    """Copy the newest undamaged checkpoint of a store into the working folder, then metrics and models, then run.json.
+def _fetch(url: str, remote: Mapping[str, RemoteFile], folder: Path, parts: Sequence[str]) -> list[str]:
+    """Copy the newest undamaged checkpoint of each part of a run into the working folder, and then the other files.
 
-    Undamaged checkpoints of the folder stay. Where the store has no undamaged checkpoint after them, nothing is copied.
-    After a kill in between, the marker makes the next call copy again. Returns the damaged checkpoints of the store.
-    Raises RunFailed where neither side has an undamaged one.
+    run.json of the seeds comes before their models, which a run may replace meanwhile, and run.json of the run last.
+    Undamaged checkpoints of the folder stay. Where the store has no undamaged checkpoint of a pre-training after them,
+    nothing is copied. After a kill in between, the marker makes the next call copy again. Returns the damaged
+    checkpoints of the store. Raises RunFailed where neither side has an undamaged one; a seed begins again.
     """
     say(f"{url}: is newer than {folder}, and is copied there")
     is_partial = (folder / _FETCHING).exists() or not (folder / RUN_FILE).is_file()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _FETCHING).touch()
-    newest, damaged, is_new = _undamaged_step(folder), list[str](), False
-    for step in (step for step in reversed(_remote_steps(remote)) if step > newest):
-        if is_new := _fetch_checkpoint(url, remote, folder / "checkpoints" / f"step-{step:09d}"):
-            break
-        damaged.append(f"checkpoints/step-{step:09d}")
-    if damaged and newest < 0 and not is_new:
-        raise RunFailed(f"{url}: every checkpoint in the store is damaged; start the run again at another --out")
-    if damaged and not is_new and not is_partial:
-        say(f"{url}: the run continues from step {newest} of {folder}; the store has no undamaged checkpoint after it")
-        return damaged
-    for name, file in remote.items():
-        if name != RUN_FILE and not name.startswith("checkpoints/") and not is_of_machine(name):
-            download(file, folder / name)
+    all_damaged = list[str]()
+    for part in parts:
+        newest = _undamaged_step(folder / part)
+        damaged, is_new = _fetch_newest(url, remote, folder, part, after=newest)
+        all_damaged += damaged
+        if damaged and newest < 0 and not is_new:
+            if not part:
+                raise RunFailed(
+                    f"{url}: every checkpoint in the store is damaged; start the run again at another --out"
+                )
+            say(f"{url}/{part.rstrip('/')}: every checkpoint in the store is damaged; the seed begins again")
+        elif damaged and not is_new and not is_partial:
+            say(
+                f"{url}: the run continues from step {newest} of {folder}; the store has no undamaged checkpoint "
+                "after it"
+            )
+            return all_damaged
+    for name in sorted(remote, key=lambda name: seed_folder(name) is None):
+        if name != RUN_FILE and trained_part(checkpoint_of(name) or "") is None and not is_of_machine(name):
+            download(remote[name], folder / name)
     download(remote[RUN_FILE], folder / RUN_FILE)
-    return damaged
+    return all_damaged
 
 
-def _fetch_checkpoint(url: str, remote: Mapping[str, RemoteFile], target: Path) -> bool:
-    """Copy a checkpoint of a store to `target`, unless it is damaged; return whether it is there."""
-    begin = f"checkpoints/{target.name}/"
+def _fetch_newest(
+    url: str, remote: Mapping[str, RemoteFile], folder: Path, part: str, *, after: int
+) -> tuple[list[str], bool]:
+    """Copy the newest undamaged checkpoint of a part after a step; return the damaged ones, and True for a copy."""
+    damaged = list[str]()
+    for step in (step for step in reversed(_remote_steps(remote, part)) if step > after):
+        name = f"{part}checkpoints/step-{step:09d}"
+        if _fetch_checkpoint(url, remote, folder, name):
+            return damaged, True
+        damaged.append(name)
+    return damaged, False
+
+
+def _fetch_checkpoint(url: str, remote: Mapping[str, RemoteFile], folder: Path, checkpoint: str) -> bool:
+    """Copy a checkpoint of a store to the working folder, unless it is damaged; return whether it is there."""
+    begin = f"{checkpoint}/"
     try:
-        with atomic_folder(target) as temporary:
+        with atomic_folder(folder / checkpoint) as temporary:
             for name, file in remote.items():
                 if name.startswith(begin):
                     download(file, temporary / name.removeprefix(begin))
             if not _is_undamaged(temporary):
                 raise Damaged(f"{url}/{begin}")
     except Damaged:
-        say(f"{url}/checkpoints/{target.name} is damaged; trying the checkpoint before it")
+        say(f"{url}/{checkpoint} is damaged; trying the checkpoint before it")
         return False
     return True
 

@@ -1,8 +1,14 @@
 """Working folder of a run → store: a thread uploads what is complete while the run goes on.
 
-Order makes the copy in the store valid at any moment: metrics first, then the files of checkpoints and models, then the
-file of each that makes it complete (state.json, config.json), then the report and other files, and run.json of a
-finished run last. The run never waits for the store.
+Order makes the copy in the store valid at any moment: metrics first, then the files of models and seeds, then run.json
+of the seeds, then checkpoints, then the report and other files, and run.json of a finished run last. The file that
+makes a model or checkpoint complete (config.json, state.json) goes after its other files. The run never waits for the
+store.
+
+A fine-tuning replaces the model of a seed while it trains. A run that continues from a checkpoint computes the epochs
+after it again, and saves those that are better than the best one in run.json. So the store may have a model that is
+newer than run.json, and a run.json that is newer than the checkpoint, but never an older one. The files are read in
+the opposite order: checkpoints are listed, then run.json is read, then the model.
 
 Files whose name, or the name of a folder of theirs, begins with a dot belong to this machine: they are neither uploaded
 nor fetched. `.store.json` of the store is written apart.
@@ -10,10 +16,9 @@ nor fetched. `.store.json` of the store is written apart.
 
 import json
 import os
-import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,22 +28,31 @@ from bertwright.console import say
 from bertwright.errors import InputError, RunFailed
 from bertwright.stores.listing import files_below
 from bertwright.stores.remote import RemoteFile, current_file, fault_text, named_faults, open_store, read_remote_object
+from bertwright.training.run_files import (
+    CONFIG,
+    IDENTITY,
+    RUN_FILE,
+    STATE,
+    checkpoint_of,
+    is_fixed,
+    is_metrics,
+    is_of_machine,
+    is_result,
+    is_weights,
+    seed_folder,
+    step_of,
+    trained_part,
+    upload_rank,
+)
 
-IDENTITY: Final = ".store.json"
-"""File that identifies the run, and the process that writes it to the store: two runs or processes never mix there."""
-RUN_FILE: Final = "run.json"
-"""File of a run folder with its settings, and whether it has finished."""
-METRICS_FILE: Final = "metrics.jsonl"
-"""File of a run folder to which lines are added."""
-STATE: Final = "state.json"
-"""File of a checkpoint that is written last."""
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 """Seconds before each new try at the end of a run where the store is away."""
 _EVERY: Final = 15.0
 """Seconds between two looks at the run folder."""
 _LONGEST_PAUSE: Final = 120.0
 """Seconds between two tries while the store is away, at most."""
-_CHECKPOINT: Final = re.compile(r"((?:.*/)?step-\d{9,})/[^/]+")
+_LOOKS: Final = 3
+"""Number of uploads in a row in which a model may be replaced meanwhile."""
 _END_SECONDS: Final = 30.0
 """Seconds that a stopped run waits for its last upload."""
 _DIGEST: Final = ".sha256"
@@ -46,22 +60,6 @@ _DIGEST: Final = ".sha256"
 
 FileStamp = tuple[int, int]
 """Size and time of change (ns) of a local file."""
-
-
-def checkpoint_of(name: str) -> str | None:
-    """Return the folder of the checkpoint that a file belongs to, from the run folder; None for another file."""
-    match = _CHECKPOINT.fullmatch(name)
-    return match[1] if match else None
-
-
-def step_of(checkpoint: str) -> int:
-    """Return the step of the folder of a checkpoint."""
-    return int(checkpoint.rpartition("step-")[2])
-
-
-def is_of_machine(name: str) -> bool:
-    """Return whether a file of a run folder belongs to this machine alone; `name` is its path from the folder."""
-    return any(part.startswith(".") for part in name.split("/"))
 
 
 class OtherRun(InputError):
@@ -95,8 +93,8 @@ class RunUploads:
         self._folder, self._url, self._before, self._pauses = folder, url, before, pauses
         self._identity = (folder / IDENTITY).read_bytes()
         self._uploaded: dict[str, FileStamp] | None = None  # None: the store was not listed yet
-        self._record: bytes | None = None  # run.json as it was uploaded
-        self._new_checkpoint = False
+        self._records: dict[str, bytes] = {}  # run.json of the run and of its seeds, as they were uploaded
+        self._has_old = False  # the store may have checkpoints that the run has removed
         self._num_failures = 0
         self._fault: str | None = None
         self._refusal: OtherRun | None = None
@@ -176,19 +174,52 @@ class RunUploads:
 
         Raises OtherRun where the store holds another run, InputError or RunFailed where it fails.
         """
+        if not any(self._upload() for _ in range(_LOOKS)):
+            raise RunFailed(f"{self._folder}: a model was replaced in each of {_LOOKS} looks at it")
+
+    def _upload(self) -> bool:
+        """Upload once; return False where a model was replaced meanwhile, so that it must be looked at again."""
         if not (self._folder / RUN_FILE).is_file():
-            return
+            return True
         # Read before the files are listed: where it says that the run has finished, the model is among them.
         record = (self._folder / RUN_FILE).read_bytes()
         is_finished = bool(json.loads(record).get("finished"))
         self._claim()
-        stamps = self._stamps()
+        listed = {name: stamp for name, stamp in self._stamps().items() if checkpoint_of(name)}
+        seeds = {seed: (self._folder / seed / RUN_FILE).read_bytes() for seed in self._seeds()}
+        stamps = {name: stamp for name, stamp in self._stamps().items() if not checkpoint_of(name)}
+        facts = {seed: json.loads(content) for seed, content in seeds.items()}
+        finished = {seed for seed, fact in facts.items() if fact.get("finished")}
+        checkpoints = {name: stamp for name, stamp in listed.items() if not name.startswith(tuple(finished))}
+        if any("best" in fact and f"{seed}model/{CONFIG}" not in stamps for seed, fact in facts.items()):
+            return False
         if self._uploaded is None:
-            self._uploaded = self._in_store(stamps)
+            self._uploaded = self._in_store(stamps | checkpoints)
         if not is_finished:
-            self._put_record(record)
-        vanished: set[str | None] = set()  # checkpoints that the run removed meanwhile
-        for name in sorted(stamps, key=lambda name: (_rank(name), name)):
+            self._put_record(RUN_FILE, record)
+        results = {name: stamp for name, stamp in stamps.items() if is_result(name, seeds)}
+        if not self._put_changed(results):
+            return False
+        for seed, content in seeds.items():
+            self._has_old |= self._put_record(f"{seed}{RUN_FILE}", content) and seed in finished
+        self._put_changed({name: stamp for name, stamp in stamps.items() if name not in results} | checkpoints)
+        if is_finished:
+            self._put_record(RUN_FILE, record)
+            self._remove(name for name in list(self._uploaded) if name not in stamps and not checkpoint_of(name))
+        if self._has_old:
+            self._remove_old({folder for name in checkpoints if (folder := checkpoint_of(name))}, finished)
+            self._has_old = False
+        return True
+
+    def _seeds(self) -> list[str]:
+        """Return the folders of the seeds that have begun, each with a slash."""
+        return sorted(f"{path.parent.name}/" for path in self._folder.glob(f"*/{RUN_FILE}"))
+
+    def _put_changed(self, stamps: Mapping[str, FileStamp]) -> bool:
+        """Upload the files that the store does not have; return False where one vanished meanwhile."""
+        assert self._uploaded is not None
+        vanished, is_whole = set[str | None](), True  # checkpoints that the run removed meanwhile
+        for name in sorted(stamps, key=lambda name: (upload_rank(name), name)):
             checkpoint = checkpoint_of(name)
             if stamps[name] == self._uploaded.get(name) or (checkpoint and checkpoint in vanished):
                 continue
@@ -198,14 +229,11 @@ class RunUploads:
                 if (self._folder / name).exists():
                     raise
                 vanished.add(checkpoint)
+                is_whole = False
                 continue
             self._uploaded[name] = stamps[name]
-            self._new_checkpoint |= name.endswith(f"/{STATE}")
-        if is_finished:
-            self._put_record(record)
-        if self._new_checkpoint:
-            self._remove_old({folder for name in stamps if (folder := checkpoint_of(name))})
-            self._new_checkpoint = False
+            self._has_old |= name.endswith(f"/{STATE}")
+        return is_whole
 
     def _claim(self) -> None:
         """Note in the store that this process writes the run there.
@@ -226,10 +254,10 @@ class RunUploads:
             raise OtherRun(f"{self._url}: {event} meanwhile")
         self._write(url, self._identity)
         self._before = StoredRun(mine, True, self._before.damaged)
-        self._uploaded = self._record = None
+        self._uploaded, self._records = None, {}
 
     def _stamps(self) -> dict[str, FileStamp]:
-        """Return the stamp of each complete file of the run but run.json, by its path from the run folder."""
+        """Return the stamp of each complete file of the run but each run.json, by its path from the run folder."""
         stamps = {}
         for parent, folders, names in os.walk(self._folder):
             folders[:] = [name for name in folders if not is_of_machine(name)]
@@ -237,8 +265,7 @@ class RunUploads:
                 with suppress(FileNotFoundError):  # the run removed it meanwhile
                     stat = path.stat()
                     stamps[path.relative_to(self._folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
-        stamps.pop(RUN_FILE, None)
-        return stamps
+        return {name: stamp for name, stamp in stamps.items() if name != RUN_FILE and not seed_folder(name)}
 
     def _in_store(self, stamps: Mapping[str, FileStamp]) -> dict[str, FileStamp]:
         """Return the stamps of files that an earlier process uploaded, as a file with their digests says.
@@ -259,18 +286,22 @@ class RunUploads:
             if remote[name].size == stamps[name][0]
         }
 
-    def _put_record(self, record: bytes) -> None:
-        """Upload the content of run.json, where the store has another one."""
-        if record != self._record:
-            self._write(f"{self._url}/{RUN_FILE}", record)
-            self._record = record
+    def _put_record(self, name: str, content: bytes) -> bool:
+        """Upload the content of a run.json; return False where the store has it already."""
+        if self._records.get(name) == content:
+            return False
+        self._write(f"{self._url}/{name}", content)
+        self._records[name] = content
+        return True
 
     def _put(self, name: str) -> None:
         """Upload one file; raises any of several errors where the run removed it meanwhile."""
         path, url = self._folder / name, f"{self._url}/{name}"
-        if not _is_fixed(name):  # it may grow meanwhile, so it is uploaded as it is read
+        if is_weights(name):
+            self._make_incomplete(name)
+        if not is_fixed(name):  # it may grow meanwhile, so it is uploaded as it is read
             content = path.read_bytes()
-            self._write(url, content[: content.rfind(b"\n") + 1] if name == METRICS_FILE else content)
+            self._write(url, content[: content.rfind(b"\n") + 1] if is_metrics(name) else content)
             return
         size = path.stat().st_size
         system, target = open_store(url)
@@ -290,33 +321,42 @@ class RunUploads:
         if file is None or file.size != size:
             raise RunFailed(f"{url}: expected {size:,} bytes in the store, got {file.size if file else 0:,}")
 
-    def _remove_old(self, kept: set[str]) -> None:
+    def _make_incomplete(self, weights: str) -> None:
+        """Remove the file that makes a model complete before its weights are replaced: no reader gets a mixture."""
+        assert self._uploaded is not None
+        config = f"{weights.rpartition('/')[0]}/{CONFIG}"
+        if current_file(f"{self._url}/{config}"):
+            self._remove([config])
+        self._uploaded.pop(config, None)
+
+    def _remove_old(self, kept: set[str], finished: set[str]) -> None:
         """Remove checkpoints that the run has removed: the file that makes them complete goes first.
 
-        A checkpoint above the newest one of this machine stays: another machine may have written it.
+        A checkpoint above the newest one of this machine stays: another machine may have written it. finished: seeds
+        that need none.
         """
-        newest = max((step_of(name) for name in kept if name.startswith("checkpoints/")), default=-1)
-        names = [name for name in files_below(self._url) if name.startswith("checkpoints/")]
-        for name in sorted(names, key=lambda name: not name.endswith(f"/{STATE}")):
-            checkpoint = checkpoint_of(name)
-            if checkpoint and checkpoint not in kept and step_of(checkpoint) <= newest:
-                system, path = open_store(url := f"{self._url}/{name}")
-                with named_faults(url):
-                    system.rm_file(path)
+        newest: dict[str | None, int] = {}
+        for checkpoint in kept:
+            part = trained_part(checkpoint)
+            newest[part] = max(step_of(checkpoint), newest.get(part, -1))
+        old = []
+        for name in files_below(self._url):
+            checkpoint = checkpoint_of(name) or ""
+            part = trained_part(checkpoint)
+            if part is not None and checkpoint not in kept:
+                old += [name] if part in finished or step_of(checkpoint) <= newest.get(part, -1) else []
+        self._remove(sorted(old, key=lambda name: not name.endswith(f"/{STATE}")))
+
+    def _remove(self, names: Iterable[str]) -> None:
+        """Remove files from the store."""
+        assert self._uploaded is not None
+        for name in names:
+            system, path = open_store(url := f"{self._url}/{name}")
+            with named_faults(url):
+                system.rm_file(path)
+            self._uploaded.pop(name, None)
 
 
 def _content(file: RemoteFile) -> bytes:
     with file.open() as stream:
         return stream.read()
-
-
-def _is_fixed(name: str) -> bool:
-    """Return whether a file is in a folder that is complete when it gets its name: a checkpoint or the model."""
-    return checkpoint_of(name) is not None or name.startswith("model/")
-
-
-def _rank(name: str) -> int:
-    """Return when a file is uploaded: 0 first, 3 last."""
-    if name == METRICS_FILE or not _is_fixed(name):
-        return 0 if name == METRICS_FILE else 3
-    return 2 if name.rpartition("/")[2] in (STATE, "config.json") else 1

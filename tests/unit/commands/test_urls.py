@@ -1,11 +1,13 @@
 """URLs among the arguments of commands: paths of copies, or one sentence where a command takes none."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bertwright.cli import main
+from bertwright.commands import COMMANDS, load_command
 from bertwright.commands.urls import with_urls
 from bertwright.errors import InputError
 from bertwright.training.remote_run import working_folder
@@ -88,6 +90,38 @@ def test_a_plan_names_the_bytes_of_the_copies(store: Any, own_corpus: Path) -> N
     assert (result["cache"], result["folder"]) == ({url: size}, working_folder("faulty://b/run"))
     assert result["text"].splitlines()[-1].startswith(f"  cache    {size / 1e6:.1f} MB of {url} in /")
     assert not keys("b/run")
+
+
+@pytest.mark.parametrize("option", [{"grid": "paper"}, {"search": 3}, {"search_minutes": 2.0}])
+def test_a_search_over_settings_has_no_run_in_a_store(store: Any, option: dict[str, Any]) -> None:
+    def finetune(*, out: Path, grid: Any = None, search: Any = None, search_minutes: Any = None) -> dict[str, Any]:
+        raise AssertionError
+
+    with pytest.raises(InputError, match="--out faulty://b/run: --grid and --search need an --out on this machine"):
+        with_urls("finetune", finetune)(out=Path("faulty://b/run"), **option)
+    assert not keys()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_writes_into_a_folder_that_is_named_as_a_url(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each option of a file or folder that is written takes a store, or refuses a URL with one sentence."""
+    monkeypatch.chdir(tmp_path)
+    signature = inspect.signature(load_command(name))
+    written = [option for option in ("out", "output", "errors") if option in signature.parameters]
+    values = {
+        option.name: option.default if option.default is not option.empty else "x"
+        for option in signature.parameters.values()
+        if option.kind is option.KEYWORD_ONLY
+    }
+    positional = ["x" for option in signature.parameters.values() if option.kind is option.POSITIONAL_ONLY]
+    for option in written:
+        for url in ("nosuch://b/x", "nosuch:/b/x"):
+            value = Path(url) if "Path" in str(signature.parameters[option].annotation) else url
+            with pytest.raises(InputError, match=r"nosuch:/+b/x"):
+                with_urls(name, load_command(name))(*positional, **{**values, option: value})
+    assert not list(tmp_path.iterdir())
 
 
 def test_several_processes_have_no_run_in_a_store(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

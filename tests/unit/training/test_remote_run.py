@@ -1,5 +1,6 @@
 """Runs by URL: what is fetched before a run starts, and what is refused."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from bertwright.stores.cache import download
 from bertwright.stores.remote import RemoteFile
 from bertwright.training import remote_run
 from bertwright.training.remote_run import run_by_url, working_folder
-from bertwright.training.uploads import IDENTITY
+from bertwright.training.run_files import IDENTITY
 from tests.support.store_runs import URL, begin, checkpoint, forget, stored, train, work
 from tests.support.stores import keys, put, put_folder
 
@@ -179,3 +180,47 @@ def test_a_refused_command_leaves_nothing_in_the_store(store: Any) -> None:
     with pytest.raises(InputError, match="no such setting"), run_by_url(URL, resume=False):
         raise InputError("no such setting")
     assert keys() == []
+
+
+def tune(folder: Path, *finished: str, current: str, step: int = 10) -> None:
+    """Write a fine-tuning: finished seeds, and one with a checkpoint."""
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_bytes(b'{"kind": "finetune"}')
+    for name in (*finished, current):
+        (folder / name / "model").mkdir(parents=True, exist_ok=True)
+        (folder / name / "model" / "config.json").write_bytes(name.encode())
+        (folder / name / "run.json").write_text(json.dumps({"finished": name in finished, "best": 1}))
+    checkpoint(folder / current, step)
+
+
+def test_another_machine_gets_the_finished_seeds_and_the_checkpoint_of_the_other(store: Any) -> None:
+    folder = work(lambda folder: tune(folder, "seed-0", current="seed-1"))
+    before = contents(folder)
+    forget(folder)
+    assert contents(resume()) == before
+
+
+@pytest.mark.parametrize("newer", ["folder", "store"])
+def test_the_side_with_more_finished_seeds_wins(store: Any, tmp_path: Path, newer: str) -> None:
+    """A step of a later seed is newer than a larger one of an earlier seed."""
+    folder = work(lambda folder: tune(folder, current="seed-0", step=30))
+    if newer == "folder":
+        tune(folder, "seed-0", current="seed-1", step=10)
+    else:
+        tune(tmp_path / "other", "seed-0", current="seed-1", step=10)
+        put_folder(tmp_path / "other", "b/run")
+    resume()
+    name = "seed-1/checkpoints/step-000000010/model.safetensors"
+    assert (folder / name).read_bytes() == stored(name) == b"weights"
+    assert json.loads(stored("seed-0/run.json"))["finished"]
+    assert not keys("b/run/seed-0/checkpoints")
+
+
+def test_a_seed_without_an_undamaged_checkpoint_begins_again(store: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = work(lambda folder: tune(folder, "seed-0", current="seed-1"))
+    put("b/run/seed-1/checkpoints/step-000000010/model.safetensors", b"damaged")
+    forget(folder)
+    resume()
+    assert not list((folder / "seed-1" / "checkpoints").glob("step-*"))
+    assert (folder / "seed-0" / "model" / "config.json").read_bytes() == b"seed-0"
+    assert "b/run/seed-1: every checkpoint in the store is damaged; the seed begins again" in capsys.readouterr().err

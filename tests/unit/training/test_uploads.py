@@ -9,7 +9,8 @@ import pytest
 
 from bertwright.errors import RunFailed, Stopped
 from bertwright.training.remote_run import run_by_url, working_folder
-from bertwright.training.uploads import IDENTITY, RunUploads, StoredRun
+from bertwright.training.run_files import IDENTITY
+from bertwright.training.uploads import RunUploads, StoredRun
 from tests.support.store_runs import URL, begin, checkpoint, stored, work
 from tests.support.stores import always_lost, keys, put
 
@@ -26,10 +27,10 @@ def test_what_makes_a_checkpoint_or_run_complete_goes_last(store: Any) -> None:
     assert list(dict.fromkeys(written)) == [
         IDENTITY,
         "metrics.jsonl",
-        "checkpoints/step-000000010/model.safetensors",
         "model/model.safetensors",
-        "checkpoints/step-000000010/state.json",
         "model/config.json",
+        "checkpoints/step-000000010/model.safetensors",
+        "checkpoints/step-000000010/state.json",
         "run.json",
     ]
 
@@ -338,3 +339,129 @@ def test_a_run_in_the_store_finishes_with_its_model(store: Any) -> None:
         assert stored("run.json") == record
     assert stored("run.json") == b'{"finished": true}\n'
     assert "b/run/model/config.json" in keys()
+
+
+def seed(folder: Path, name: str, *, best: int, weights: bytes, **record: Any) -> None:
+    """Write the folder of a seed of a fine-tuning with the model of its best epoch."""
+    model = folder / name / "model"
+    model.mkdir(parents=True, exist_ok=True)
+    (model / "model.safetensors").write_bytes(weights)
+    (model / "config.json").write_bytes(b"{}")
+    (folder / name / "validation.json").write_bytes(weights)
+    new = folder / name / ".run.json.new"
+    new.write_text(json.dumps({"best": best, **record}))
+    new.replace(folder / name / "run.json")
+
+
+def test_a_seed_is_uploaded_as_its_model_its_record_and_its_checkpoint(store: Any) -> None:
+    """The record is never newer than the model, nor the checkpoint newer than the record."""
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin_tuning(folder)
+        (folder / "report.html").write_bytes(b"page")
+        RunUploads(folder, URL).upload()
+    written = [path.removeprefix("/b/run/") for name, path in store.calls if name == "write"]
+    assert list(dict.fromkeys(written))[2:] == [
+        "seed-0/metrics.jsonl",
+        "seed-0/model/model.safetensors",
+        "seed-0/model/config.json",
+        "seed-0/validation.json",
+        "seed-0/run.json",
+        "seed-0/checkpoints/step-000000010/model.safetensors",
+        "seed-0/checkpoints/step-000000010/state.json",
+        "report.html",
+    ]
+
+
+def begin_tuning(folder: Path) -> None:
+    """Write a fine-tuning with one seed that has a best epoch and a checkpoint."""
+    (folder / "run.json").write_bytes(b'{"kind": "finetune"}')
+    seed(folder, "seed-0", best=1, weights=b"first")
+    (folder / "seed-0" / "metrics.jsonl").write_bytes(b"{}\n")
+    checkpoint(folder / "seed-0", 10)
+
+
+def test_a_model_that_is_replaced_is_incomplete_in_the_store_meanwhile(store: Any) -> None:
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin_tuning(folder)
+        uploads = RunUploads(folder, URL)
+        uploads.upload()
+        seed(folder, "seed-0", best=2, weights=b"second")
+
+        def lost(name: str, path: str) -> None:
+            if name == "write" and path.endswith("seed-0/model/config.json"):
+                always_lost(name, path)
+
+        store.fault = lost
+        with pytest.raises(RunFailed, match="connection lost"):
+            uploads.upload()
+        assert "b/run/seed-0/model/config.json" not in keys()
+        assert stored("seed-0/run.json") == b'{"best": 1}'
+        store.fault = None
+        uploads.upload()
+    assert (stored("seed-0/model/config.json"), stored("seed-0/model/model.safetensors")) == (b"{}", b"second")
+    assert stored("seed-0/run.json") == b'{"best": 2}'
+
+
+def test_a_better_epoch_during_an_upload_leaves_the_record_older_than_the_model(store: Any) -> None:
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin_tuning(folder)
+
+        def better(name: str, path: str) -> None:
+            if name == "write" and path.endswith("seed-0/metrics.jsonl"):
+                store.fault = None
+                seed(folder, "seed-0", best=2, weights=b"second")
+                checkpoint(folder / "seed-0", 20)
+
+        store.fault = better
+        RunUploads(folder, URL).upload()
+        assert stored("seed-0/model/model.safetensors") == b"second"
+        assert stored("seed-0/run.json") == b'{"best": 1}'
+        assert not [key for key in keys("b/run/seed-0/checkpoints") if "step-000000020" in key]
+    assert stored("seed-0/run.json") == b'{"best": 2}'
+    assert "b/run/seed-0/checkpoints/step-000000020/state.json" in keys()
+
+
+def test_a_model_that_is_away_for_a_moment_is_waited_for(store: Any) -> None:
+    """Between two names of a folder that is replaced there is none."""
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin_tuning(folder)
+        model, old = folder / "seed-0" / "model", folder / "seed-0" / ".model.old"
+        model.rename(old)
+        uploads = RunUploads(folder, URL)
+        with pytest.raises(RunFailed, match="a model was replaced in each of 3 looks"):
+            uploads.upload()
+        assert "b/run/seed-0/run.json" not in keys()
+        old.rename(model)
+
+        def swap(name: str, path: str) -> None:
+            if name == "write" and path.endswith("seed-0/metrics.jsonl"):
+                store.fault = back
+                model.rename(old)
+
+        def back(name: str, path: str) -> None:
+            if name == "info" and path.endswith(IDENTITY):
+                old.rename(model)
+                store.fault = None
+
+        store.fault = swap
+        uploads.upload()
+        assert stored("seed-0/model/model.safetensors") == b"first"
+        assert stored("seed-0/run.json") == b'{"best": 1}'
+
+
+def test_a_seed_that_has_finished_needs_no_checkpoint(store: Any) -> None:
+    """Neither does the store keep what the run removes at its end."""
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin_tuning(folder)
+        (folder / "tokenizer").mkdir()
+        (folder / "tokenizer" / "vocab.txt").write_bytes(b"a")
+        uploads = RunUploads(folder, URL)
+        uploads.upload()
+        seed(folder, "seed-0", best=1, weights=b"first", finished=True)
+        uploads.upload()
+        assert not keys("b/run/seed-0/checkpoints")
+        assert "b/run/tokenizer/vocab.txt" in keys()
+        (folder / "tokenizer" / "vocab.txt").unlink()
+        (folder / "run.json").write_bytes(b'{"finished": true}')
+        uploads.upload()
+        assert "b/run/tokenizer/vocab.txt" not in keys()

@@ -1,0 +1,83 @@
+"""Path of a file from its run folder → what it is: record, metrics, checkpoint or model, and when it is uploaded.
+
+The folder of a seed of a fine-tuning holds the same files as that of a pre-training.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+IDENTITY: Final = ".store.json"
+"""File that identifies the run, and the process that writes it to the store: two runs or processes never mix there."""
+RUN_FILE: Final = "run.json"
+"""File of a run folder with its settings, and whether it has finished."""
+METRICS_FILE: Final = "metrics.jsonl"
+"""File of a run folder to which lines are added."""
+CONFIG: Final = "config.json"
+"""File that makes a model folder complete."""
+STATE: Final = "state.json"
+"""File of a checkpoint that is written last."""
+_CHECKPOINT: Final = re.compile(r"((?:.*/)?step-\d{9,})/[^/]+")
+_OF_TRAINING: Final = re.compile(r"((?:[^/]+/)?)checkpoints/step-\d{9,}")
+_SEED_RECORD: Final = re.compile(r"([^/]+/)run\.json")
+
+
+def checkpoint_of(name: str) -> str | None:
+    """Return the folder of the checkpoint that a file belongs to, from the run folder; None for another file."""
+    match = _CHECKPOINT.fullmatch(name)
+    return match[1] if match else None
+
+
+def step_of(checkpoint: str) -> int:
+    """Return the step of the folder of a checkpoint."""
+    return int(checkpoint.rpartition("step-")[2])
+
+
+def trained_part(checkpoint: str) -> str | None:
+    """Return the part of the run that a checkpoint continues: "" or the folder of a seed with a slash, else None."""
+    match = _OF_TRAINING.fullmatch(checkpoint)
+    return match[1] if match else None
+
+
+def seed_folder(name: str) -> str | None:
+    """Return the folder of a seed with a slash, where `name` is its run.json; None for another file."""
+    match = _SEED_RECORD.fullmatch(name)
+    return match[1] if match else None
+
+
+def is_of_machine(name: str) -> bool:
+    """Return whether a file of a run folder belongs to this machine alone; `name` is its path from the folder."""
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def is_metrics(name: str) -> bool:
+    """Return whether a file has the metrics of the run or of a seed."""
+    return name.rpartition("/")[2] == METRICS_FILE
+
+
+def _is_of_model(name: str) -> bool:
+    return "model" in name.split("/")[:-1]
+
+
+def is_weights(name: str) -> bool:
+    """Return whether a file has weights of a model."""
+    return _is_of_model(name) and name.endswith(".safetensors")
+
+
+def is_fixed(name: str) -> bool:
+    """Return whether a file is in a folder that is complete when it gets its name: a checkpoint or a model."""
+    return checkpoint_of(name) is not None or _is_of_model(name)
+
+
+def is_result(name: str, seeds: Iterable[str]) -> bool:
+    """Return whether a file is uploaded before run.json of the seeds: metrics, models, and other files of seeds."""
+    return is_metrics(name) or _is_of_model(name) or name.startswith(tuple(seeds))
+
+
+def upload_rank(name: str) -> int:
+    """Return when a file is uploaded: 0 first, 3 last."""
+    if is_metrics(name):
+        return 0
+    if not is_fixed(name):
+        return 3
+    return 2 if name.rpartition("/")[2] in (STATE, CONFIG) else 1

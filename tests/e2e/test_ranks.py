@@ -124,6 +124,8 @@ def test_masked_lm_alone_leaves_no_rank_waiting(tmp_path: Path, sharding: str) -
         ("bert-right", "ddp"),
         ("gpt", "fsdp2"),
         ("gpt", "ddp"),
+        ("gpt-bert", "fsdp2"),
+        ("gpt-bert", "ddp"),
     ],
 )
 def test_language_models_train_alike_in_two_processes(tmp_path: Path, system: str, sharding: str) -> None:

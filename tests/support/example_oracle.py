@@ -272,6 +272,7 @@ class FakeCorpus:
             mask_id=MASK,
             pad_id=PAD,
             vocab_size=vocab_size,
+            end_of_text_id=None,
             continuation=np.arange(vocab_size) % 3 == 0,
         )
         self.num_documents = len(documents)

@@ -53,8 +53,8 @@ def main() -> None:
         rows = tiny_run.examples(folder, second_sentence=options.second_sentence)
         batches = tiny_run.micro_batches(rows, options.rows_at_a_time)
     else:
-        model = tiny_run.language_model(options.system, getattr(torch, options.kind))
-        batches = tiny_run.language_batches(folder, model, options.system, options.rows_at_a_time)
+        model = tiny_run.system_model(options.system, getattr(torch, options.kind))
+        batches = tiny_run.system_batches(folder, model, options.system, options.rows_at_a_time)
     dying_rank, dying_step = map(int, options.die.split(":")) if options.die else (-1, -1)
     with init_distributed(options.device) as ranks, tiny_run.deterministic():
 

@@ -11,12 +11,12 @@ import torch
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.elmo import LSTMConfig
-from bertwright.model.system import System, system_config
-from bertwright.objectives.batches import ShuffledRows, split_batch
-from bertwright.objectives.dataset import Examples, Spans, Unmasked
-from bertwright.objectives.language_model import LanguageModel, language_inputs
+from bertwright.model.system import USUAL_SECOND_SENTENCE, System, system_config
+from bertwright.objectives.batches import split_batch
+from bertwright.objectives.dataset import Examples
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_task, to_inputs
 from bertwright.objectives.settings import ExampleSettings
+from bertwright.pretraining.systems import ExampleRows, SystemModel, example_rows, model_inputs, new_model
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
@@ -24,6 +24,7 @@ from bertwright.training.settings import OptimizerSettings
 from tests.support import example_oracle
 
 VOCAB, LENGTH, ROWS, STEPS = 200, 24, 8, 50
+CAUSAL_SHARE = 0.25
 Batches = Callable[[int], Sequence[Inputs]]
 
 
@@ -40,15 +41,25 @@ def built(second_sentence: Any = "next", kind: torch.dtype = torch.float64, **ch
     return model
 
 
-def language_model(system: System, kind: torch.dtype = torch.float64) -> LanguageModel:
-    """A small one without dropout."""
+def system_model(system: System, kind: torch.dtype = torch.float64) -> SystemModel:
+    """A small model of a system, without dropout."""
     shape = system_config(system, "2x128", VOCAB, initializer_range=0.1, max_positions=40)
-    small = {"hidden": 16, "hidden_dropout": 0.0}
-    small |= {"cells": 24} if isinstance(shape, LSTMConfig) else {"heads": 2, "intermediate": 64}
-    small |= {} if isinstance(shape, LSTMConfig) else {"attention_dropout": 0.0}
-    model = LanguageModel(type(shape).model_validate({**shape.model_dump(), **small})).to(kind)
+    small: dict[str, Any] = {"hidden": 16, "hidden_dropout": 0.0}
+    if isinstance(shape, LSTMConfig):
+        small |= {"cells": 24}
+    else:
+        small |= {"heads": 2, "intermediate": 32 if system == "bert" else 64, "attention_dropout": 0.0}
+    small = {name: value for name, value in small.items() if name in type(shape).model_fields}
+    small |= {"embedding_size": 8} if "embedding_size" in type(shape).model_fields else {}
+    config = type(shape).model_validate({**shape.model_dump(), **small})
+    model = new_model(config, second_sentence=_row_settings(system).second_sentence, causal_share=CAUSAL_SHARE)
     init_weights(model, 0.1, torch.Generator().manual_seed(0))
-    return model
+    return model.to(kind)
+
+
+def _row_settings(system: System) -> ExampleSettings:
+    usual: Any = USUAL_SECOND_SENTENCE.get(system, "none")
+    return ExampleSettings(second_sentence=usual, causal_share=CAUSAL_SHARE)
 
 
 def corpus_of(folder: Path) -> Any:
@@ -60,16 +71,15 @@ def examples(folder: Path, **settings: Any) -> Examples:
     return Examples(corpus_of(folder), ExampleSettings(**settings), length=LENGTH, seed=3)
 
 
-def language_batches(folder: Path, model: LanguageModel, system: System, size: int) -> Callable[[int], Sequence[Any]]:
-    """step → the rows of a language model, `size` at a time."""
-    rows = language_rows(folder, system)
-    return lambda step: [language_inputs(part, model.config) for part in split_batch(rows.step_batch(step, ROWS), size)]
+def system_batches(folder: Path, model: SystemModel, system: System, size: int) -> Callable[[int], Sequence[Any]]:
+    """step → the rows of a system, `size` at a time."""
+    rows = system_rows(folder, system)
+    return lambda step: [model_inputs(model, part) for part in split_batch(rows.step_batch(step, ROWS), size)]
 
 
-def language_rows(folder: Path, system: System) -> ShuffledRows[Any]:
-    if system == "gpt":
-        return Spans(corpus_of(folder), length=LENGTH, seed=3)
-    return Unmasked(corpus_of(folder), ExampleSettings(second_sentence="none"), length=LENGTH, seed=3)
+def system_rows(folder: Path, system: System) -> ExampleRows:
+    corpora = [(corpus_of(folder), 1.0)]
+    return example_rows(system, corpora, _row_settings(system), length=LENGTH, seed=3)
 
 
 def micro_batches(rows: Examples, size: int = ROWS) -> Batches:
@@ -97,6 +107,7 @@ def losses_of(
     return [{name: line[name] for name in line if name in COMPARED} for line in lines]
 
 
+LOSSES = ("mlm", "nsp", "sop", "rtd", "lm")
 COMPARED = ("mlm", "nsp", "sop", "gradient_norm", "learning_rate")
 
 

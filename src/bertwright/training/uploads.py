@@ -17,11 +17,11 @@ nor fetched. `.store.json` of the store is written apart.
 import json
 import os
 import threading
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 
 from bertwright.console import say
@@ -55,6 +55,10 @@ _LOOKS: Final = 3
 """Number of uploads in a row in which a model may be replaced meanwhile."""
 _END_SECONDS: Final = 30.0
 """Seconds that a stopped run waits for its last upload."""
+_SILENT_SECONDS: Final = 3600.0
+"""Seconds without any progress of an upload after which the end of a run gives the store up."""
+_LOOK_SECONDS: Final = 1.0
+"""Seconds between two looks at the progress."""
 _DIGEST: Final = ".sha256"
 """Ending of the file that holds the digest of the file beside it."""
 
@@ -96,9 +100,10 @@ class RunUploads:
         self._records: dict[str, bytes] = {}  # run.json of the run and of its seeds, as they were uploaded
         self._has_old = False  # the store may have checkpoints that the run has removed
         self._num_failures = 0
-        self._fault: str | None = None
+        self._fault: str | None = "the thread of the uploads failed"  # until its last try
         self._refusal: OtherRun | None = None
         self._ending, self._is_abandoned = threading.Event(), False
+        self._progress_at = monotonic()  # moment at which the store last took something or failed
         self._thread = threading.Thread(target=self._work, name="uploads", daemon=True)
 
     def start(self) -> None:
@@ -106,26 +111,26 @@ class RunUploads:
         self._thread.start()
 
     def finish(self) -> None:
-        """End the thread and upload the rest. Raises RunFailed where the store stays away."""
+        """Wait until the thread has uploaded the rest. Raises RunFailed where the store stays away or is silent."""
+        self._note_progress()
         self._ending.set()
         self._thread.join(_END_SECONDS)
         if self._thread.is_alive():
             say(f"{self._url}: waiting for the upload; Ctrl-C ends the wait, and {self._folder} holds all of this run")
-            self._thread.join()
-        for pause in (*self._pauses, None):
-            fault = self._try()
-            if fault is None:
-                return
-            if self._refusal:
-                raise RunFailed(
-                    f"{fault}; nothing is lost: {self._folder} holds all of this run. Copy it to another URL"
-                )
-            if pause is None:
-                raise RunFailed(
-                    f"{self._url}: the run could not be uploaded ({fault}); nothing is lost: {self._folder} holds all "
-                    "of it. Give the same command with --resume to upload the rest"
-                )
-            time.sleep(pause)
+        while self._thread.is_alive():
+            if monotonic() - self._progress_at > _SILENT_SECONDS:
+                self._fault = f"no answer from the store for {_SILENT_SECONDS / 60:g} minutes"
+                break
+            self._thread.join(_LOOK_SECONDS)
+        if self._refusal:
+            raise RunFailed(
+                f"{self._fault}; nothing is lost: {self._folder} holds all of this run. Copy it to another URL"
+            )
+        if self._fault is not None:
+            raise RunFailed(
+                f"{self._url}: the run could not be uploaded ({self._fault}); nothing is lost: {self._folder} holds "
+                "all of it. Give the same command with --resume to upload the rest"
+            )
 
     def abandon(self) -> None:
         """End the thread, which tries once more to upload the rest, at a stop or an error; wait 30 s at most."""
@@ -140,12 +145,16 @@ class RunUploads:
             )
 
     def _work(self) -> None:
-        """Look at the folder again and again, until the run ends; after a stop once more."""
+        """Upload again and again until the run ends, then the rest: with new tries after pauses, or once at a stop."""
         pause = _EVERY
         while not self._ending.wait(pause):
             is_away = self._try() is not None
             pause = min(_EVERY * 2 ** min(self._num_failures, 10), _LONGEST_PAUSE) if is_away else _EVERY
-        if self._is_abandoned:
+        self._fault = self._try()
+        for pause in () if self._is_abandoned else self._pauses:
+            if self._fault is None or self._refusal:
+                return
+            sleep(pause)
             self._fault = self._try()
 
     def _try(self) -> str | None:
@@ -155,6 +164,7 @@ class RunUploads:
         try:
             self.upload()
         except Exception as error:  # a run must not end because of its store
+            self._note_progress()
             self._num_failures += 1
             if isinstance(error, OtherRun):
                 self._refusal = error
@@ -306,7 +316,7 @@ class RunUploads:
         size = path.stat().st_size
         system, target = open_store(url)
         with named_faults(url):
-            system.put_file(str(path), target)
+            system.put_file(str(path), target, callback=self._part_callback())
         self._refuse_short(url, size)
 
     def _write(self, url: str, content: bytes) -> None:
@@ -315,9 +325,19 @@ class RunUploads:
             system.pipe_file(target, content)
         self._refuse_short(url, len(content))
 
+    def _part_callback(self) -> Any:
+        """Return fsspec's callback that is called after each part of a file, where the store uploads it in parts."""
+        from fsspec.callbacks import Callback
+
+        return Callback(hooks={"progress": lambda *_, **__: self._note_progress()})
+
+    def _note_progress(self) -> None:
+        self._progress_at = monotonic()
+
     def _refuse_short(self, url: str, size: int) -> None:
         """Raise RunFailed where a file in the store has another size than was uploaded."""
         file = current_file(url)
+        self._note_progress()
         if file is None or file.size != size:
             raise RunFailed(f"{url}: expected {size:,} bytes in the store, got {file.size if file else 0:,}")
 

@@ -20,7 +20,7 @@ from bertwright.finetuning import run as finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import open_model
-from bertwright.model.system import MASKED_LM_SYSTEMS, SYSTEMS, System
+from bertwright.model.system import SYSTEMS, System
 from bertwright.pretraining import measure
 from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import PretrainSettings
@@ -79,25 +79,10 @@ def computed_elsewhere(trainable: Any, batch: Any) -> None:
     assert all(gradient.device == ELSEWHERE and not gradient.is_sparse for gradient in gradients)
 
 
-BUILT = ("bert", *(system for system in SYSTEMS if system not in MASKED_LM_SYSTEMS))
-"""Systems of which `tiny_run` builds a model."""
-
-
-def rows_and_model(system: System, folder: Path) -> tuple[Any, Any]:
-    if system == "bert":
-        return tiny_run.built(kind=torch.float32), tiny_run.examples(folder).step_batch(0, 8)
-    model = tiny_run.language_model(system, torch.float32)
-    return model, tiny_run.language_rows(folder, system).step_batch(0, 8)
-
-
-@pytest.mark.parametrize("system", BUILT)
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_a_step_leaves_no_tensor_behind(system: System, tmp_path: Path) -> None:
-    model, _ = rows_and_model(system, tmp_path)
-    model.train()
-    if system == "bert":
-        batch: Any = tiny_run.micro_batches(tiny_run.examples(tmp_path))(0)[0]
-    else:
-        batch = tiny_run.language_batches(tmp_path, model, system, 8)(0)[0]
+    model = tiny_run.system_model(system, torch.float32).train()
+    batch = tiny_run.system_batches(tmp_path, model, system, 8)(0)[0]
     computed_elsewhere(trainable_of(model), batch)
 
 
@@ -108,9 +93,9 @@ def test_the_meta_device_reports_a_tensor_on_another_device() -> None:
         model.encoder.layers[0](torch.zeros(2, 3, 16), torch.ones(2, 1, 1, 3, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("system", BUILT)
+@pytest.mark.parametrize("system", SYSTEMS)
 def test_validation_metrics_are_computed_on_the_models_device(system: System, tmp_path: Path) -> None:
-    model, batch = rows_and_model(system, tmp_path)
+    model, batch = tiny_run.system_model(system, torch.float32), tiny_run.system_rows(tmp_path, system).step_batch(0, 8)
     model.to(ELSEWHERE).eval()
     with torch.inference_mode(), pytest.raises(RuntimeError, match="meta tensors"):  # only at the figure itself
         validation_metrics(model, [batch])

@@ -15,6 +15,23 @@ from tests.support.store_runs import URL, begin, checkpoint, stored, work
 from tests.support.stores import always_lost, keys, put
 
 
+class Clock:
+    """A clock that stands still, but for `pass_seconds`, which waits until the main thread has read the new time."""
+
+    def __init__(self) -> None:
+        self._now, self._was_read = 0.0, threading.Event()
+
+    def __call__(self) -> float:
+        if threading.current_thread() is threading.main_thread():
+            self._was_read.set()
+        return self._now
+
+    def pass_seconds(self, seconds: float) -> None:
+        self._was_read.clear()
+        self._now += seconds
+        assert self._was_read.wait(60)
+
+
 def test_what_makes_a_checkpoint_or_run_complete_goes_last(store: Any) -> None:
     with run_by_url(URL, resume=False) as folder:
         begin(folder, finished=True)
@@ -283,6 +300,59 @@ def test_a_run_that_ends_while_the_store_is_slow_tells_the_way_out(
         begin(folder)
         assert writing.wait(60)
     assert said == [f"{URL}: waiting for the upload; Ctrl-C ends the wait, and {folder} holds all of this run"]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the uploads, and looks without a pause between them."""
+    made = Clock()
+    monkeypatch.setattr("bertwright.training.uploads.monotonic", made)
+    monkeypatch.setattr("bertwright.training.uploads._END_SECONDS", 0.0)
+    monkeypatch.setattr("bertwright.training.uploads._LOOK_SECONDS", 0.0)
+    return made
+
+
+def test_a_store_that_never_answers_is_given_up_at_the_end(store: Any, clock: Clock) -> None:
+    release = threading.Event()
+
+    def silent(name: str, path: str) -> None:
+        if not release.is_set():
+            clock.pass_seconds(3601)
+            release.wait(60)
+
+    def change(folder: Path) -> None:
+        begin(folder)
+        store.fault = silent
+
+    with pytest.raises(RunFailed, match=r"no answer from the store for 60 minutes\); nothing is lost: .*--resume"):
+        work(change)
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "uploads":
+            thread.join()
+
+
+def test_a_slow_store_is_waited_for_while_it_takes_files_and_parts_of_files(
+    store: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file takes an hour, since the store of the tests counts two calls; each of the two parts of a large one too."""
+
+    def slow(name: str, path: str) -> None:
+        if name == "write":
+            clock.pass_seconds(1800)
+
+    def put_file(self: Any, lpath: str, rpath: str, *, callback: Any) -> None:
+        for _ in range(2):
+            clock.pass_seconds(3600)
+            callback.relative_update(1)
+        put(rpath.lstrip("/"), Path(lpath).read_bytes())
+
+    monkeypatch.setattr(store, "put_file", put_file)
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        store.fault = slow
+        begin(folder)
+    assert stored("checkpoints/step-000000010/model.safetensors") == b"weights"
+    assert "b/run/run.json" in keys()
 
 
 def test_what_the_store_has_with_the_same_digests_is_not_uploaded_again(store: Any, tmp_path: Path) -> None:

@@ -193,6 +193,11 @@ def _with_short_forms(
         if changed != merged(change, settings):
             raise InputError(f"{name} stands for {meaning}, and another value was typed too; leave one of the two out")
         settings = changed
+    if settings.get("mask_schedule") and "share" in settings.get("examples", {}).get("masking", {}):
+        raise InputError(
+            "--mask-schedule has the fraction of tokens of each part of the run, and --mask-share was typed too; leave "
+            "one of the two out"
+        )
     return settings
 
 

@@ -110,6 +110,7 @@ def test_a_recipe_that_there_is_not_lists_those_there_are(tmp_path: Path, capsys
     [
         ("--second-sentence order --no-next-sentence", "--no-next-sentence stands for --second-sentence none"),
         ("--mask-units span --whole-word-mask", "--whole-word-mask stands for --mask-units word"),
+        ("--mask-schedule 0.3:0.5,0.15:0.5 --mask-share 0.2", "--mask-share was typed too; leave one of the two out"),
     ],
 )
 def test_two_options_that_contradict_each_other_are_refused(

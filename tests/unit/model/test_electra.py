@@ -18,6 +18,7 @@ from bertwright.model.system import system_config
 from bertwright.objectives.masked_lm import open_pretrained
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.parity import padded_batch
+from tests.support.processor import needs_bytes
 
 
 def write_electra(folder: Path, tokenizer: Path, kind: str) -> str:
@@ -68,7 +69,7 @@ def test_a_config_that_contradicts_the_weights_or_our_blocks_is_refused(
         open_model(str(folder))
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int8", marks=needs_bytes)])
 def test_packed_layers_answer_as_the_plain_ones(tmp_path: Path, own_tokenizer: Path, precision: Any) -> None:
     model = open_architecture(open_model(write_electra(tmp_path / "m", own_tokenizer, DISCRIMINATOR)))
     ids, segments, mask = padded_batch(model.encoder.config.vocab_size)

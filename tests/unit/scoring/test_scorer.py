@@ -61,7 +61,8 @@ def test_a_masked_lm_gives_the_numbers_of_a_plain_loop(masked: str, masking: Any
     settings = scorer.resolve(ScoreSettings(masking=masking))
     computed = scorer.log_probabilities(scorer.encode(TEXTS, settings), settings)
     for text, values in zip(TEXTS, computed, strict=True):
-        np.testing.assert_allclose(values, by_loop(masked, text, within_word=masking == "within-word"), atol=1e-5)
+        wanted = by_loop(masked, text, within_word=masking == "within-word")
+        np.testing.assert_allclose(values, wanted, rtol=1e-6, atol=1e-5)
 
 
 def test_the_two_ways_of_masking_differ_in_words_of_several_pieces_alone(masked: str) -> None:
@@ -73,7 +74,7 @@ def test_the_two_ways_of_masking_differ_in_words_of_several_pieces_alone(masked:
     continued = 0
     for pieces, within, alone in zip(ids, *(scorer.log_probabilities(ids, way) for way in ways), strict=True):
         goes_on = np.append(scorer.tokenizer.continuation[pieces][1:], False)  # the word goes on after this piece
-        np.testing.assert_allclose(within[~goes_on], alone[~goes_on], atol=1e-5)
+        np.testing.assert_allclose(within[~goes_on], alone[~goes_on], rtol=1e-6, atol=1e-5)
         assert np.all(np.abs(within[goes_on] - alone[goes_on]) > 1e-5)
         continued += int(goes_on.sum())
     assert continued > 10
@@ -87,7 +88,7 @@ def test_scores_do_not_depend_on_the_batches(masked: str, monkeypatch: pytest.Mo
     monkeypatch.setattr("bertwright.scoring.scorer.ANSWERED_TOKENS", 40)
     monkeypatch.setattr("bertwright.scoring.scorer._LOGITS", 1000)
     for apart, values in zip(scorer.log_probabilities(ids, settings), together, strict=True):
-        np.testing.assert_allclose(apart, values, atol=1e-5)
+        np.testing.assert_allclose(apart, values, rtol=1e-6, atol=1e-5)
 
 
 def causal_by_transformers(folder: str, kind: str, ids: list[int], first: int, last: int) -> list[float]:
@@ -112,9 +113,9 @@ def test_a_left_to_right_bert_gives_the_numbers_of_a_plain_loop(tmp_path: Path, 
     framed = [scorer.frame(ids).tolist() for ids in scorer.tokenizer.ids(TEXTS[:2])]
     every = [causal_by_transformers(folder, "BertLMHeadModel", ids, 1, len(ids) - 1) for ids in framed]
     for values, expected in zip(scores_of(scorer, ScoreSettings()), every, strict=True):
-        np.testing.assert_allclose(values, expected, atol=1e-5)
+        np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-5)
     for values, expected in zip(scores_of(scorer, ScoreSettings(first_token="leave-out")), every, strict=True):
-        np.testing.assert_allclose(values, expected[1:], atol=1e-5)
+        np.testing.assert_allclose(values, expected[1:], rtol=1e-6, atol=1e-5)
 
 
 def test_gpt_gives_the_numbers_of_a_plain_loop_without_the_first_token(
@@ -125,7 +126,7 @@ def test_gpt_gives_the_numbers_of_a_plain_loop_without_the_first_token(
     all_ids = scorer.tokenizer.ids(TEXTS[:2])
     for ids, values in zip(all_ids, scores_of(scorer, ScoreSettings()), strict=True):
         expected = causal_by_transformers(folder, "OpenAIGPTLMHeadModel", ids, 1, len(ids))
-        np.testing.assert_allclose(values, expected, atol=1e-5)
+        np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-5)
     with pytest.raises(InputError, match=r"first_token count: .*gpt reads sentences without a token before them"):
         scorer.resolve(ScoreSettings(first_token="count"))
 
@@ -154,7 +155,7 @@ def test_other_systems_give_the_numbers_of_a_loop_over_their_modules(
             expected.append(float(logits.log_softmax(-1)[framed[at]]))
         if first_token == "leave-out":
             expected = expected[1:] if is_left else expected[:-1]
-        np.testing.assert_allclose(values, expected, atol=1e-5)
+        np.testing.assert_allclose(values, expected, rtol=1e-6, atol=1e-5)
 
 
 def test_logits_are_fp32_in_a_model_of_bf16() -> None:

@@ -21,7 +21,6 @@ from bertwright.serving import embedding_path
 from bertwright.serving.pipeline import padded_batch
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.results import Explanation
-from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import Classifier, TextBatch, padded
 from bertwright.tasks.classification.spec import ClassificationTask
@@ -31,6 +30,7 @@ from bertwright.tasks.tagging.model import Tagger
 from bertwright.tasks.tagging.spec import TaggingTask
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.encoders import classifier_config, save_classifier, small_classifier
+from tests.support.processor import needs_bytes
 from tests.support.requests import Requests
 from tests.support.served import SST, TEXTS
 
@@ -338,10 +338,8 @@ def test_empty_texts_have_no_words(explained: dict[str, Predictor]) -> None:
         explained["squad"].explain((" ", "rain"))
 
 
-@pytest.mark.parametrize("name", ["bf16", "int8"])
+@pytest.mark.parametrize("name", ["bf16", pytest.param("int8", marks=needs_bytes)])
 def test_the_explanation_is_computed_in_fp32(models: dict[str, Predictor], name: Any) -> None:
-    if name == "int8" and not precision._multiplies_bytes():
-        pytest.skip("this processor has no VNNI")
     exact = models["sst"].explain(TEXTS[3])
     other = load(models["sst"].source, precision=name).explain(TEXTS[3])
     assert other == exact

@@ -19,16 +19,14 @@ from bertwright.model.folder import open_model, save_model
 from bertwright.serving.embeddings import features_of, pooled
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.results import FilledText, Label, Labels, Score
-from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.data import Question, Questions
 from bertwright.tasks.question_answering.spec import SQUAD1
 from bertwright.tasks.question_answering.windows import encode_windows
+from tests.support.processor import needs_bytes
 from tests.support.served import TEXTS, broken
-
-needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this processor has no VNNI")
 
 
 def same_answer(first: Any, second: Any) -> bool:

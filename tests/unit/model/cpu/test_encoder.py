@@ -15,11 +15,11 @@ from bertwright.model.encoder import Encoder, init_weights
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import Classifier, TextBatch, predict_logits
+from tests.support.processor import needs_bytes
 
 CLOSE = 1e-5
 VOCABULARY = 403  # no multiple of 8
 SHAPES = ((1, 1), (1, 512), (3, 7), (5, 33), (32, 25))
-needs_bytes = pytest.mark.skipif(not precision._multiplies_bytes(), reason="this processor has no VNNI")
 
 
 @pytest.fixture(params=["built", "plain torch"])

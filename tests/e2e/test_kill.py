@@ -130,7 +130,10 @@ def read_all(terminal: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_text", [True, False])
-def test_quickstart_ends_with_its_table(tmp_path: Path, with_text: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quickstart_ends_with_its_table(
+    tmp_path: Path, with_text: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertwright.quickstart.run.SEEDS", 2)
     out = tmp_path / "quick"
     text = tmp_path / "text.txt"
     places = ("harbour", "garden", "library", "kitchen", "station", "meadow", "tower", "bridge", "market", "forest")

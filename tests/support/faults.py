@@ -25,6 +25,8 @@ SERVER.set_forkserver_preload(
         "bertwright.finetuning.run",
         "bertwright.pretraining.run",
         "bertwright.reports.report",
+        *("torch._dynamo", "torch.onnx", "torch.profiler", "onnxruntime"),  # a run imports them when it needs them
+        *("matplotlib.backends.backend_agg", "matplotlib.figure", "numba.np.arrayobj", "scipy.linalg", "typeguard"),
     ]
 )
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}

@@ -22,6 +22,7 @@ BEHIND_A_CHECK = {
     "finetuning/baselines.py": {"scipy"},  # _sklearn(), which needs scipy, is called before
     "finetuning/trials.py": {"optuna"},  # search_by_trials() imports it first
     "stores/listing.py": {"fsspec"},  # open_store() is called before
+    "training/uploads.py": {"fsspec"},  # open_store() is called before
     "interop/onnx.py": {"onnxruntime"},  # checked at the top of the module
     "experiments/forest.py": {"matplotlib"},
     "experiments/pictures.py": {"matplotlib"},

@@ -231,7 +231,7 @@ def test_many_kills_by_the_clock(name: str, stages: dict[str, Stage], calm: Calm
     shutil.rmtree(tmp_path / "out")
     kills = [
         killed_and_resumed(stages[name], tmp_path, expected, die_after=moments.uniform(0.02, 0.8) * whole)
-        for _ in range(12)
+        for _ in range(8)
     ]
     tell(f"{name}, killed by the clock", kills)
     assert any(one["killed"] for one in kills)
@@ -249,7 +249,7 @@ def test_a_full_disk_is_reported_and_loses_nothing(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["corpus", "pre-training", "fine-tuning"])
 def test_a_disk_full_at_many_sizes(name: str, stages: dict[str, Stage], calm: Calm, tmp_path: Path) -> None:
-    sizes = [0, *(2**step for step in range(22))]
+    sizes = [0, *(4**step for step in range(11))]
     refused = fill_the_disk(stages[name], tmp_path, calm(name)[0], sizes=sizes)
     print(f"\n| {name}, the disk full at {len(sizes)} sizes | {len(sizes)} | {refused} | all {len(sizes)} | |")
 

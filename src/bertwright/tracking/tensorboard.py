@@ -4,10 +4,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bertwright.tracking.points import TrackedPoint, TrackedRun
 from bertwright.tracking.tracker import EndState
+
+_SPEEDS: Final = frozenset({"seconds", "data_share", "tokens_per_second", "mfu"})
+"""Numbers about the machine. They are a group of charts of their own, apart from those of the training."""
+_GROUPS: Final = ("train/", "speed/")
 
 
 class TensorBoardTracker:
@@ -18,6 +22,7 @@ class TensorBoardTracker:
 
     def open(self, run: TrackedRun) -> Mapping[str, int]:
         """Read the event files that are there, and open a new one. Raises OSError."""
+        from tensorboard.plugins.hparams.summary_v2 import hparams_pb
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -31,6 +36,8 @@ class TensorBoardTracker:
         if not files:
             rows = [f"| {name} | {value} |" for name, value in run.parameters.items()]
             self._add(0, text_pb("settings", "\n".join(["| setting | value |", "|---|---|", *rows])))
+            known = {name: value for name, value in run.parameters.items() if value is not None}
+            self._add(0, hparams_pb(known, trial_id=run.group or run.name))
         return steps
 
     def send(self, points: Sequence[TrackedPoint]) -> None:
@@ -38,7 +45,7 @@ class TensorBoardTracker:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         for step, group in groupby(points, key=lambda point: point.step):
-            values = [Summary.Value(tag=point.name, simple_value=point.value) for point in group]
+            values = [Summary.Value(tag=_tag(point.name), simple_value=point.value) for point in group]
             self._add(step, Summary(value=values))
         self._writer.flush()
 
@@ -52,6 +59,19 @@ class TensorBoardTracker:
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
 
 
+def _tag(name: str) -> str:
+    """Return the name of a chart. TensorBoard groups charts by what stands before the slash."""
+    if "/" in name:
+        return name
+    return f"speed/{name}" if name in _SPEEDS else f"train/{name}"
+
+
+def _name(tag: str) -> str:
+    """Return the name of the points of a chart."""
+    group = next((each for each in _GROUPS if tag.startswith(each)), "")
+    return tag.removeprefix(group)
+
+
 def _written(path: Path) -> Iterator[tuple[str, int]]:
     """Yield the name and the step of each point in an event file; a crash may have cut its end."""
     from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
@@ -61,4 +81,4 @@ def _written(path: Path) -> Iterator[tuple[str, int]]:
         event = Event.FromString(record)
         for value in event.summary.value:
             if value.HasField("simple_value"):
-                yield value.tag, event.step
+                yield _name(value.tag), event.step

@@ -61,10 +61,16 @@ def expected(folder: Path) -> Points:
 
 def from_tensorboard(folder: Path) -> list[Points]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     assert b"| learning_rate | 0.5 |" in events.Tensors("settings")[0].tensor_proto.string_val[0]
-    return [{(tag, each.step): each.value} for tag in events.Tags()["scalars"] for each in events.Scalars(tag)]
+    started = HParamsPluginData.FromString(events.SummaryMetadata(SESSION_START_INFO_TAG).plugin_data.content)
+    assert started.session_start_info.hparams["size"].string_value == "tiny"
+    tags = events.Tags()["scalars"]
+    assert {tag.partition("/")[0] for tag in tags} == {"train", "held_out", "final"}
+    return [{(tag.removeprefix("train/"), each.step): each.value} for tag in tags for each in events.Scalars(tag)]
 
 
 def from_mlflow(folder: Path) -> list[Points]:

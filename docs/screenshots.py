@@ -2,7 +2,8 @@
 
 Starts `bertwright serve` with the models and takes what the page shows with Chromium, into docs/pictures. What a model
 cannot do is left out. `python docs/screenshots.py --displays RUN …` takes what a notebook displays of the models; the
-models of the manual are those of tutorial.ipynb. Needs the extra `dev` and a Chromium.
+models of the manual are those of tutorial.ipynb. `python docs/screenshots.py --tensorboard FOLDER` takes TensorBoard's
+page of the runs in FOLDER. Needs the extra `dev` and a Chromium.
 """
 
 import re
@@ -38,15 +39,13 @@ DISPLAYED = {
 
 
 @contextmanager
-def serving(models: list[str]) -> Iterator[str]:
-    """Yield the address of a service with the models."""
-    options = [part for model in models for part in ("--model", model)]
-    command = [sys.executable, "-m", "bertwright", "serve", "--port", "0", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+def serving(*command: str) -> Iterator[str]:
+    """Yield the address of a service, which it prints when it answers."""
+    with subprocess.Popen([sys.executable, "-m", *command], stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             line = ""
-            while not (address := re.search(r"serving at (\S+)", line)):
+            while not (address := re.search(r"(http://[\w.]+:\d+)", line)):
                 line = process.stderr.readline()
                 if not line:
                     raise SystemExit("the service did not start")
@@ -98,17 +97,29 @@ def take_displays(browser: Browser, folders: list[str]) -> None:
     page.screenshot(path=PICTURES / "notebook.png", full_page=True)
 
 
+def take_tensorboard(browser: Browser, folder: str) -> None:
+    """TensorBoard's charts of the runs in a folder."""
+    with serving("tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", "0") as url:
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(f"{url}/?darkMode=false#timeseries")
+        page.wait_for_selector("scalar-card svg path", timeout=60_000)
+        page.wait_for_timeout(3000)  # the lines are drawn after their axes
+        page.screenshot(path=PICTURES / "tensorboard.png")
+
+
 def main(models: list[str]) -> None:
-    """Arguments: MODEL or NAME=MODEL, one or more; with --displays first, folders of models."""
+    """Arguments: MODEL or NAME=MODEL, one or more; folders of models with --displays first, of runs --tensorboard."""
     chromium = shutil.which("chromium")
     if not models or chromium is None:
         raise SystemExit(__doc__ if chromium else "no chromium on the PATH")
     PICTURES.mkdir(exist_ok=True)
-    if models[0] == "--displays":
+    taken = {"--displays": take_displays, "--tensorboard": lambda browser, folders: take_tensorboard(browser, *folders)}
+    if models[0] in taken:
         with sync_playwright() as tools:
-            take_displays(tools.chromium.launch(executable_path=chromium, args=FLAGS), models[1:])
+            taken[models[0]](tools.chromium.launch(executable_path=chromium, args=FLAGS), models[1:])
         return
-    with serving(models) as url, sync_playwright() as tools:
+    options = [part for model in models for part in ("--model", model)]
+    with serving("bertwright", "serve", "--port", "0", *options) as url, sync_playwright() as tools:
         browser = tools.chromium.launch(executable_path=chromium, args=FLAGS)
         take(browser, url)
         browser.close()

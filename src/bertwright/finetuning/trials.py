@@ -214,6 +214,12 @@ class _Search:
     def result(self, task: str) -> dict[str, Any]:
         """Keep the best model; return all trials, the complete ones first, best first. Raises RunFailed for none."""
         if not self.complete:
+            failed = [row for row in self.rows if row["state"] == "failed"]
+            if failed and len(failed) == len(self.rows):
+                raise RunFailed(
+                    f"{self.out}: all {len(failed)} trials failed, the last one with: {failed[-1]['note']}; mend that, "
+                    "and start again with another --out"
+                )
             raise RunFailed(
                 f"{self.out}: none of {len(self.rows)} trials was completed; continue with --resume and a larger "
                 "--search or --search-minutes"

@@ -43,7 +43,10 @@ def push_model(source: str, repository: str, *, private: bool, update: bool) -> 
     except HfHubHTTPError as error:
         raise _refusal(repository, error.response.status_code, _line(error)) from None
     except Exception as error:  # the errors of a connection are those of the library below, which may change
-        raise RunFailed(f"push {repository}: the upload failed: {type(error).__name__}: {_line(error)}") from error
+        raise RunFailed(
+            f"push {repository}: the upload failed: {type(error).__name__}: {_line(error)}; nothing changed here: "
+            "check the connection, and repeat the command, with --update if the repository was made"
+        ) from error
     address = str(commit.repo_url)
     card = "" if CARD in names else " (the folder has no model card)"
     text = f"{address}: {len(names)} files of {folder}{card}"

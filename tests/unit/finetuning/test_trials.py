@@ -187,7 +187,7 @@ def test_a_trial_that_fails_is_noted_and_the_search_goes_on(
     assert "step 3: the loss is not finite" in result["text"]
     assert "the last good checkpoint" not in result["text"]  # the folder of a trial that failed is removed
     monkeypatch.setattr(module, "tune", lambda *_, **__: failing(out=Path("trial-1")))
-    with pytest.raises(RunFailed, match="none of 2 trials was completed"):
+    with pytest.raises(RunFailed, match=r"all 2 trials failed, the last one with: step 3: .* another --out"):
         search_by_trials(FAST, SST2, TrialBudget(trials=2), out=tmp_path / "none", **search_arguments)
 
 

@@ -95,6 +95,7 @@ def _run(answer: Any, arguments: list[str], folder: str, limits: dict[str, Any])
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(watch)
+    os.fsync = lambda _: None  # a kill takes nothing from the system, and waiting for the disk is a fourth of the time
     if limits["die_after"] is not None:
         threading.Timer(limits["die_after"], lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
     if limits["largest_file"] is not None:

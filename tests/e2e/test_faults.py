@@ -78,7 +78,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> dict[str
     both = ["--lengths", "16:0.5,32:0.5"]
     common = ["--learning-rate", "1e-3", "--threads", "1", "--precision", "fp32"]
     after_each = ["--save-minutes", "1e-6"]  # a checkpoint after each step
-    long = ["--steps", "24", "--held-out", "0.2", "--evaluations", "2", "--corpus", str(folder / "corpus"), *after_each]
+    long = ["--steps", "12", "--held-out", "0.2", "--evaluations", "2", "--corpus", str(folder / "corpus"), *after_each]
     tune = ["finetune", "sst2", "--data", str(folder / "rows.tsv"), "--model", "random:tiny", "--epochs", "2"]
     tune += [
         "--tokenizer",

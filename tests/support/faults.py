@@ -27,6 +27,7 @@ SERVER.set_forkserver_preload(
         "bertwright.reports.report",
         *("torch._dynamo", "torch.onnx", "torch.profiler", "onnxruntime"),  # a run imports them when it needs them
         *("matplotlib.backends.backend_agg", "matplotlib.figure", "numba.np.arrayobj", "scipy.linalg", "typeguard"),
+        *("sklearn.feature_extraction.text", "sklearn.linear_model", "sklearn.pipeline", "tests.support.warmed"),
     ]
 )
 _WRITES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link"}

@@ -89,7 +89,7 @@ def losses_in_tensorboard(out: Path) -> list[tuple[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(out / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    return [(each.step, each.value) for each in events.Scalars("mlm")]
+    return [(each.step, each.value) for each in events.Scalars("train/mlm")]
 
 
 @pytest.mark.slow

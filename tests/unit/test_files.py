@@ -3,6 +3,7 @@
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -92,25 +93,34 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
-    """No file may grow beyond 1 KB; the system's error for that names no file, as that of a full disk."""
+    """No file may grow beyond 1 KB; the system's error for that names no file, as that of a full disk.
+
+    It ends before pytest prints: that may go to a file too.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_is_reported_with_the_path_and_leaves_nothing(tmp_path: Path, full_disk: None) -> None:
+def test_a_full_disk_is_reported_with_the_path_and_leaves_nothing(tmp_path: Path) -> None:
     said = r"the disk is full \(File too large\); nothing was written there\. Make room, or name a path on another disk"
-    with pytest.raises(DiskFull, match=rf"/answers\.json: {said}"), atomic_file(tmp_path / "answers.json") as stream:
-        stream.write(b"x" * 5000)
-    with pytest.raises(DiskFull, match=rf"/answers: {said}"), atomic_folder(tmp_path / "answers") as folder:
-        (folder / "file").write_bytes(b"x" * 5000)
-    with pytest.raises(DiskFull, match=rf"/answers: {said}"), new_folder(tmp_path / "answers") as folder:
-        (folder / "file").write_bytes(b"x" * 5000)
-    with pytest.raises(RunFailed, match=r"model: the model cannot be written \(is the disk full\?\)"):
-        write_folder(tmp_path / "model", {"weight": torch.zeros(5000)}, described={}, beside=[], positions=8)
+    with full_disk():
+        with (
+            pytest.raises(DiskFull, match=rf"/answers\.json: {said}"),
+            atomic_file(tmp_path / "answers.json") as stream,
+        ):
+            stream.write(b"x" * 5000)
+        with pytest.raises(DiskFull, match=rf"/answers: {said}"), atomic_folder(tmp_path / "answers") as folder:
+            (folder / "file").write_bytes(b"x" * 5000)
+        with pytest.raises(DiskFull, match=rf"/answers: {said}"), new_folder(tmp_path / "answers") as folder:
+            (folder / "file").write_bytes(b"x" * 5000)
+        with pytest.raises(RunFailed, match=r"model: the model cannot be written \(is the disk full\?\)"):
+            write_folder(tmp_path / "model", {"weight": torch.zeros(5000)}, described={}, beside=[], positions=8)
     assert not list(tmp_path.iterdir())
 
 

@@ -72,7 +72,10 @@ class RemoteFile:
         """
         if mode != "rb":
             raise ValueError(f"{mode!r}: a file of a store is only read as bytes")
-        return io.BufferedReader(_Stream(self), _BLOCK)
+        system, path = open_store(self.url)
+        with named_faults(self.url):
+            stream = system.open(path, "rb")
+        return io.BufferedReader(_Stream(self, stream), _BLOCK)
 
     def refuse_changed(self) -> None:
         """Raise RunFailed where the store now has another file by this name, or none."""
@@ -87,11 +90,8 @@ AnyFile = Path | RemoteFile
 class _Stream(io.RawIOBase):
     """Bytes of a file of a store."""
 
-    def __init__(self, file: RemoteFile) -> None:
-        self._file = file
-        system, path = open_store(file.url)
-        with named_faults(file.url):
-            self._stream: Any = system.open(path, "rb")
+    def __init__(self, file: RemoteFile, stream: Any) -> None:
+        self._file, self._stream = file, stream
 
     def readable(self) -> bool:
         return True

@@ -101,8 +101,9 @@ def take_tensorboard(browser: Browser, folder: str) -> None:
     """TensorBoard's charts of the runs in a folder."""
     with serving("tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", "0") as url:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
-        page.goto(f"{url}/?darkMode=false#timeseries")
+        page.goto(f"{url}/?darkMode=false&smoothing=0&tagFilter=train|out.mlm_(loss|accuracy)#timeseries")
         page.wait_for_selector("scalar-card svg path", timeout=60_000)
+        page.get_by_role("button", name="Settings").first.click()
         page.wait_for_timeout(3000)  # the lines are drawn after their axes
         page.screenshot(path=PICTURES / "tensorboard.png")
 

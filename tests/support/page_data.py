@@ -52,6 +52,7 @@ def write_texts() -> None:
     write_blimp(Path("blimp"))
     Path("babylm-filtered-pairids.json").write_text(json.dumps({"transitive": ["0", "2"]}))
     Path("texts.gz").write_bytes(gzip.compress(Path("texts.txt").read_bytes()))
+    Path("wiki-00.xz").write_bytes(lzma.compress(Path("text.txt").read_bytes()))
     Path("dump").mkdir()
     for number in range(8):
         Path(f"dump/{number}.bz2").write_bytes(bz2.compress(documents(4 + number).encode()))

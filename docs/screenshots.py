@@ -97,9 +97,9 @@ def take_displays(browser: Browser, folders: list[str]) -> None:
     page.screenshot(path=PICTURES / "notebook.png", full_page=True)
 
 
-def take_tensorboard(browser: Browser, folder: str) -> None:
-    """TensorBoard's charts of the runs in a folder."""
-    with serving("tensorboard.main", "--logdir", folder, "--host", "127.0.0.1", "--port", "0") as url:
+def take_tensorboard(browser: Browser, folders: list[str]) -> None:
+    """TensorBoard's charts of the runs in the first folder."""
+    with serving("tensorboard.main", "--logdir", folders[0], "--host", "127.0.0.1", "--port", "0") as url:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.goto(f"{url}/?darkMode=false&smoothing=0&tagFilter=train|out.mlm_(loss|accuracy)#timeseries")
         page.wait_for_selector("scalar-card svg path", timeout=60_000)
@@ -114,7 +114,7 @@ def main(models: list[str]) -> None:
     if not models or chromium is None:
         raise SystemExit(__doc__ if chromium else "no chromium on the PATH")
     PICTURES.mkdir(exist_ok=True)
-    taken = {"--displays": take_displays, "--tensorboard": lambda browser, folders: take_tensorboard(browser, *folders)}
+    taken = {"--displays": take_displays, "--tensorboard": take_tensorboard}
     if models[0] in taken:
         with sync_playwright() as tools:
             taken[models[0]](tools.chromium.launch(executable_path=chromium, args=FLAGS), models[1:])

@@ -26,7 +26,7 @@ SERVER.set_forkserver_preload(
         "bertwright.pretraining.run",
         "bertwright.reports.report",
         *("torch._dynamo", "torch.onnx", "torch.profiler", "onnxruntime"),  # a run imports them when it needs them
-        *("matplotlib.backends.backend_agg", "matplotlib.figure", "numba.np.arrayobj", "scipy.linalg", "typeguard"),
+        *("matplotlib.backends.backend_agg", "matplotlib.figure", "typeguard"),
         *("sklearn.feature_extraction.text", "sklearn.linear_model", "sklearn.pipeline", "tests.support.warmed"),
     ]
 )

@@ -52,7 +52,8 @@ def test_a_roberta_learns_saves_and_reloads_every_kind_of_task(kind: str, task: 
     save_model(tmp_path / "m", model, config=config, tokenizer=tmp_path / "tok", architecture="BertModel")
     spec = get_spec(task)
     example = example_data(spec, tmp_path)
-    settings = SETTINGS.model_copy(update={"max_length": 128, "epochs": 40})
+    # whole batches: with half of the records in each, it is luck that all eight numbers are ranked
+    settings = SETTINGS.model_copy(update={"max_length": 128, "batch_size": 8, "epochs": 80})
     result = finetune(settings, spec, model=str(tmp_path / "m"), data=example.data, out=tmp_path / "run")
     assert result["mean"] == pytest.approx(example.perfect)
     figures = evaluate_task(spec, model=str(tmp_path / "run"), data=example.data)

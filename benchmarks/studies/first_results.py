@@ -1,7 +1,7 @@
 """A newcomer's first fine-tuning: the plain command beside other settings, transformers, and a bag of words.
 
 python -m benchmarks.studies.first_results TASK --model MODEL --data FOLDER --store FILE [--rows 50,200]
-    [--ways plain,before,transformers] [--seeds 3] [--threads 1] [--json]
+    [--ways plain,before,transformers] [--seeds 3] [--threads 1] [--device cpu] [--json]
 
 Ways: plain, the schedule that `finetune` chooses; before, 3 epochs of batches of 32 at 3e-4 below a width of 768 and at
 3e-5 from there on, the defaults until November 2026; transformers, its model classes with 3 epochs of batches of 16 at
@@ -33,6 +33,7 @@ from bertwright.tasks.classification.model import TextBatch
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.spec import get_spec
 from bertwright.tasks.tagging.spec import TaggingTask
+from bertwright.training.hardware import move_to_device, resolve_device
 
 WAYS = ("plain", "before", "transformers")
 WIDE = 768
@@ -66,11 +67,11 @@ class TransformersClassifier(nn.Module):
         return logits
 
 
-def transformers_curve(folder: str, bound: BoundTask, seed: int) -> list[float]:
+def transformers_curve(folder: str, bound: BoundTask, seed: int, device: torch.device) -> list[float]:
     """Return the primary validation metric after each of three epochs of a plain training loop."""
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(False)  # as it comes
-    model = TransformersClassifier(folder, bound)
+    model = TransformersClassifier(folder, bound).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
     rows, random = len(bound.lengths), np.random.default_rng(seed)
     steps = 3 * -(-rows // 16)
@@ -80,7 +81,7 @@ def transformers_curve(folder: str, bound: BoundTask, seed: int) -> list[float]:
         model.train()
         order = random.permutation(rows)
         for begin in range(0, rows, 16):
-            batch = bound.batch(np.sort(order[begin : begin + 16]))
+            batch = move_to_device(bound.batch(np.sort(order[begin : begin + 16])), device)
             loss = bound.kind.loss(bound.task, model, batch) / len(batch)
             optimizer.zero_grad()
             loss.backward()
@@ -107,7 +108,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
     task, known = get_spec(options.task), stored(options.store)
     for rows in options.rows or [0]:
         data = sample(options.data, rows, folder) if rows else options.data
-        settings, bound, saved = prepared(task, options.model, data, threads=options.threads)
+        settings, bound, saved = prepared(task, options.model, data, threads=options.threads, device=options.device)
         before = {"epochs": 3, "batch_size": 32, "learning_rate": 3e-5 if saved.config.hidden >= WIDE else 3e-4}
         same = {"task": options.task, "model": options.model, "rows": len(bound.lengths)}
         for way in options.ways:
@@ -116,7 +117,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any
                 if any(cell.items() <= line.items() for line in known):
                     continue
                 if way == "transformers":
-                    values = transformers_curve(saved.source, bound, seed)
+                    values = transformers_curve(saved.source, bound, seed, resolve_device(options.device))
                 else:
                     chosen = settings.model_copy(update=before if way == "before" else {})
                     schedule = scheduled(chosen, saved.config, len(bound.lengths))
@@ -166,6 +167,7 @@ def main() -> None:
     parser.add_argument("--ways", type=numbers(str), default=list(WAYS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -1,7 +1,7 @@
 """Epochs, batch size and learning rate of fine-tuning: validation metric after each epoch, for each combination.
 
 python -m benchmarks.studies.schedule TASK --model MODEL --data FOLDER [--rows 50,600] [--epochs 3,20]
-    [--batch-size 8,16] [--learning-rate 1e-4,5e-4] [--seeds 1] [--threads 1] [--json]
+    [--batch-size 8,16] [--learning-rate 1e-4,5e-4] [--seeds 1] [--threads 1] [--device cpu] [--json]
 
 Without --epochs, --batch-size and --learning-rate the default schedule is measured. No epoch is chosen: the metric of
 the last epoch counts. `--rows` takes the first rows of a random order of the training file, the same order for each
@@ -29,6 +29,7 @@ from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.spec import TaskSpec, get_spec
 from bertwright.training.hardware import apply_numerics, resolve_numerics
 from bertwright.training.loop import autocast, train
+from bertwright.training.settings import Device
 
 
 def sample(data: Path, rows: int, folder: Path) -> Path:
@@ -67,9 +68,11 @@ def curve(settings: ScheduledSettings, bound: BoundTask, saved: SavedModel, seed
     return values
 
 
-def prepared(task: TaskSpec, model: str, data: Path, *, threads: int) -> tuple[FinetuneSettings, BoundTask, SavedModel]:
+def prepared(
+    task: TaskSpec, model: str, data: Path, *, threads: int, device: Device = "cpu"
+) -> tuple[FinetuneSettings, BoundTask, SavedModel]:
     """Return settings without a schedule, the data bound to the model, and the model."""
-    settings = FinetuneSettings(max_length=task.max_length, threads=threads)
+    settings = FinetuneSettings(max_length=task.max_length, threads=threads, device=device)
     saved, tokenizer = open_initial_model(model, None)
     bound = kind_of(task).prepare(task, data, tokenizer, saved.config, task.max_length)
     return settings, bound, initial_weights(settings, bound, saved)
@@ -81,7 +84,7 @@ def measure(options: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     table = []
     for rows in options.rows or [0]:
         data = sample(options.data, rows, folder) if rows else options.data
-        base, bound, saved = prepared(task, options.model, data, threads=options.threads)
+        base, bound, saved = prepared(task, options.model, data, threads=options.threads, device=options.device)
         for epochs, batch_size, rate in product(options.epochs, options.batch_size, options.learning_rate):
             changed = base.model_copy(update={"epochs": epochs, "batch_size": batch_size, "learning_rate": rate})
             settings = scheduled(changed, saved.config, len(bound.lengths))
@@ -112,6 +115,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=numbers(float), default=[None])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

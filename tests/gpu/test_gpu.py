@@ -98,6 +98,8 @@ def test_every_task_is_learned_there_and_answered_alike_here(name: str, gpu_enco
     for device in (DEVICE, "cpu"):
         figures = evaluate_task(task, model=str(tmp_path / "run"), data=example.data, precision="fp32", device=device)
         assert figures[result["metric"]] == pytest.approx(result["mean"], abs=1e-4)
+        if not example.predicts:
+            continue
         (tmp_path / device).mkdir(exist_ok=True)
         predict_file(
             str(tmp_path / "run"), str(example.input_file), str(tmp_path / device / example.output), device=device
@@ -131,6 +133,14 @@ def test_rows_are_picked_there_as_on_processors() -> None:
     assert here.grad is not None
     assert there.grad is not None
     assert torch.equal(there.grad.cpu(), here.grad)
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")
+def test_the_peak_is_reset_before_the_first_tensor_is_there() -> None:
+    code = (
+        "from bertwright.training.memory import peak_bytes, reset_peak\nreset_peak('cuda')\nprint(peak_bytes('cuda'))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "0\n"
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")

@@ -51,6 +51,7 @@ def system_model(system: System, kind: torch.dtype = torch.float64) -> SystemMod
         small |= {"heads": 2, "intermediate": 32 if system == "bert" else 64, "attention_dropout": 0.0}
     small = {name: value for name, value in small.items() if name in type(shape).model_fields}
     small |= {"embedding_size": 8} if "embedding_size" in type(shape).model_fields else {}
+    small |= {"embedding_dropout": 0.0} if "embedding_dropout" in type(shape).model_fields else {}
     config = type(shape).model_validate({**shape.model_dump(), **small})
     model = new_model(config, second_sentence=_row_settings(system).second_sentence, causal_share=CAUSAL_SHARE)
     init_weights(model, 0.1, torch.Generator().manual_seed(0))

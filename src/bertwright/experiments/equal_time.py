@@ -9,7 +9,7 @@ from typing import Any
 from bertwright.experiments.details import markdown_table
 from bertwright.experiments.jobs import PretrainedModel, Workspace
 from bertwright.experiments.plan import ExperimentPlan, with_arms, workspace_of
-from bertwright.experiments.rates import TRIAL_SEED, ArmTime, EqualTime, RateTrial
+from bertwright.experiments.rates import TRIAL_SEED, ArmTime, EqualTime, RateTrial, choose_factor
 from bertwright.experiments.spec import Arm, TimeBudget
 from bertwright.experiments.speeds import read_speeds
 from bertwright.pretraining.measure import Timings, affordable_steps
@@ -59,7 +59,8 @@ def _arm_time(workspace: Workspace, arm: Arm, budget: TimeBudget, speed: Timings
         RateTrial(factor, _model(workspace, arm, {**rates(settings, factor), **length, "evaluations": 1}, TRIAL_SEED))
         for factor in budget.factors
     ]
-    return ArmTime(speed, steps, tuple(trials))
+    factor = choose_factor({trial.factor: trial.loss for trial in trials})
+    return ArmTime(speed, steps, tuple(trials), factor)
 
 
 def _settled(workspace: Workspace, arm: Arm, budget: TimeBudget, time: ArmTime) -> Arm:

@@ -64,16 +64,16 @@ def choose_factor(losses: Mapping[float, float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class ArmTime:
-    """Speed, steps and trials of an arm; speed and steps are None before the speed is measured."""
+    """Speed, steps and trials of an arm; speed and steps are None before the speed is measured.
+
+    factor: factor of the scale's learning rates that the arm gets; None where it was not chosen when the plan was made.
+    Another process may finish the last trial later. The arm then has no steps in this plan.
+    """
 
     speed: Timings | None
     steps: int | None
     trials: tuple[RateTrial, ...]
-
-    @property
-    def factor(self) -> float | None:
-        """Factor of the scale's learning rates that the arm gets; None before it is chosen."""
-        return choose_factor({trial.factor: trial.loss for trial in self.trials})
+    factor: float | None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bertwright.errors import Diverged
+from bertwright.errors import Diverged, Stopped
 from bertwright.experiments import page, run
 from bertwright.experiments.corpora import Corpora, CorpusFacts
 from bertwright.experiments.equal_time import at_equal_time, speeds_path, timed_models
@@ -178,3 +178,19 @@ def test_a_trial_that_diverges_is_kept_as_that_and_the_arm_gets_another_rate(
     assert len(list(tmp_path.glob(f"pretrained/*/{DIVERGED}"))) == 1
     assert not list(tmp_path.glob("pretrained/*/model"))
     assert "| 1.000 | 2.000 | diverged |" in page_of(work.plan).replace("**", "")
+
+
+def test_an_arm_whose_last_trial_another_process_finishes_waits_for_the_next_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = base_plan(tmp_path, "bert")
+    write_speeds(base)
+    plan = at_equal_time(base, BUDGET)
+    finish_trials(plan, {0.5: 3.0, 1.0: 2.0, 2.0: 2.5})
+    trained = []
+    monkeypatch.setattr(run, "pretrain", lambda settings, **_: trained.append(settings) or {"stopped": True})
+    ExperimentRun(plan, "", "cpu", allow_other_numerics=False).carry_out()
+    assert trained == []  # its settings name the minutes, which would be measured here once more
+    with pytest.raises(Stopped):
+        ExperimentRun(at_equal_time(base, BUDGET), "", "cpu", allow_other_numerics=False).carry_out()
+    assert [settings.minutes for settings in trained] == [None]

@@ -1,4 +1,4 @@
-"""records.tar.xz in docs/results → the pages of all experiments and their pictures, beside it.
+"""archives of records in docs/results → the pages of all experiments and their pictures, beside them.
 
 The commands are those of the first page, with --page. They need neither data nor corpus.
 
@@ -17,6 +17,8 @@ from pathlib import Path
 from bertwright.cli import main as bertwright
 
 RESULTS = Path(__file__).resolve().parent / "results"
+ARCHIVES = {"paper": "records.tar.xz", "h100": "records-h100.tar.xz"}
+"""Folder of a command's --out → the archive that has it."""
 COMMAND = re.compile(r"^    bertwright (paper (\S+) .+)$", re.MULTILINE)
 PAGE_IN_TEXT = re.compile(r"docs/results/([\w-]+\.md)")
 
@@ -27,16 +29,16 @@ def commands(folder: Path) -> Mapping[str, Sequence[str]]:
     return {name: [*shlex.split(line.removesuffix(" --page")), "--page"] for line, name in COMMAND.findall(text)}
 
 
-def write_pages(records: Path, names: Sequence[str], out: Path) -> None:
-    """Write pages and their pictures into `out`, from an archive of records; raises SystemExit where one fails."""
+def write_pages(folder: str, names: Sequence[str], out: Path) -> None:
+    """Write pages and their pictures into `out`, from the archive of a folder; raises SystemExit where one fails."""
     arguments = commands(RESULTS)
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        with tarfile.open(records) as archive:
-            archive.extractall(folder, filter="data")
+    with tempfile.TemporaryDirectory() as temporary, contextlib.chdir(temporary):
+        with tarfile.open(RESULTS / ARCHIVES[folder]) as archive:
+            archive.extractall(temporary, filter="data")
         for name in names:
             if code := bertwright(list(arguments[name])):
                 raise SystemExit(code)
-        for path in Path("paper/results").iterdir():
+        for path in Path(folder, "results").iterdir():
             if path.suffix == ".md":
                 (out / path.name).write_text(with_links(path.read_text("utf-8")), "utf-8")
             else:
@@ -48,11 +50,17 @@ def with_links(page: str) -> str:
     return PAGE_IN_TEXT.sub(r"[\1](\1)", page)
 
 
+def _out_of(arguments: Sequence[str]) -> str:
+    """Return the folder that a command names with --out."""
+    return arguments[arguments.index("--out") + 1]
+
+
 def main() -> Iterator[str]:
     """Write all pages and yield their names."""
-    names = list(commands(RESULTS))
-    write_pages(RESULTS / "records.tar.xz", names, RESULTS)
-    yield from names
+    for folder in ARCHIVES:
+        names = [name for name, arguments in commands(RESULTS).items() if _out_of(arguments) == folder]
+        write_pages(folder, names, RESULTS)
+        yield from names
 
 
 if __name__ == "__main__":

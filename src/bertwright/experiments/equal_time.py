@@ -108,7 +108,8 @@ def time_lines(plan: ExperimentPlan) -> Iterator[str]:
     on = f" on {threads} thread{'' if threads == '1' else 's'}" if threads else ""
     yield (
         f"Every pre-training has {budget.minutes:g} minutes{on}. Its steps follow from the speed of its own steps, "
-        f"evaluations and checkpoints, measured before the first run (`locks/{speeds_path(plan).name}`)."
+        f"evaluations and checkpoints, measured before the first run (`locks/{speeds_path(plan).name}`). A run on "
+        "another machine has the same steps, and takes another time."
     )
     yield (
         f"Each arm got the one of {len(budget.factors)} learning rates with the lowest validation loss after "

@@ -79,6 +79,8 @@ FAMILIES: Final = Experiment(
         "Each learning rate is chosen in a shorter run. A longer run may be best with a lower one.",
         "ELECTRA's rate is chosen by the loss of its discriminator. With a weak generator the replaced tokens are easy "
         "to find, so that a rate may have a low loss for this reason alone.",
+        "BERT learns next sentences too, and ALBERT the order of two pieces of text. The others learn from one piece "
+        "of text at a time, as in their papers. So a lead on STS-B, RTE and QNLI can be that of the second objective.",
         "The speed is that of this program on one machine. Another program may be faster for one of the arms.",
         "No step is compiled. RoBERTa's larger batches and ModernBERT's other tokenizer are not here. Every arm has "
         "the rows, the optimiser and the size of the scale; ModernBERT predicts 30 % of the tokens, and ELECTRA has a "

@@ -107,15 +107,16 @@ def time_lines(plan: ExperimentPlan) -> Iterator[str]:
     threads = " or ".join(map(str, sorted({number for number in time.threads.values() if number})))
     on = f" on {threads} thread{'' if threads == '1' else 's'}" if threads else ""
     yield (
-        f"Every pre-training has {budget.minutes:g} minutes{on}. Its steps follow from the speed of its own steps, "
-        f"evaluations and checkpoints, measured before the first run (`locks/{speeds_path(plan).name}`). A run on "
-        "another machine has the same steps, and takes another time."
+        f"Every pre-training has the steps of {budget.minutes:g} minutes{on}. They follow from the speed of the arm's "
+        "own steps, evaluations and checkpoints, measured before the first run "
+        f"(`locks/{speeds_path(plan).name}`). A run on another machine or a GPU has the same steps, and takes another "
+        "time."
     )
     yield (
         f"Each arm got the one of {len(budget.factors)} learning rates with the lowest validation loss after "
         f"{budget.rate_share:.0%} of the minutes, with a seed of its own. The loss is that of masked LM; for ELECTRA "
-        "it is that of the discriminator. A number is nats; a number in bold is the chosen rate, as a factor of the "
-        "scale's."
+        "it is that of the discriminator. The losses are in nats; that of the chosen rate is bold. A rate is a factor "
+        "of the scale's. Compare the losses of one row only."
     )
     factors = sorted(budget.factors)
     lengths = " / ".join(str(phase.length) for phase in plan.all_models[0].settings.phases)

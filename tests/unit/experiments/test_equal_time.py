@@ -140,7 +140,7 @@ def test_the_page_has_speeds_steps_rates_and_what_does_not_apply(tmp_path: Path)
             (scores / "metrics.json").write_text(json.dumps({"accuracy": accuracy + 0.001 * seed}))
     text = page_of(plan)
     assert "Minutes take the place of its number of tokens." in text
-    assert "Every pre-training has 10 minutes on 2 threads." in text
+    assert "Every pre-training has the steps of 10 minutes on 2 threads." in text
     assert "| BERT (`bert`) | 60.1 ± 0.1 | 150.1 ± 0.1 |" in text
     assert "| ELECTRA (`electra`) | does not apply | does not apply |" in text
     assert "| BERT | 100 / 200 | 4,946 | 24.3 M | 3.000 | **2.500** | 2.750 |" in text

@@ -70,18 +70,23 @@ FAMILIES: Final = Experiment(
     columns=(*columns.SENTENCE_COLUMNS, columns.BLIMP_ACCURACY, columns.CHARACTER_BITS),
     claims=tuple(claim for arm, paper in _SUCCESSORS for claim in _claims(arm, paper)),
     note="All arms read the same corpus with the same WordPiece vocabulary, RoBERTa too, so that bits a character can "
-    "be compared. They are measured on the same rows, with 15 % masked. ELECTRA's discriminator predicts no piece, so "
-    "that neither minimal pairs nor bits apply to it. Minimal pairs have the pseudo-log-likelihood.",
+    "be compared. The bits are the loss on masked pieces of the same rows, with 15 % masked. ELECTRA's discriminator "
+    "predicts no piece, so that neither minimal pairs nor bits apply to it. A sentence of a minimal pair is scored by "
+    "its pseudo-log-likelihood, for which each piece is masked in turn; chance is 50 %.",
     limits=(
         "The time is that of pre-training. The trials of learning rates and the fine-tunings are not in it; the table "
         "of costs has them.",
         "Every arm is fine-tuned with the same settings. Other learning rates of fine-tuning may favour other arms.",
-        "Each learning rate is chosen in a shorter run. A longer run may be best with a lower one.",
+        "Each learning rate is chosen in a shorter run, with one seed. A longer run may be best with a lower one. If "
+        "all trials of an arm end near the loss of the frequencies of the pieces, its rate is chosen by chance. If two "
+        "arms have different factors, a part of their difference can be that of the rate.",
         "ELECTRA's rate is chosen by the loss of its discriminator. With a weak generator the replaced tokens are easy "
-        "to find, so that a rate may have a low loss for this reason alone.",
+        "to find, so that a rate may have a low loss for this reason alone. If the generator stays at the loss of the "
+        "frequencies, the page says nothing about ELECTRA.",
         "BERT learns next sentences too, and ALBERT the order of two pieces of text. The others learn from one piece "
         "of text at a time, as in their papers. So a lead on STS-B, RTE and QNLI can be that of the second objective.",
-        "The speed is that of this program on one machine. Another program may be faster for one of the arms.",
+        "The speed is that of this program on the machine where it was measured. Another program may be faster for one "
+        "of the arms.",
         "No step is compiled. RoBERTa's larger batches and ModernBERT's other tokenizer are not here. Every arm has "
         "the rows, the optimiser and the size of the scale; ModernBERT predicts 30 % of the tokens, and ELECTRA has a "
         "generator of a quarter of its width.",

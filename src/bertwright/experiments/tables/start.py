@@ -17,7 +17,6 @@ def _with_start(arm: Arm, start: str) -> Arm:
 
 
 _ARMS: Final = (
-    arms.MAJORITY,
     *(replace(arm, title=f"{arm.title}, matching") for arm in (arms.BERT, arms.NO_NSP, arms.LEFT)),
     *(_with_start(arm, "local") for arm in (arms.BERT, arms.NO_NSP, arms.LEFT)),
     _with_start(arms.BERT, "random"),

@@ -63,6 +63,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"--seeds \d", "--seeds 1"),
     (r"epochs=3,10", "epochs=1"),
     (r"^curl -s", "curl -sf"),  # which an error of the service ends with 22
+    (r" --device cuda", ""),  # which few machines have
     (r"finetune .*--features \S+", r"\g<0> --lstm-width 32"),
 )
 """Parts of a line that are replaced here."""

@@ -135,12 +135,13 @@ def test_rows_are_picked_there_as_on_processors() -> None:
     assert torch.equal(there.grad.cpu(), here.grad)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")
 def test_the_peak_is_reset_before_the_first_tensor_is_there() -> None:
+    """A processor counts the whole process, and a GPU its tensors."""
     code = (
-        "from bertwright.training.memory import peak_bytes, reset_peak\nreset_peak('cuda')\nprint(peak_bytes('cuda'))"
+        f"from bertwright.training import memory\nmemory.reset_peak('{DEVICE}')\nprint(memory.peak_bytes('{DEVICE}'))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "0\n"
+    printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert (int(printed) > 0) == (DEVICE == "cpu")
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="a processor has no memory of its own")

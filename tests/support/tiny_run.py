@@ -44,14 +44,12 @@ def built(second_sentence: Any = "next", kind: torch.dtype = torch.float64, **ch
 def system_model(system: System, kind: torch.dtype = torch.float64) -> SystemModel:
     """A small model of a system, without dropout."""
     shape = system_config(system, "2x128", VOCAB, initializer_range=0.1, max_positions=40)
-    small: dict[str, Any] = {"hidden": 16, "hidden_dropout": 0.0}
+    small: dict[str, Any] = {"hidden": 16, "hidden_dropout": 0.0, "embedding_dropout": 0.0, "embedding_size": 8}
     if isinstance(shape, LSTMConfig):
         small |= {"cells": 24}
     else:
         small |= {"heads": 2, "intermediate": 32 if system == "bert" else 64, "attention_dropout": 0.0}
     small = {name: value for name, value in small.items() if name in type(shape).model_fields}
-    small |= {"embedding_size": 8} if "embedding_size" in type(shape).model_fields else {}
-    small |= {"embedding_dropout": 0.0} if "embedding_dropout" in type(shape).model_fields else {}
     config = type(shape).model_validate({**shape.model_dump(), **small})
     model = new_model(config, second_sentence=_row_settings(system).second_sentence, causal_share=CAUSAL_SHARE)
     init_weights(model, 0.1, torch.Generator().manual_seed(0))

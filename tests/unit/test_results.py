@@ -61,15 +61,15 @@ def test_pages_from_the_records_are_those_that_the_records_give(of_records: dict
 
 
 def test_pages_are_written_from_the_published_records_alone(tmp_path: Path) -> None:
-    """The file of records has neither data nor a corpus; document-order has a corpus of shuffled sentences too."""
+    """The archives have neither data nor a corpus; document-order has a corpus of shuffled sentences too."""
     pages = {"paper": ["table7", "document-order"], "h100": ["start", "families"]}
     for folder, names in pages.items():
         runpy.run_path(str(DOCS / "pages.py"))["write_pages"](folder, names, tmp_path)
-    for name in (name for names in pages.values() for name in names):
-        page = (tmp_path / f"{name}.md").read_text("utf-8")
-        assert page == (RESULTS / f"{name}.md").read_text("utf-8"), "python docs/pages.py"
-        assert "docs/results/" not in page
-        assert all((RESULTS / link).is_file() for link in re.findall(r"\]\((\S+?)\)", page))
+        for name in names:
+            page = (tmp_path / f"{name}.md").read_text("utf-8")
+            assert page == (RESULTS / f"{name}.md").read_text("utf-8"), "python docs/pages.py"
+            assert "docs/results/" not in page
+            assert all((RESULTS / link).is_file() for link in re.findall(r"\]\((\S+?)\)", page))
 
 
 def test_minutes_of_table_6_are_those_of_the_records(of_records: dict[str, Any]) -> None:

@@ -105,7 +105,7 @@ def _peak_without_proc() -> int:
 def reset_peak(device: Device = "cpu") -> None:
     """Reset `peak_bytes` to the bytes in use now, where the system can."""
     if device == "cuda":
-        torch.cuda.init()  # before the first tensor there, torch takes no device here
+        torch.cuda.init()  # without it, torch refuses the device before the first tensor is there
         torch.cuda.reset_peak_memory_stats(resolve_device(device))
         return
     if device == "mps":

@@ -49,6 +49,7 @@ def test_all_of_the_papers_tables_are_there() -> None:
         "figure5",
         "gpt-table5",
         "start",
+        "head-removal",
         "families",
         "masked-share",
         "document-order",

@@ -44,8 +44,8 @@ def paper_command(
     The same command continues a stopped experiment. Several experiments in one folder share the runs that they can.
 
     Args:
-        name: Experiment: table1 to table8, figure5, gpt-table5, start, families, masked-share, document-order,
-            batch-size or length-cost.
+        name: Experiment: table1 to table8, figure5, gpt-table5, start, head-removal, families, masked-share,
+            document-order, batch-size or length-cost.
         scale: Size of models, data and training: smoke, tiny, mini, small, base or paper.
         out: Folder for all results; the page is OUT/results/NAME.md.
         data: Folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.

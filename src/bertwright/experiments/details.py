@@ -119,7 +119,9 @@ def _changes(arm: Arm, scale: Scale) -> str:
     parts = [f"pre-training `{_json(arm.pretraining)}`"] if arm.pretraining else []
     left_out = ", ".join(f"`{'.'.join(path)}`" for path in unsupported_settings(scale, arm.pretraining))
     parts += [f"without {left_out}, which its system cannot have"] if left_out else []
-    parts += [f"joined with `{_json(arm.joined_with)}`"] if arm.joined_with is not None else []
+    second = "joined with" if arm.head is None else "a second model"
+    parts += [f"{second} `{_json(arm.joined_with)}`"] if arm.joined_with is not None else []
+    parts += [f"head {arm.head}"] if arm.head else []
     parts += ["not trained"] if not arm.is_trained else []
     parts += [f"after {arm.fraction:.0%} of the steps"] if arm.fraction < 1 else []
     parts += ["sentences shuffled"] if arm.text == "sentences" else []

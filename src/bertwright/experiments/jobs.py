@@ -14,7 +14,7 @@ from typing import Any, Final
 from bertwright.config import Settings
 from bertwright.experiments.corpora import Corpora, CorpusKind
 from bertwright.experiments.data import PAPER_TASKS, Subset
-from bertwright.experiments.spec import Arm, Changes, Column, Scale
+from bertwright.experiments.spec import Arm, Changes, Column, HeadChange, Scale
 from bertwright.files import read_object
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
@@ -67,8 +67,9 @@ class PretrainedModel:
 class Finetuning:
     """A fine-tuning with one seed.
 
-    models       one pre-training, or two whose models are joined first
+    models       one pre-training, or two whose models are joined, or the second of which gives a head to the first
     fraction     fraction of the pre-training steps after which a model is taken
+    head         change of a head of the pre-trained model
     """
 
     models: tuple[PretrainedModel, ...]
@@ -77,6 +78,7 @@ class Finetuning:
     subset: Subset
     settings: FinetuneSettings
     folder: Path
+    head: HeadChange | None = None
 
     @property
     def learning_rate(self) -> float | None:
@@ -172,7 +174,7 @@ class Workspace:
     subsets: Mapping[str, Subset]
 
     def models(self, arm: Arm, seed: int) -> tuple[PretrainedModel, ...]:
-        """Return the pre-trainings of an arm: one, two that will be joined, or none for a baseline."""
+        """Return the pre-trainings of an arm: one or two, or none for a baseline."""
         return tuple(self._model(arm, changes, seed) for changes in arm.models)
 
     def _model(self, arm: Arm, changes: Changes, seed: int) -> PretrainedModel:
@@ -194,9 +196,10 @@ class Workspace:
         names = [model.folder.name for model in models]
         decisive = _decisive_of_finetuning(settings)
         kind = "+".join(map(system_and_size, names))
-        digest = _digest(names, task.model_dump(mode="json"), subset.digest, decisive, arm.fraction)
+        changed = [arm.head] if arm.head else []
+        digest = _digest(names, task.model_dump(mode="json"), subset.digest, decisive, arm.fraction, *changed)
         name = f"{kind}-seed{models[0].settings.seed}.{seed}-{digest}"
-        return Finetuning(models, arm.fraction, task, subset, settings, folder / name)
+        return Finetuning(models, arm.fraction, task, subset, settings, folder / name, arm.head)
 
     def baseline(self, arm: Arm, column: Column) -> BaselineJob:
         """Return the baseline of an arm for a column."""

@@ -13,8 +13,8 @@ from bertwright.experiments.spread import Variance, interaction_variance, pool, 
 
 _SEED: Final = re.compile(r"-seed(\d+)\.\d+-")
 """Pre-training seed in the name of a fine-tuning's folder."""
-_STEP: Final = re.compile(r"step-\d+$")
-"""Name of a model that was taken before the end of its pre-training."""
+_CHANGED: Final = re.compile(r"(step-\d+|head-[\w-]+)$")
+"""Name of a model that was taken before the end of its pre-training, or that has a changed head."""
 ArmKey = tuple[str, str]
 """Pre-training and fine-tuning of an arm, without seeds, as text."""
 
@@ -73,15 +73,15 @@ def read_spread(out: Path, *, last_epoch: bool) -> Spread:
 
 
 def _apart(arms: Mapping[ArmKey, Mapping[int, float]]) -> list[Variance]:
-    """Return the variance of each arm over its pre-trainings; arms before the end of a pre-training are left out."""
-    return [sample_variance([list(units.values())]) for (body, _), units in arms.items() if not _STEP.search(body)]
+    """Return the variance of each arm over its pre-trainings; arms with changed models are left out."""
+    return [sample_variance([list(units.values())]) for (body, _), units in arms.items() if not _CHANGED.search(body)]
 
 
 def _together(arms: Mapping[ArmKey, Mapping[int, float]]) -> list[Variance]:
     """Return the variance of differences within each group of arms that share their pre-trainings."""
     groups: dict[str, list[Mapping[int, float]]] = defaultdict(list)
     for (body, _), units in arms.items():
-        groups[_STEP.sub("model", body)].append(units)
+        groups[_CHANGED.sub("model", body)].append(units)
     variances = []
     for group in groups.values():
         most = max(len(units) for units in group)
@@ -101,8 +101,8 @@ def _arm_key(record: Mapping[str, Any], out: Path) -> ArmKey | None:
     if "pretrained" in parts:
         folders = parts[parts.index("pretrained") + 1]
         name = parts[-1]
-    else:  # two models that were joined, in a folder that is named after both
-        folders, name = parts[-1] if parts else "", "model"
+    else:  # made of one or two models, in a folder that is named after them; the folder above names the change
+        folders, name = (parts[-1], parts[-2]) if len(parts) > 1 else ("", "")
     bodies = []
     for folder in folders.split("+"):
         body = run_record(out / "pretrained" / folder)

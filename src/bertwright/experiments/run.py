@@ -17,7 +17,7 @@ from bertwright.experiments.constant import by_file, constant_answer
 from bertwright.experiments.equal_time import at_equal_time, speeds_path, timed_models
 from bertwright.experiments.forecast import forecast_experiment
 from bertwright.experiments.inputs import refuse_other_corpus, write_notes
-from bertwright.experiments.jobs import RESULT, BaselineJob, Finetuning, PairsJob, PretrainedModel, run_record
+from bertwright.experiments.jobs import RESULT, BaselineJob, PairsJob, PretrainedModel, run_record
 from bertwright.experiments.lock import write_lock
 from bertwright.experiments.page import write_page
 from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, PlanUse, make_plan
@@ -25,11 +25,11 @@ from bertwright.experiments.rates import DIVERGED, RateTrial
 from bertwright.experiments.scores import COST, remaining_work
 from bertwright.experiments.spec import Experiment, TimeBudget
 from bertwright.experiments.speeds import measure_speeds
+from bertwright.experiments.starting_models import starting_model
 from bertwright.files import read_object, write_json
 from bertwright.finetuning.baselines import bag_of_words_baseline
 from bertwright.finetuning.run import tune
 from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
-from bertwright.pretraining.elmo import join
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.scoring.evaluate import measure_minimal_pairs
@@ -181,7 +181,7 @@ class ExperimentRun:
         if isinstance(job, PairsJob):
             self._score_pairs(job)
             return
-        source = _model_of(job, self.plan.out)
+        source = starting_model(job, self.plan.out)
         _remove_outdated(job.folder, source)
         _, signalled = tune(
             job.settings.model_copy(update={"device": self.device, "learning_rate": job.learning_rate}),
@@ -273,22 +273,6 @@ def _incidents(run: ExperimentRun) -> Iterable[str]:
     if run.failed:
         yield "The reasons are above and on the page."
     yield from (f"skipped, because another process computes it: {folder}" for folder in sorted(run.elsewhere))
-
-
-def _model_of(job: Finetuning, out: Path) -> Path:
-    """Return the model folder that a fine-tuning starts from; join its two models where that has not been done yet."""
-    paths = [model.folder_after(job.fraction) for model in job.models]
-    if len(paths) == 1:
-        return paths[0]
-    name = "+".join(model.folder.name for model in job.models)
-    folder = out / "joined" / (name if job.fraction == 1.0 else f"{name}-{paths[0].name}")
-    if not folder.exists():
-        try:
-            join(str(paths[0]), str(paths[1]), folder)
-        except (InputError, OSError):
-            if not folder.exists():  # otherwise another process was the first to join them
-                raise
-    return folder
 
 
 def _note_memory(folder: Path, device: Device) -> None:

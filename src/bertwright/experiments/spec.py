@@ -14,6 +14,9 @@ Changes = Mapping[str, Any]
 Baseline = Literal["bag-of-words", "majority"]
 Floor = Literal["majority", "untrained"]
 """Arm whose score a model reaches without any learning."""
+HeadChange = Literal["matching-removed", "other-removed", "transplanted"]
+"""Change of a pre-trained model: without the head that the start `matching` makes; without another head of the same
+layer; or with that head of a second model."""
 TextOrder = Literal["documents", "sentences"]
 """Order of a corpus: whole documents, or their sentences, shuffled."""
 TEXT_ORDERS: Final[tuple[TextOrder, ...]] = ("documents", "sentences")
@@ -63,7 +66,9 @@ class Scale:
 class Arm:
     """A row of a table.
 
-    pretraining    settings that differ from the scale's; `joined_with`: those of a second model, joined with the first
+    pretraining    settings that differ from the scale's
+    joined_with    settings of a second model: it is joined with the first, or the first gets its head
+    head           change of a head of the pre-trained model
     is_trained     False for a model with its initial weights
     fraction       fraction of the pre-training steps after which the model is taken
     text           order of the corpus
@@ -76,6 +81,7 @@ class Arm:
     title: str
     pretraining: Changes = field(default_factory=dict)
     joined_with: Changes | None = None
+    head: HeadChange | None = None
     is_trained: bool = True
     fraction: float = 1.0
     text: TextOrder = "documents"
@@ -86,7 +92,7 @@ class Arm:
 
     @property
     def models(self) -> tuple[Changes, ...]:
-        """Pre-training settings of its models: of one, of two that are joined, or of none for a baseline."""
+        """Pre-training settings of its models: of one or two, or of none for a baseline."""
         if self.baseline is not None:
             return ()
         return (self.pretraining,) if self.joined_with is None else (self.pretraining, self.joined_with)

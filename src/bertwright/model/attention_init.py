@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.model.config import Start
+from bertwright.model.config import EncoderConfig, Start
 from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer, PreNormLayer
 
 _LAYERS = {"random": 0, "local": 1, "matching": 2}
@@ -56,6 +56,14 @@ def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator
         _attend_to_same_piece(encoder, free, special)
 
 
+def matching_head(config: EncoderConfig) -> tuple[int, int]:
+    """Return layer and head, from 0, that the start `matching` lets attend to the same piece.
+
+    Layers are counted from the first one that reads states after a LayerNorm.
+    """
+    return 1, config.heads - 1
+
+
 def _attend_to_neighbours(encoder: Encoder, generator: torch.Generator, *, free: int = 0) -> None:
     """Let the heads of a layer attend to neighbours: offsets -1, +1, -2, +2, … (-1, -2, -3, … for one direction).
 
@@ -85,7 +93,7 @@ def _attend_to_neighbours(encoder: Encoder, generator: torch.Generator, *, free:
 
 
 def _attend_to_same_piece(encoder: Encoder, free: int, special: Sequence[int]) -> None:
-    """Let the last head of the next layer attend to other positions of the same piece.
+    """Let a head of the second layer attend to other positions of the same piece.
 
     The last `free` dimensions hold word embeddings alone, and the layers below the head do not change them at the
     start. In one half of the head, queries and keys both read these dimensions. In the other half they read waves with
@@ -93,7 +101,8 @@ def _attend_to_same_piece(encoder: Encoder, free: int, special: Sequence[int]) -
     """
     config, rest = encoder.config, encoder.config.hidden // encoder.config.heads - free
     words, waves = slice(config.hidden - free, config.hidden), slice(0, rest)
-    head, layer = config.heads - 1, _layer(encoder, 1)
+    number, head = matching_head(config)
+    layer = _layer(encoder, number)
     _add(layer, head, slice(0, free), words, torch.eye(free) * _SAME, torch.eye(free) * _SAME)
     _add(layer, head, slice(free, None), waves, torch.eye(rest) * -_ELSEWHERE, torch.eye(rest) * _ELSEWHERE)
     with torch.no_grad():

@@ -91,27 +91,3 @@ def test_what_is_not_trained_is_not_waited_for() -> None:
     )
     cells = table_cells(plan)
     assert (cells["a", "perplexity"].wanted, cells["b", "perplexity"].wanted) == (0, 1)
-
-
-def test_two_models_are_joined_once_and_apart_for_each_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    joined: list[Path] = []
-
-    def join(left: str, right: str, out: Path) -> None:
-        out.mkdir(parents=True)  # as another process, which was the first
-        joined.append(out)
-        raise InputError(f"{out}: is there already")
-
-    monkeypatch.setattr(module, "join", join)
-
-    def at(share: float) -> Path:
-        models = [
-            SimpleNamespace(
-                folder=tmp_path / name, folder_after=lambda share, name=name: tmp_path / name / f"step-{share:g}"
-            )
-            for name in ("left", "right")
-        ]
-        job: Any = SimpleNamespace(models=models, fraction=share)
-        return module._model_of(job, tmp_path)
-
-    assert [at(1.0), at(0.5), at(1.0)] == [joined[0], joined[1], joined[0]]
-    assert [path.name for path in joined] == ["left+right", "left+right-step-0.5"]

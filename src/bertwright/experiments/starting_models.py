@@ -1,0 +1,28 @@
+"""pre-trained models → the model folder from which a fine-tuning starts: one of them, joined, or with another head."""
+
+from pathlib import Path
+
+from bertwright.errors import InputError
+from bertwright.experiments.heads import change_head
+from bertwright.experiments.jobs import Finetuning
+from bertwright.pretraining.elmo import join
+
+
+def starting_model(job: Finetuning, out: Path) -> Path:
+    """Return the model folder from which a fine-tuning starts; write it where it is made of pre-trained models."""
+    paths = [model.folder_after(job.fraction) for model in job.models]
+    if len(paths) == 1 and job.head is None:
+        return paths[0]
+    name = "+".join(model.folder.name for model in job.models)
+    kind = "joined" if job.head is None else f"head-{job.head}"
+    folder = out / kind / (name if job.fraction == 1.0 else f"{name}-{paths[0].name}")
+    if not folder.exists():
+        try:
+            if job.head is None:
+                join(str(paths[0]), str(paths[1]), folder)
+            else:
+                change_head(job.head, [str(path) for path in paths], folder)
+        except (InputError, OSError):
+            if not folder.exists():  # otherwise another process was the first to write it
+                raise
+    return folder

@@ -610,6 +610,12 @@ def test_every_kind_of_arm(
         (["families", "--minutes", "0"], "--minutes 0: expected a number above 0"),
         (["families", "--rate-share", "2"], "--rate-share 2: expected a fraction above 0 and at most 1"),
         (["families", "--blimp", "nowhere"], "--blimp nowhere: there is no such file or folder"),
+        (["table5", "--model", "tiny"], "--model tiny: table5 pre-trains its own models; leave --model out"),
+        (["using", "--model", "tiny"], "--corpus: using pre-trains nothing; leave --corpus out"),
+        (
+            ["using", "--pretraining-seeds", "2"],
+            "--pretraining-seeds: using pre-trains nothing; set the fine-tunings",
+        ),
     ],
 )
 def test_bad_usage_is_refused(

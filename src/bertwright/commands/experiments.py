@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from bertwright.console import table_lines
 from bertwright.errors import InputError
 
 if TYPE_CHECKING:
+    from bertwright.experiments.jobs import UsedModel
     from bertwright.experiments.spec import Experiment, TimeBudget
 
 
@@ -33,6 +34,7 @@ def paper_command(
     minutes: float | None = None,
     rate_share: float | None = None,
     blimp: Path | None = None,
+    model: str | None = None,
     page: bool = False,
     plan: bool = False,
     device: DeviceOption = "cpu",
@@ -45,7 +47,7 @@ def paper_command(
 
     Args:
         name: Experiment: table1 to table8, figure5, gpt-table5, start, head-removal, families, masked-share,
-            document-order, batch-size or length-cost.
+            document-order, batch-size, length-cost or using.
         scale: Size of models, data and training: smoke, tiny, mini, small, base or paper.
         out: Folder for all results; the page is OUT/results/NAME.md.
         data: Folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
@@ -59,26 +61,23 @@ def paper_command(
         minutes: For families: minutes of each pre-training on all cores (default: 40).
         rate_share: For families: fraction of the minutes of each trial of a learning rate (default: 0.15).
         blimp: For families: folder of BLiMP's paradigms; without it BLiMP is left out. --page does not need it.
+        model: For using: pre-trained encoder whose uses are compared, a model folder, a shipped name or a URL. --page
+            does not need it.
         page: Compute nothing; write the page of the finished runs and report what is missing.
         plan: Print the models to train, hours and disk, and compute and write nothing.
         allow_other_numerics: Continue runs from another kind of processor or torch. Results then differ in their last
             bits.
     """
-    from bertwright.experiments.spec import Experiment
-    from bertwright.registry import find
-
-    experiments = find("bertwright.experiments.tables", Experiment)
     if name is None:
-        return _listed(experiments.values())
-    if name not in experiments:
-        raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
-    _check_options({"--seeds": seeds, "--pretraining-seeds": pretraining_seeds}, page=page, plan=plan)
+        return _listed(_experiments().values())
+    counts = {"--seeds": seeds, "--pretraining-seeds": pretraining_seeds}
+    experiment = _chosen(name, counts, page=page, plan=plan)
+    from bertwright.experiments.lock import lock_of
     from bertwright.experiments.plan import ExperimentRequest
     from bertwright.experiments.run import run_experiment
     from bertwright.experiments.scales import get_scale
     from bertwright.training.tracked_run import track_with
 
-    experiment = experiments[name]
     request = ExperimentRequest(
         scale=get_scale(scale),
         out=out.resolve(),
@@ -90,9 +89,9 @@ def paper_command(
         tasks=_names("--tasks", tasks),
         budget=_budget(experiment, minutes, rate_share),
         blimp=_blimp(experiment, blimp),
+        used_model=_used_model(experiment, model, corpus, lock_of(out, name, scale), page=page),
     )
-    typed: dict[str, Any] = {"--scale": scale, "--out": out.name, "--seeds": seeds}
-    typed |= {"--pretraining-seeds": pretraining_seeds, "--arms": arms, "--tasks": tasks}
+    typed: dict[str, Any] = {"--scale": scale, "--out": out.name, **counts, "--arms": arms, "--tasks": tasks}
     typed |= {"--device": None if device == "cpu" else device, "--minutes": minutes, "--rate-share": rate_share}
     with track_with(track):
         return run_experiment(
@@ -105,13 +104,32 @@ def paper_command(
         )
 
 
-def _check_options(counts: Mapping[str, int | None], *, page: bool, plan: bool) -> None:
-    """Raise InputError for a number of seeds below 1, and for a page and a plan at once."""
+def _chosen(name: str, counts: Mapping[str, int | None], *, page: bool, plan: bool) -> "Experiment":
+    """Return the experiment of that name.
+
+    Raises InputError where there is none, for a number of seeds below 1, for one that it cannot have, and for a page
+    and a plan at once.
+    """
+    if name not in (experiments := _experiments()):
+        raise InputError(f"paper {name}: expected one of {', '.join(experiments)}")
+    experiment = experiments[name]
+    if experiment.uses_model and counts["--pretraining-seeds"] is not None:
+        raise InputError(
+            f"--pretraining-seeds: {name} pre-trains nothing; set the fine-tunings of each arm with --seeds"
+        )
     for option, count in counts.items():
         if count is not None and count < 1:
             raise InputError(f"{option} {count}: expected at least 1")
     if page and plan:
         raise InputError("--page, --plan: expected one of the two, got both")
+    return experiment
+
+
+def _experiments() -> "dict[str, Experiment]":
+    from bertwright.experiments.spec import Experiment
+    from bertwright.registry import find
+
+    return find("bertwright.experiments.tables", Experiment)
 
 
 def _listed(experiments: Iterable["Experiment"]) -> CommandResult:
@@ -154,6 +172,29 @@ def _blimp(experiment: "Experiment", folder: Path | None) -> Path | None:
     return folder.resolve()
 
 
+def _used_model(
+    experiment: "Experiment", model: str | None, corpus: Sequence[str], lock: Path, *, page: bool
+) -> "UsedModel | None":
+    """Return the used model; None for an experiment that trains its own. A page takes the model that its lock notes.
+
+    Raises InputError where a model is missing or is not that of the lock, and for an option that the experiment does
+    not have.
+    """
+    from bertwright.experiments.used_model import noted_model, open_used_model
+
+    if not experiment.uses_model:
+        if model is not None:
+            raise InputError(f"--model {model}: {experiment.name} pre-trains its own models; leave --model out")
+        return None
+    if corpus:
+        raise InputError(f"--corpus: {experiment.name} pre-trains nothing; leave --corpus out")
+    if model is not None:
+        return open_used_model(model, lock)
+    if not page:
+        raise InputError(f"paper {experiment.name}: name the encoder that is used with --model")
+    return noted_model(lock)
+
+
 def _has_blimp(experiment: "Experiment") -> bool:
     return any(column.metric == "blimp" for column in experiment.columns)
 
@@ -162,7 +203,8 @@ def _command_line(experiment: "Experiment", options: dict[str, Any]) -> str:
     """Return the command as a person would type it, with placeholders; options without a value are left out."""
     typed = shlex.join(word for option, value in options.items() if value is not None for word in (option, str(value)))
     blimp = " --blimp BLIMP" if _has_blimp(experiment) else ""
-    return f"bertwright paper {experiment.name} {typed} --data DATA --corpus TEXT{blimp}"
+    source = " --model MODEL" if experiment.uses_model else " --corpus TEXT"
+    return f"bertwright paper {experiment.name} {typed} --data DATA{source}{blimp}"
 
 
 def _names(option: str, text: str | None) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ ON_HEAD = " on tasks that go with the hand-made head alone"
 """Words of a verdict whose tasks all go with the matching head."""
 _MOST_DECIMALS = 4
 _COLUMNS = """\
-- *pre-trainings*: number of pre-trainings of the first and the second arm
+- *{unit}s*: number of {unit}s of the first and the second arm
 - *difference*: points by which the first arm is better; a lower perplexity, time or memory is better
-- *95 %*: interval of the difference over other pre-trainings, not corrected for the number of tasks
+- *95 %*: interval of the difference over other {unit}s, not corrected for the number of tasks
 - *other rows too*: the same interval if the dev rows were others as well
 - *p*: probability of a difference of this size or larger if there were none, corrected for the number of tasks
 - *visible*: smallest difference that the test would find in four of five repetitions"""
@@ -42,18 +42,27 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
     if units:
         yield f"Not in points, but in {'its own unit' if len(units) == 1 else 'their own units'}: {', '.join(units)}."
     if "visible from" in text:
-        yield "*Visible from*: these pre-trainings are too few to show a smaller difference."
+        yield f"*Visible from*: these {plan.unit}s are too few to show a smaller difference."
     if "annot be tested here" in text:
         yield "*Cannot be tested here*: both models are at the floor, within two standard errors."
     if "on these rows" in text:
         yield "*On these rows*: with other dev rows the lead may be on the other side."
     yield ""
-    yield (
+    arm = (
         "An *arm* is a model or a baseline. A *seed* is the number from which a run draws its random numbers. An arm "
-        "has one or more pre-training seeds, and each pre-trained model has fine-tuning seeds. The *floor* is the "
-        "score that needs no learning. *δ* (delta) is the number of points that count as no difference: the number in "
-        "the claim, half of the paper's own difference, or one point if the paper has none. The *start* is the state "
-        "of attention before the first step."
+        "has one or more pre-training seeds, and each pre-trained model has fine-tuning seeds."
+    )
+    start = " The *start* is the state of attention before the first step."
+    if plan.used_model:
+        arm = (
+            "An *arm* is a use of the model, or a baseline. A *seed* is the number from which a fine-tuning draws its "
+            "random numbers."
+        )
+        start = ""
+    yield (
+        f"{arm} The *floor* is the score that needs no learning. *δ* (delta) is the number of points that count as no "
+        "difference: the number in the claim, half of the paper's own difference, or one point if the paper has "
+        f"none.{start}"
     )
     if any(claim.unknown_delta != UNKNOWN_DELTA for claim in plan.experiment.claims):
         yield "A claim whose δ is another number has it above its table."
@@ -103,13 +112,13 @@ def evidence_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> I
     """Yield what the columns mean, then a table for each claim whose arms were compared: a row for each task."""
     compared = [each for each in evidence if each.comparisons]
     if compared:
-        yield from ("The columns of the tables:", "", _COLUMNS, "")
+        yield from ("The columns of the tables:", "", _COLUMNS.format(unit=plan.unit), "")
     for each in compared:
         claim = each.claim
         yield from (f"**Claim {each.number}.** {claim.statement} In the paper: {claim.paper}.", "")
         also = f" Also different: {claim.confound}." if claim.confound else ""
         yield from (f"{_arms(claim)}; {condition(plan, *claim.arms)}; δ {claim.delta:g}.{also}", "")
-        head = ("", "pre-trainings", "difference", "95 %", "other rows too", "p", "visible", "outcome")
+        head = ("", f"{plan.unit}s", "difference", "95 %", "other rows too", "p", "visible", "outcome")
         yield from markdown_table(head, [_row(claim, comparison) for comparison in each.comparisons])
         yield ""
 
@@ -136,7 +145,7 @@ def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
             word = _word(claim, outcome, comparisons)
             is_verdict = outcome == evidence.outcome or len(comparisons) == len(evidence.comparisons)
             label = "" if is_verdict and not parts else f"{_capital(word)}: "
-            parts.append(f"{label}{_tasks(comparisons)}")
+            parts.append(f"{label}{_tasks(comparisons, plan.unit)}")
     sentences = [f"{'. '.join(parts)} ({condition(plan, *claim.arms)})."]
     if claim.confound:
         sentences.append(f"Also different: {claim.confound}.")
@@ -147,16 +156,16 @@ def _by_task(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
     return " ".join([*sentences, reason] if evidence.reason else sentences)
 
 
-def _tasks(comparisons: Sequence[Comparison]) -> str:
-    """Return tasks with one outcome and their differences; too few pre-trainings of all are named once."""
-    few = {_few(each) for each in comparisons if each.outcome == "undecided" and not each.enough}
+def _tasks(comparisons: Sequence[Comparison], unit: str) -> str:
+    """Return tasks with one outcome and their differences; too few units of all are named once."""
+    few = {_few(each, unit) for each in comparisons if each.outcome == "undecided" and not each.enough}
     if len(few) == 1 and not any(each.enough for each in comparisons):
         differences = ", ".join(f"{each.column} {each.difference:+.1f}" for each in comparisons)
         return f"{differences}, with {few.pop()}"
-    return ", ".join(map(_task, comparisons))
+    return ", ".join(_task(each, unit) for each in comparisons)
 
 
-def _task(comparison: Comparison) -> str:
+def _task(comparison: Comparison, unit: str) -> str:
     """Return a task with its difference; if undecided, with the smallest visible difference or the reason for none.
 
     The two have as many decimals as they need to differ.
@@ -165,7 +174,7 @@ def _task(comparison: Comparison) -> str:
     if comparison.outcome == "undecided":
         visible = comparison.smallest_visible
         if not comparison.enough:
-            return f"{text} ({_few(comparison)})"
+            return f"{text} ({_few(comparison, unit)})"
         if visible is None:
             return f"{text} (variance unknown)"
         decimals = 1
@@ -177,11 +186,11 @@ def _task(comparison: Comparison) -> str:
     return text
 
 
-def _few(comparison: Comparison) -> str:
-    """Return the numbers of pre-trainings of the arms in words."""
+def _few(comparison: Comparison, unit: str) -> str:
+    """Return the numbers of units of the arms in words; `unit` is a pre-training, or a fine-tuning of a used model."""
     if set(comparison.units) == {1}:
-        return "one pre-training each"
-    return f"{' and '.join(map(str, comparison.units))} pre-trainings"
+        return f"one {unit} each"
+    return f"{' and '.join(map(str, comparison.units))} {unit}s"
 
 
 def _row(claim: Claim, comparison: Comparison) -> tuple[str, ...]:

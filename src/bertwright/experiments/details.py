@@ -9,6 +9,7 @@ from bertwright.experiments.jobs import (
     BLIMP,
     Finetuning,
     PretrainedModel,
+    UsedModel,
     pretraining_settings,
     unique,
     unsupported_settings,
@@ -22,6 +23,11 @@ from bertwright.reports.runs import duration
 
 def data_lines(plan: ExperimentPlan) -> Iterator[str]:
     """Yield lines about corpora, files, substitutes, rows, and parts that were left out."""
+    if plan.used_model:
+        yield (
+            f"- Model `{plan.used_model.folder.name}`: {plan.used_model.shape}; the sha256 of its weights begins with "
+            f"{plan.used_model.digest[:12]}."
+        )
     corpora = {plan.corpora.facts[model.corpus] for model in plan.all_models if model.is_trained}
     for facts in sorted(corpora, key=lambda each: (each.name, each.fingerprint)):
         size = f"{facts.tokens:,} tokens in {facts.documents:,} documents, a vocabulary of {facts.vocab_size:,}"
@@ -70,13 +76,16 @@ def setting_lines(plan: ExperimentPlan) -> Iterator[str]:
     """Yield the scale's settings, the changes of each arm, and the settings of each task."""
     scale = plan.scale
     tuned = f"fine-tuning {_json(scale.finetuning)}; with features also {_json(scale.features)}"
-    yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}."
-    share, other = (each.examples.masking.share for each in (pretraining_settings(scale, {}, seed=0), PLAIN))
-    yield (
-        f"Masked LM predicts {100 * share:g} % of the tokens, where an arm names no other share. Everything else has "
-        "the default of `PretrainSettings`, which is the paper's, or of `FinetuneSettings`. The command `pretrain` has "
-        f"others: `--mask-share` is {other:g} there."
-    )
+    if plan.used_model:
+        yield f"All arms: {tuned}. Everything else, and a value `null`, is what `finetune` chooses for the task."
+    else:
+        yield f"All arms: pre-training `{_json(scale.pretraining)}`; {tuned}."
+        share, other = (each.examples.masking.share for each in (pretraining_settings(scale, {}, seed=0), PLAIN))
+        yield (
+            f"Masked LM predicts {100 * share:g} % of the tokens, where an arm names no other share. Everything else "
+            "has the default of `PretrainSettings`, which is the paper's, or of `FinetuneSettings`. The command "
+            f"`pretrain` has others: `--mask-share` is {other:g} there."
+        )
     yield ""
     for arm in plan.arms:
         yield f"- `{arm.name}`: {_changes(arm, scale)}"
@@ -92,7 +101,14 @@ def setting_lines(plan: ExperimentPlan) -> Iterator[str]:
 
 
 def command_lines(plan: ExperimentPlan) -> Iterator[str]:
-    """Yield what the two placeholders of the command stand for."""
+    """Yield what the placeholders of the command stand for."""
+    if plan.used_model:
+        yield (
+            "`DATA` is the folder with the files of the tasks, and `MODEL` a model folder (here: "
+            f"`{plan.used_model.folder.name}`). With `--page` the command writes this page from the records alone; "
+            "leave `--data` and `--model` out."
+        )
+        return
     corpora = sorted({plan.corpora.facts[model.corpus].name for model in plan.all_models})
     names = " and ".join(f"`{name}`" for name in corpora if not name.startswith("shuffled-"))
     yield (
@@ -108,7 +124,7 @@ def _task_settings(job: Finetuning, scale: Scale) -> Mapping[str, Any]:
     settings = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
     return {
         **settings,
-        "learning_rate": job.settings.learning_rate or "by width",
+        "learning_rate": job.settings.learning_rate or (None if isinstance(job.models[0], UsedModel) else "by width"),
         **scale.tasks.get(job.folder.parent.name, {}),
     }
 

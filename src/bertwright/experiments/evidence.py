@@ -73,7 +73,7 @@ def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, c
     outcome = claim_outcome(judged)
     fewer = ", ".join(f"`{name}` has {count}" for name, count in few.items())
     models = "all models" if claim.beyond else "both models"
-    needed = f"a verdict needs {LEAST_PRETRAININGS} pre-trainings of {models}; {fewer}"
+    needed = f"a verdict needs {LEAST_PRETRAININGS} {plan.unit}s of {models}; {fewer}"
     return ClaimEvidence(number, claim, judged, outcome, needed if few and outcome == "undecided" else "")
 
 

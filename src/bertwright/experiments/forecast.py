@@ -170,9 +170,9 @@ def _disk_bytes(costs: _Costs, plan: ExperimentPlan, models: Sequence[Pretrained
     trials = _trial_folders(plan)  # they keep no weights
     final = sum(costs.final_bytes(model) for model in models if model.folder not in trials)
     joined = {
-        (job.fraction, *(model.folder for model in job.models)): job.models
+        (job.fraction, job.head, *(model.folder for model in job.models)): job.models[: 1 if job.head else None]
         for job in plan.all_jobs
-        if isinstance(job, Finetuning) and len(job.models) > 1
+        if isinstance(job, Finetuning) and (len(job.models) > 1 or job.head)
     }
     for pair in joined.values():
         final += sum(_WEIGHT_BYTES * count_parameters(costs.model(model.settings)) for model in pair)

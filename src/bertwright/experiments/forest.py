@@ -71,7 +71,7 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
             row += 1
     units = {column.name for column in plan.columns if column.has_own_unit}
     _finish_axes(panel, labels, rows, units=[name for name in dict.fromkeys(labels.values()) if name in units])
-    _legend(figure, drawn, has_paper=has_paper)
+    _legend(figure, drawn, has_paper=has_paper, unit=plan.unit)
     with atomic_file(path) as stream:
         figure.savefig(stream, dpi=130, format="png")
     return True
@@ -123,7 +123,7 @@ def _finish_axes(panel: "Axes", labels: dict[int, str], rows: int, *, units: Seq
     panel.set_xlabel(f"points by which the first arm of the claim is better{scale}{others}", fontsize=8)
 
 
-def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) -> None:
+def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool, unit: str) -> None:
     from matplotlib.lines import Line2D
 
     words: dict[ClaimOutcome, dict[str, None]] = defaultdict(dict)
@@ -140,20 +140,20 @@ def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool) 
         handles.append(Line2D([], [], color="#b3132b", marker="D", linestyle="", markersize=4, label="the paper"))
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)), frameon=False, fontsize=8)
     colour = _COLOURS["undecided"]
-    labels = _interval_labels(evidence)
+    labels = _interval_labels(evidence, unit)
     lines = [Line2D([], [], color=colour, linewidth=width, label=label) for width, label in labels]
     if lines:
         figure.legend(handles=lines, loc="outside lower center", ncols=1, frameon=False, fontsize=8)
 
 
-def _interval_labels(evidence: Sequence[ClaimEvidence]) -> list[tuple[float, str]]:
+def _interval_labels(evidence: Sequence[ClaimEvidence], unit: str) -> list[tuple[float, str]]:
     """Return width and meaning of each kind of line that is drawn; width 0 for what a verdict makes of them."""
     comparisons = [comparison for each in evidence for comparison in each.comparisons]
     labels: list[tuple[float, str]] = []
     if any(each.interval() for each in comparisons):
-        labels.append((_THICK, "thick: 95 % interval of the difference over other pre-trainings"))
+        labels.append((_THICK, f"thick: 95 % interval of the difference over other {unit}s"))
     if any(each.interval(with_rows=True) for each in comparisons):
-        labels.append((_THIN, "thin: the same over other pre-trainings and other dev rows"))
+        labels.append((_THIN, f"thin: the same over other {unit}s and other dev rows"))
     decided = [each for each in comparisons if each.outcome in ("supported", "reversed")]
     if any(each.holds_for_other_rows is False for each in decided):
         labels.append((0.0, "“on these rows”: the thin line crosses 0, and the thick line does not"))
@@ -165,5 +165,5 @@ def _interval_labels(evidence: Sequence[ClaimEvidence]) -> list[tuple[float, str
     ]
     if any(interval and not interval[0] <= 0 <= interval[1] for interval in undecided):
         labels.append((0.0, "grey, and the thick line does not cross 0: p is corrected for the number of tasks,"))
-        labels.append((0.0, "or there are too few pre-trainings"))
+        labels.append((0.0, f"or there are too few {unit}s"))
     return labels

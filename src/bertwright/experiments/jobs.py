@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from bertwright.config import Settings
 from bertwright.experiments.corpora import Corpora, CorpusKind
@@ -26,6 +26,8 @@ from bertwright.tasks.spec import TaskSpec, get_spec
 RESULT = "result.json"
 BLIMP: Final = "blimp"
 """Metric of minimal pairs, and name of the folder of their scores."""
+USED: Final = "used-"
+"""Beginning of the name of a used model."""
 _WIDE: Final = 768
 """Width from which models have the paper's learning rate."""
 _DIGEST_DEFAULTS: Final[Mapping[str, Any]] = {"epochs": 3, "batch_size": 32}
@@ -40,6 +42,11 @@ class PretrainedModel:
     corpus: Path
     is_trained: bool
     folder: Path
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return self.folder.name
 
     @property
     def is_finished(self) -> bool:
@@ -64,15 +71,41 @@ class PretrainedModel:
 
 
 @dataclass(frozen=True)
+class UsedModel:
+    """A finished model that a person names, with the digest of its weights.
+
+    folder       its folder; for a page that is written without it, its name alone
+    shape        its system and size in words
+    settings     settings of a pre-training of a model of its shape, for the arithmetic of a plan
+    """
+
+    folder: Path
+    digest: str
+    shape: str
+    settings: PretrainSettings
+    is_finished: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Name of the model for the names of folders, in which its weights decide."""
+        return f"{USED}{self.digest[:12]}"
+
+    def folder_after(self, _: float) -> Path:
+        """Return the model folder; there is none before the end of its pre-training."""
+        return self.folder
+
+
+@dataclass(frozen=True)
 class Finetuning:
     """A fine-tuning with one seed.
 
-    models       one pre-training, or two whose models are joined, or the second of which gives a head to the first
+    models       one pre-training, or two whose models are joined, or the second of which gives a head to the first; or
+                 a used model
     fraction     fraction of the pre-training steps after which a model is taken
     head         change of a head of the pre-trained model
     """
 
-    models: tuple[PretrainedModel, ...]
+    models: tuple[PretrainedModel | UsedModel, ...]
     fraction: float
     task: TaskSpec
     subset: Subset
@@ -82,8 +115,11 @@ class Finetuning:
 
     @property
     def learning_rate(self) -> float | None:
-        """The learning rate of the settings, or the one by width of all recorded experiments; with features None."""
-        if self.settings.learning_rate or self.settings.features:
+        """The learning rate of the settings, or the one by width of all recorded experiments.
+
+        None, for the default of `finetune`: with features and for a used model.
+        """
+        if self.settings.learning_rate or self.settings.features or isinstance(self.models[0], UsedModel):
             return self.settings.learning_rate
         model = self.models[0].settings
         if system_config(model.system, model.size, vocab_size=1000).hidden < _WIDE:
@@ -172,6 +208,7 @@ class Workspace:
     scale: Scale
     corpora: Corpora
     subsets: Mapping[str, Subset]
+    used_model: UsedModel | None = None
 
     def models(self, arm: Arm, seed: int) -> tuple[PretrainedModel, ...]:
         """Return the pre-trainings of an arm: one or two, or none for a baseline."""
@@ -189,16 +226,19 @@ class Workspace:
         name = f"{changes.get('system', 'bert')}-{settings.size}-seed{seed}-{digest}"
         return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name)
 
-    def finetuning(self, arm: Arm, column: Column, models: tuple[PretrainedModel, ...], seed: int) -> Finetuning:
+    def finetuning(
+        self, arm: Arm, column: Column, models: tuple[PretrainedModel, ...] | tuple[UsedModel], seed: int
+    ) -> Finetuning:
         """Return the fine-tuning of an arm for a column."""
         task, subset, folder = self._task(column)
         settings = finetuning_settings(self.scale, column, arm.finetuning, task, seed)
-        names = [model.folder.name for model in models]
+        names = [model.name for model in models]
         decisive = _decisive_of_finetuning(settings)
         kind = "+".join(map(system_and_size, names))
         changed = [arm.head] if arm.head else []
         digest = _digest(names, task.model_dump(mode="json"), subset.digest, decisive, arm.fraction, *changed)
-        name = f"{kind}-seed{models[0].settings.seed}.{seed}-{digest}"
+        seeds = f"{seed}.0" if arm.uses_model else f"{models[0].settings.seed}.{seed}"  # the unit first
+        name = f"{kind}-seed{seeds}-{digest}"
         return Finetuning(models, arm.fraction, task, subset, settings, folder / name, arm.head)
 
     def baseline(self, arm: Arm, column: Column) -> BaselineJob:

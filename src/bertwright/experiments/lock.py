@@ -14,6 +14,7 @@ from bertwright.errors import InputError
 from bertwright.experiments.jobs import record_version, run_record
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Claim
+from bertwright.experiments.used_model import note_of
 from bertwright.files import read_object, write_json
 from bertwright.version import __version__
 
@@ -32,8 +33,13 @@ _NOTHING_SHOWN = "So nothing shows that claims, seeds and δ were chosen before 
 
 
 def claims_lock_path(plan: ExperimentPlan) -> Path:
-    """Return the path of the lock of an experiment at a scale."""
-    return plan.out / "locks" / f"{plan.experiment.name}-{plan.scale.name}.json"
+    """Return the path of the lock of a plan."""
+    return lock_of(plan.out, plan.experiment.name, plan.scale.name)
+
+
+def lock_of(out: Path, experiment: str, scale: str) -> Path:
+    """Return the path of the lock of an experiment at a scale, in the folder of its results."""
+    return out / "locks" / f"{experiment}-{scale}.json"
 
 
 def write_lock(plan: ExperimentPlan) -> None:
@@ -92,11 +98,18 @@ def _content(plan: ExperimentPlan) -> dict[str, Any]:
         "experiment": plan.experiment.name,
         "program": __version__,
         "scale": plan.scale.name,
-        "seeds": plan.seeds,
-        "pretraining_seeds": plan.pretraining_seeds,
+        **_seeds(plan),
         **_budget(plan),
+        **({"model": note_of(plan.used_model)} if plan.used_model else {}),
         "claims": [_claim(plan, claim) for claim in plan.experiment.claims],
     }
+
+
+def _seeds(plan: ExperimentPlan) -> dict[str, int]:
+    """Return the numbers of seeds. The fine-tunings of a used model have seeds, and its pre-training counts as one."""
+    if plan.used_model:
+        return {"seeds": plan.pretraining_seeds, "pretraining_seeds": 1}
+    return {"seeds": plan.seeds, "pretraining_seeds": plan.pretraining_seeds}
 
 
 def _budget(plan: ExperimentPlan) -> dict[str, Any]:

@@ -64,8 +64,14 @@ def _page(
     yield from (f"# {experiment.title}", "")
     yield from start_box(plan)
     yield from ("## Question", "", experiment.question, "")
-    minutes = " Minutes take the place of its number of tokens." if plan.time else ""
-    yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.{minutes}", "")
+    if plan.used_model:
+        yield from (
+            f"Model: `{plan.used_model.folder.name}`, {plan.used_model.shape}. Rows as at scale `{plan.scale.name}`.",
+            "",
+        )
+    else:
+        minutes = " Minutes take the place of its number of tokens." if plan.time else ""
+        yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.{minutes}", "")
     others = [
         f"{data.task.title} ({data.source.note})"
         for data in plan.data.values()
@@ -173,10 +179,10 @@ def _legend(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iter
     """Yield what the numbers of the table are, and what the summaries are where the table has them."""
     scored = [column for column in plan.columns if column.task is not None]
     epoch = "last epoch" if scores_last_epoch(plan) else "best epoch, which was chosen on the same rows"
-    yield (
-        f"Means ± standard deviations over {_count(plan.pretraining_seeds, 'pre-training seed')} x "
-        f"{_count(plan.seeds, 'fine-tuning seed')}, on the dev set, of the {epoch}."
-    )
+    seeds = _count(plan.pretraining_seeds, f"{plan.unit} seed")
+    if not plan.used_model:
+        seeds += f" x {_count(plan.seeds, 'fine-tuning seed')}"
+    yield f"Means ± standard deviations over {seeds}, on the dev set, of the {epoch}."
     if _mean_columns(plan, cells, scored):
         untrained = [column.name for column in scored if column.floor == "untrained"]
         floor = f" (for {', '.join(untrained)}: the model without pre-training)" if untrained else ""
@@ -192,9 +198,12 @@ def _count(number: int, name: str) -> str:
 
 def _sureness(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], versions: Set[str]) -> Iterator[str]:
     """Yield the sentences on the test, the lock, the epoch and the rows; versions: of the program in the folder."""
+    counted = "its score is the mean over its fine-tuning seeds"
+    if plan.used_model:
+        counted = "all of them begin with the same model, so a verdict holds for this model alone"
     yield (
-        "Each pre-training counts once: its score is the mean over its fine-tuning seeds. Few pre-trainings say little "
-        "about the variance between pre-trainings. So the test uses the variance over all arms of the task, or that of "
+        f"Each {plan.unit} counts once: {counted}. Few {plan.unit}s say little "
+        f"about the variance between {plan.unit}s. So the test uses the variance over all arms of the task, or that of "
         "the two arms if it is larger. p is corrected by Holm's method for the number of tasks of a claim, and for "
         "nothing else. The manual has the rules: *The paper as experiments*, *The verdict*."
     )
@@ -250,12 +259,15 @@ def _limits(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator
     wikipedia = [data.task.title for data in plan.data.values() if data.task.is_wikipedia]
     if wikipedia:
         yield (
-            f"- The text of {' and '.join(wikipedia)} is from Wikipedia. If the corpus is Wikipedia too, the models "
-            "may have read it before."
+            f"- The text of {' and '.join(wikipedia)} is from Wikipedia. If the models were pre-trained on Wikipedia, "
+            "they may have read it before."
         )
     subsets = [data.task.title for data in plan.data.values() if any(a < b for a, b in data.subset.rows.values())]
     if subsets:
         yield f"- Only a part of the rows of {', '.join(subsets)} was used. More rows may change the order of the arms."
+    if plan.used_model:
+        yield "- The results of other models."
+        return
     yield (
         "- The results of large models. The paper's models read 5,000 times the tokens of scale `tiny`."
         if plan.scale.name == "tiny"

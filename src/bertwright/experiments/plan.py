@@ -25,6 +25,7 @@ from bertwright.experiments.jobs import (
     Finetuning,
     PairsJob,
     PretrainedModel,
+    UsedModel,
     Workspace,
     corpus_kinds,
     unique,
@@ -54,6 +55,7 @@ class ExperimentRequest:
     arms, tasks                 names of those to compute; all where empty
     budget                      time of every arm, for an experiment at equal time; None: that of the experiment
     blimp                       folder of BLiMP's minimal pairs
+    used_model                  model that is used, for an experiment whose arms are uses of one model
     """
 
     scale: Scale
@@ -66,6 +68,7 @@ class ExperimentRequest:
     tasks: tuple[str, ...] = ()
     budget: TimeBudget | None = None
     blimp: Path | None = None
+    used_model: UsedModel | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ class ExperimentPlan:
     corpora     the corpora of the models
     blimp       folder of BLiMP's minimal pairs, None where none is named
     time        steps and trials of learning rates of an experiment at equal time
+    used_model  model that is used; then each fine-tuning seed is a "pre-training seed" with one fine-tuning
     """
 
     experiment: Experiment
@@ -106,6 +110,12 @@ class ExperimentPlan:
     corpora: Corpora
     blimp: Path | None = None
     time: EqualTime | None = None
+    used_model: UsedModel | None = None
+
+    @property
+    def unit(self) -> str:
+        """Observation of the statistical test, in words."""
+        return "fine-tuning" if self.used_model else "pre-training"
 
     @property
     def all_models(self) -> list[PretrainedModel]:
@@ -156,11 +166,14 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
         say(f"left out: {message}")
     subsets = {name: Subset(request.out / "tasks" / name, "", {}) for name in without_data}
     subsets |= {name: task_data.subset for name, task_data in data.items()}
-    workspace = Workspace(request.out, scale, corpora, subsets)
+    workspace = Workspace(request.out, scale, corpora, subsets, request.used_model)
     seeds = request.seeds or scale.seeds
     pretraining_seeds = request.pretraining_seeds or max(scale.pretraining_seeds, experiment.pretraining_seeds)
+    if request.used_model:
+        seeds, pretraining_seeds = 1, request.seeds or experiment.pretraining_seeds
     models = _models_of(workspace, arms, pretraining_seeds)
-    jobs = partial(_jobs_of, workspace, arms, models=models, seeds=seeds, blimp=request.blimp)
+    counts = (pretraining_seeds, seeds)
+    jobs = partial(_jobs_of, workspace, arms, models=models, seeds=counts, blimp=request.blimp)
     return ExperimentPlan(
         experiment=experiment,
         scale=scale,
@@ -180,6 +193,7 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
         },
         corpora=corpora,
         blimp=request.blimp,
+        used_model=request.used_model,
     )
 
 
@@ -192,7 +206,8 @@ def with_arms(plan: ExperimentPlan, arms: Sequence[Arm]) -> ExperimentPlan:
     """Return the plan with other settings of its arms, from which its models and its jobs follow."""
     workspace = workspace_of(plan)
     models = _models_of(workspace, arms, plan.pretraining_seeds)
-    jobs = _jobs_of(workspace, arms, plan.columns, models=models, seeds=plan.seeds, blimp=plan.blimp)
+    counts = (plan.pretraining_seeds, plan.seeds)
+    jobs = _jobs_of(workspace, arms, plan.columns, models=models, seeds=counts, blimp=plan.blimp)
     return replace(plan, arms=tuple(arms), models=models, jobs=jobs)
 
 
@@ -205,11 +220,9 @@ def metric_applies(arm: Arm, column: Column) -> bool:
 def _models_of(
     workspace: Workspace, arms: Sequence[Arm], pretraining_seeds: int
 ) -> dict[str, tuple[tuple[PretrainedModel, ...], ...]]:
-    """Return the pre-trainings of each arm for each pre-training seed; a baseline has none."""
+    """Return the pre-trainings of each arm for each pre-training seed; baselines and used models have none."""
     return {
-        arm.name: tuple(workspace.models(arm, seed) for seed in range(pretraining_seeds))
-        for arm in arms
-        if arm.baseline is None
+        arm.name: tuple(workspace.models(arm, seed) for seed in range(pretraining_seeds)) for arm in arms if arm.models
     }
 
 
@@ -237,12 +250,12 @@ def _jobs_of(
     columns: Sequence[Column],
     *,
     models: Mapping[str, Sequence[tuple[PretrainedModel, ...]]],
-    seeds: int,
+    seeds: SeedPair,
     blimp: Path | None,
 ) -> dict[tuple[str, str], Mapping[SeedPair, Job]]:
     """Return the jobs of each arm and column with a task, and those of minimal pairs.
 
-    models: those of an arm for each pre-training seed.
+    models: those of an arm for each pre-training seed; seeds: numbers of pre-training and fine-tuning seeds.
     """
     return {
         (arm.name, column.name): _jobs(workspace, arm, column, models.get(arm.name, ()), seeds)
@@ -277,15 +290,18 @@ def _without_corpus(arms: Sequence[Arm], corpora: Corpora) -> list[str]:
 
 
 def _jobs(
-    workspace: Workspace, arm: Arm, column: Column, models: Sequence[tuple[PretrainedModel, ...]], seeds: int
+    workspace: Workspace, arm: Arm, column: Column, models: Sequence[tuple[PretrainedModel, ...]], seeds: SeedPair
 ) -> Mapping[SeedPair, Job]:
     """Return the jobs of an arm and a column by their seeds; models: those of the arm for each pre-training seed."""
     if arm.baseline is not None:
         return {(0, 0): workspace.baseline(arm, column)}
+    if arm.uses_model:
+        assert workspace.used_model is not None
+        return {(seed, 0): workspace.finetuning(arm, column, (workspace.used_model,), seed) for seed in range(seeds[0])}
     return {
         (pretraining, seed): workspace.finetuning(arm, column, parts, seed)
         for pretraining, parts in enumerate(models)
-        for seed in range(seeds)
+        for seed in range(seeds[1])
     }
 
 

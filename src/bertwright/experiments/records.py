@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.experiments.jobs import record_version, run_record
+from bertwright.experiments.jobs import USED, record_version, run_record
 from bertwright.experiments.spread import Variance, interaction_variance, pool, sample_variance
 
 _SEED: Final = re.compile(r"-seed(\d+)\.\d+-")
@@ -47,7 +47,7 @@ def read_spread(out: Path, *, last_epoch: bool) -> Spread:
     versions: set[str] = set()
     for path in sorted((out / "tuned").glob("*/*/run.json")):
         record = run_record(path.parent)
-        key = _arm_key(record, out)
+        key = _arm_key(path.parent.name, record, out)
         seed = _SEED.search(path.parent.name)
         if not (record.get("finished") and key and seed):
             continue
@@ -92,8 +92,10 @@ def _together(arms: Mapping[ArmKey, Mapping[int, float]]) -> list[Variance]:
     return variances
 
 
-def _arm_key(record: Mapping[str, Any], out: Path) -> ArmKey | None:
-    """Return the key of the arm of a fine-tuning; None where the record of a pre-training is not there.
+def _arm_key(folder: str, record: Mapping[str, Any], out: Path) -> ArmKey | None:
+    """Return the key of the arm of a fine-tuning, from the name of its folder and its record.
+
+    None where the record of a pre-training is not there.
 
     Records of different corpora and of different versions of the program are different arms.
     """
@@ -101,6 +103,9 @@ def _arm_key(record: Mapping[str, Any], out: Path) -> ArmKey | None:
     if "pretrained" in parts:
         folders = parts[parts.index("pretrained") + 1]
         name = parts[-1]
+    elif folder.startswith(USED):  # the seeds of the name are those of fine-tunings of one model
+        settings = {key: value for key, value in record["settings"].items() if key != "first_seed"}
+        return folder.partition("-seed")[0], json.dumps([settings, record_version(record)], sort_keys=True)
     else:  # made of one or two models, in a folder that is named after them; the folder above names the change
         folders, name = (parts[-1], parts[-2]) if len(parts) > 1 else ("", "")
     bodies = []

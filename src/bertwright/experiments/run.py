@@ -86,11 +86,11 @@ class ExperimentRun:
                 if time and not time.is_settled(arm.name):
                     continue
                 jobs = [job for job in self.plan.jobs_of(arm, seed) if not job.is_finished]
-                models = self.plan.models[arm.name][seed] if arm.baseline is None else ()
+                models = self.plan.models[arm.name][seed] if arm.models else ()
                 missing = [model for model in models if not model.is_finished]
                 if not (jobs or missing):
                     continue
-                say(f"{arm.title}, pre-training seed {seed}")
+                say(f"{arm.title}, {self.plan.unit} seed {seed}")
                 for model in missing:
                     self.attempt(model, partial(self._pretrain, model))
                 if jobs and all(self._has_weights(model, arm.fraction) for model in models):

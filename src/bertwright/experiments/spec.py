@@ -74,6 +74,7 @@ class Arm:
     text           order of the corpus
     finetuning     settings that differ from the scale's
     baseline       baseline without a network, None for a model
+    uses_model     True for the model that a person names with --model; such an arm has no pre-training
     series, x      line to which the arm belongs in a picture over x, and its position on it
     """
 
@@ -87,13 +88,14 @@ class Arm:
     text: TextOrder = "documents"
     finetuning: Changes = field(default_factory=dict)
     baseline: Baseline | None = None
+    uses_model: bool = False
     series: str = ""
     x: float | None = None
 
     @property
     def models(self) -> tuple[Changes, ...]:
-        """Pre-training settings of its models: of one or two, or of none for a baseline."""
-        if self.baseline is not None:
+        """Settings of the pre-trainings of its models: one or two; none for a baseline and a used model."""
+        if self.baseline is not None or self.uses_model:
             return ()
         return (self.pretraining,) if self.joined_with is None else (self.pretraining, self.joined_with)
 
@@ -203,7 +205,8 @@ class Experiment:
     axis      label of the x axis, for a picture whose arms lie on a line
     limits    what the experiment does not show, a sentence each
     budget    time of every arm; None: every arm has the scale's number of steps
-    pretraining_seeds  number of pre-training seeds where a scale has fewer
+    pretraining_seeds  number of pre-training seeds where a scale has fewer; with a used model of fine-tuning seeds
+    uses_model  True where the arms are uses of one used model, and each fine-tuning is an observation
     """
 
     name: str
@@ -218,6 +221,7 @@ class Experiment:
     limits: tuple[str, ...] = ()
     budget: TimeBudget | None = None
     pretraining_seeds: int = 1
+    uses_model: bool = False
 
     def columns_of(self, claim: Claim) -> tuple[str, ...]:
         """Return the names of the columns on which a claim compares its arms."""

@@ -33,7 +33,12 @@ def start_of(model: PretrainedModel) -> str:
 
 
 def condition(plan: ExperimentPlan, *arms: str) -> str:
-    """Return the start of the models of some arms, as the condition of a verdict; arms without a model are left out."""
+    """Return the condition of a verdict: the start of the models of its arms, or the used model.
+
+    Arms without a model are left out.
+    """
+    if plan.used_model:
+        return f"model `{plan.used_model.folder.name}`"
     by_arm = {name: " and ".join(sorted(_starts(plan, name))) for name in arms}
     starts = {name: start for name, start in by_arm.items() if start}
     if not starts:

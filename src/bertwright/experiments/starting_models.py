@@ -13,7 +13,7 @@ def starting_model(job: Finetuning, out: Path) -> Path:
     paths = [model.folder_after(job.fraction) for model in job.models]
     if len(paths) == 1 and job.head is None:
         return paths[0]
-    name = "+".join(model.folder.name for model in job.models)
+    name = "+".join(model.name for model in job.models)
     kind = "joined" if job.head is None else f"head-{job.head}"
     folder = out / kind / (name if job.fraction == 1.0 else f"{name}-{paths[0].name}")
     if not folder.exists():

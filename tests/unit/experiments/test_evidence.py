@@ -52,6 +52,8 @@ def plan(
     arms = [Arm(name=name, title=name, is_trained=name != "untrained") for name in ("a", "b", "untrained")]
     return SimpleNamespace(
         experiment=experiment,
+        unit="pre-training",
+        used_model=None,
         columns=columns,
         arms=[*arms, Arm(name="majority", title="", baseline="majority")],
         models=models,

@@ -15,7 +15,7 @@ from bertwright.experiments.spec import Claim
 from bertwright.experiments.statistics import Comparison
 
 CLAIM = Claim(statement="A is better.", paper="", arm="a", against="b")
-PLAN: Any = SimpleNamespace(experiment=SimpleNamespace(paper_differences=lambda _: {}), columns=())
+PLAN: Any = SimpleNamespace(experiment=SimpleNamespace(paper_differences=lambda _: {}), columns=(), unit="pre-training")
 
 
 def comparison(difference: float, **facts: Any) -> Comparison:

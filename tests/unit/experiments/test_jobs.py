@@ -24,7 +24,9 @@ class LaterSettings(FinetuneSettings):
 
 def job_name(scale: str, arm: Arm) -> str:
     corpora: Any = None
-    model: Any = SimpleNamespace(folder=Path("bert-2x128-seed0-0123"), settings=SimpleNamespace(seed=0))
+    model: Any = SimpleNamespace(
+        name="bert-2x128-seed0-0123", folder=Path("bert-2x128-seed0-0123"), settings=SimpleNamespace(seed=0)
+    )
     subset = Subset(Path("rte-4567"), "4567", {})
     workspace = jobs.Workspace(Path("out"), SCALES[scale], corpora, {"rte": subset})
     return workspace.finetuning(arm, COLUMN, (model,), 1).folder.name

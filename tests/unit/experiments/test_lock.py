@@ -48,6 +48,7 @@ def plan(
         for number, pair in enumerate(pairs)
     }
     return SimpleNamespace(
+        used_model=None,
         experiment=experiment,
         scale=SimpleNamespace(name="tiny"),
         out=out,

@@ -106,3 +106,45 @@ def test_a_task_without_two_pre_trainings_has_no_variance(tmp_path: Path) -> Non
     spread = read_spread(tmp_path, last_epoch=False)
     assert spread.pooled("rte", "accuracy", share_bodies=False, factor=1.0) is None
     assert spread.pooled("sst2", "accuracy", share_bodies=True, factor=1.0) is None
+
+
+def test_each_fine_tuning_of_a_used_model_is_an_observation(tmp_path: Path) -> None:
+    for way, values in (("last", (0.5, 0.7)), ("embeddings", (0.2, 0.2))):
+        for seed, score in enumerate(values):
+            folder = tmp_path / "tuned" / "rte" / f"used-0123456789ab-seed{seed}.0-{way}"
+            folder.mkdir(parents=True)
+            record = {
+                "finished": True,
+                "versions": {"bertwright": "1.0"},
+                "settings": {"features": way, "first_seed": seed},
+                "data": {"model": "/elsewhere/minilm"},
+                "result": {"seeds": [{"scores": {"accuracy": score}}]},
+            }
+            (folder / "run.json").write_text(json.dumps(record))
+    variance = read_spread(tmp_path, last_epoch=False).pooled("rte", "accuracy", share_bodies=False, factor=100.0)
+    assert variance is not None
+    assert (variance.value, variance.degrees) == (pytest.approx((70 - 50) ** 2 / 2 / 2), 2)
+
+
+def test_models_with_a_changed_head_are_compared_in_pairs(tmp_path: Path) -> None:
+    scores = {"model": (0.8, 0.6, 0.7), "removed": (0.3, 0.3, 0.3)}
+    for seed in range(3):
+        write_run(tmp_path, "bert", (seed, 0), scores["model"][seed])
+        body = next((tmp_path / "pretrained").glob(f"bert-seed{seed}-*")).name
+        folder = tmp_path / "tuned" / "rte" / f"bert-seed{seed}.0-removed"
+        folder.mkdir()
+        record = {
+            "finished": True,
+            "versions": {"bertwright": "1.0"},
+            "settings": {"epochs": 2, "first_seed": 0},
+            "data": {"model": f"/elsewhere/head-matching-removed/{body}"},
+            "result": {"seeds": [{"scores": {"accuracy": scores["removed"][seed]}}]},
+        }
+        (folder / "run.json").write_text(json.dumps(record))
+    spread = read_spread(tmp_path, last_epoch=False)
+    apart = spread.pooled("rte", "accuracy", share_bodies=False, factor=100.0)
+    together = spread.pooled("rte", "accuracy", share_bodies=True, factor=100.0)
+    assert apart is not None
+    assert together is not None
+    assert (apart.value, apart.degrees) == (pytest.approx(100.0), 2)  # the changed models do not lower it
+    assert (together.value, together.degrees) == (pytest.approx(100.0), 2)  # differences of 50, 30 and 40 points

@@ -22,9 +22,7 @@ def test_two_models_are_joined_once_and_apart_for_each_share(tmp_path: Path, mon
 
     def at(share: float) -> Path:
         models = [
-            SimpleNamespace(
-                folder=tmp_path / name, folder_after=lambda share, name=name: tmp_path / name / f"step-{share:g}"
-            )
+            SimpleNamespace(name=name, folder_after=lambda share, name=name: tmp_path / name / f"step-{share:g}")
             for name in ("left", "right")
         ]
         job: Any = SimpleNamespace(models=models, fraction=share, head=None)
@@ -44,10 +42,7 @@ def test_a_model_with_another_head_is_written_once(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(starting_models, "change_head", change_head)
 
     def starting(head: str | None, *names: str) -> Path:
-        models = [
-            SimpleNamespace(folder=tmp_path / name, folder_after=lambda _, n=name: tmp_path / n / "model")
-            for name in names
-        ]
+        models = [SimpleNamespace(name=name, folder_after=lambda _, n=name: tmp_path / n / "model") for name in names]
         job: Any = SimpleNamespace(models=models, fraction=1.0, head=head)
         return starting_models.starting_model(job, tmp_path)
 

@@ -6,7 +6,7 @@ from typing import Final
 from bertwright.experiments.spec import Arm, Changes, Claim, Experiment, Published, Scale
 from bertwright.experiments.tables import arms, columns
 
-_FEATURES: Final = {
+FEATURES: Final = {
     "embeddings": "features: embeddings",
     "second-to-last": "features: second-to-last layer",
     "last": "features: last layer",
@@ -14,6 +14,7 @@ _FEATURES: Final = {
     "concat-last-four": "features: last four layers, concatenated",
     "sum-all": "features: weighted sum of all layers",
 }
+"""Ways to use the states of a frozen model, with their titles."""
 
 _PAIR: Final = "BERT learns next sentences; the two other models together read twice the tokens"
 """Further differences between BERT and two one-sided models."""
@@ -21,7 +22,7 @@ _PAIR: Final = "BERT learns next sentences; the two other models together read t
 
 def _arms(scale: Scale) -> tuple[Arm, ...]:
     features = (
-        replace(arms.BERT, name=name, title=title, finetuning={"features": name}) for name, title in _FEATURES.items()
+        replace(arms.BERT, name=name, title=title, finetuning={"features": name}) for name, title in FEATURES.items()
     )
     return (
         arms.BERT,

@@ -400,7 +400,7 @@ def test_a_page_that_differs_from_its_lock_says_so(
     page = page_of(out)
     assert "- **Not as locked:** pre-training seeds: locked 2, here 1." in page
     assert re.search(r"- \*\*Not as locked:\*\* the claim “Next-sentence .*”: delta was 3\.0, is 0\.75\.", page)
-    assert "- **Fewer seeds than locked:** `no-nsp` has 1 of 2 pre-trainings." in page
+    assert "- **Fewer seeds than locked:** pre-trainings, of 2: `bert` 1, `no-nsp` 1." in page
     lock.unlink()
     paper(capsys, study, out, "table5", *TWO, "--page")
     assert "- **No lock.** " in page_of(out)
@@ -431,7 +431,7 @@ def test_fewer_fine_tunings_than_locked_are_named(
     shutil.rmtree(sorted((out / "tuned/rte").glob("*-seed0.1-*"))[0])
     paper(capsys, study, out, "table5", *TWO, "--page")
     page = page_of(out)
-    assert re.search(r"- \*\*Fewer seeds than locked:\*\* `(bert|no-nsp)` has fewer fine-tunings: 1 of 2 on", page)
+    assert re.search(r"- \*\*Fewer seeds than locked:\*\* fine-tunings, of 2: `(bert|no-nsp)` 1", page)
     assert "**No verdict.** No task has all scores of both." in page
     assert "… (1 of 2)" in page
 

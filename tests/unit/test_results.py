@@ -93,8 +93,7 @@ def archive_rows() -> list[list[str]]:
 
 def word(verdict: str) -> str:
     """Return a verdict without its tasks, its number and its addition."""
-    first = re.split("[:,.]", verdict)[0].removesuffix(" on tasks that go with the hand-made head alone")
-    plain = re.sub(" (on these rows|within \\S+)$", "", first).lower()
+    plain = re.sub(" (on .+ alone|on these rows|within \\S+)$", "", re.split("[:,.]", verdict)[0]).lower()
     return "reversed" if plain == "not as good" else plain  # the same outcome of a claim of "as good as"
 
 

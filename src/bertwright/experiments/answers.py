@@ -12,7 +12,7 @@ from bertwright.experiments.spec import UNKNOWN_DELTA, Claim
 from bertwright.experiments.start import condition, rests_on_head
 from bertwright.experiments.statistics import OUTCOME_WORDS, ClaimOutcome, Comparison, p_text
 
-ON_HEAD = " on tasks that go with the hand-made head alone"
+ON_HEAD = "on tasks that go with the hand-made head alone"
 """Words of a verdict whose tasks all go with the matching head."""
 _MOST_DECIMALS = 4
 _COLUMNS = """\
@@ -69,7 +69,10 @@ def reading_lines(plan: ExperimentPlan, answers: Sequence[str]) -> Iterator[str]
 
 
 def verdict_word(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
-    """Return the verdict on a claim in a few words, with a full stop. It names the head if it rests on it alone."""
+    """Return the verdict on a claim in a few words, with a full stop.
+
+    It names the task if one of several decides, and the head if all that decide go with it.
+    """
     if evidence.outcome is None:
         return "Withdrawn." if evidence.claim.withdrawn else "No verdict."
     decided = [each for each in evidence.comparisons if each.outcome in ("supported", "reversed")]
@@ -77,11 +80,16 @@ def verdict_word(plan: ExperimentPlan, evidence: ClaimEvidence) -> str:
     word = _word(evidence.claim, evidence.outcome, of_verdict)
     if evidence.outcome == "undecided":
         return f"{_capital(word)}{': the tasks disagree' if decided else ''}."
+    parts = []
+    if len(decided) == 1 < len(evidence.comparisons):
+        parts.append(f"on {decided[0].column} alone")
+    elif evidence.outcome != "cannot be tested" and all(
+        rests_on_head(plan, each.column, *evidence.claim.arms) for each in of_verdict
+    ):
+        parts.append(ON_HEAD)
     if decided and all(each.holds_for_other_rows is False for each in decided):
-        word += " on these rows"
-    if all(rests_on_head(plan, each.column, *evidence.claim.arms) for each in of_verdict):
-        word += ON_HEAD if evidence.outcome != "cannot be tested" else ""
-    return f"{_capital(word)}."
+        parts.append("on these rows")
+    return f"{_capital(' '.join([word, ', '.join(parts)]).strip())}."
 
 
 def _word(claim: Claim, outcome: ClaimOutcome, comparisons: Sequence[Comparison]) -> str:

@@ -80,9 +80,14 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
 def _title(evidence: ClaimEvidence) -> list[tuple[str, str]]:
     """Return the lines above the rows of a claim, and their weights: the claim, and what else differs."""
     claim = evidence.claim
-    lines = [(line, "bold") for line in textwrap.wrap(f"{evidence.number}. {claim.statement}", _WIDTH)]
-    also = textwrap.wrap(f"Also different: {claim.confound}.", _LIGHT_WIDTH) if claim.confound else []
+    lines = [(line, "bold") for line in textwrap.wrap(f"{evidence.number}. {_plain(claim.statement)}", _WIDTH)]
+    also = textwrap.wrap(f"Also different: {_plain(claim.confound)}.", _LIGHT_WIDTH) if claim.confound else []
     return [*lines, *((line, "normal") for line in also)]
+
+
+def _plain(text: str) -> str:
+    """Return a text of a page without the marks of code, which a picture would show."""
+    return text.replace("`", "")
 
 
 def _draw_row(panel: "Axes", row: int, comparison: Comparison) -> None:
@@ -164,6 +169,6 @@ def _interval_labels(evidence: Sequence[ClaimEvidence], unit: str) -> list[tuple
         if comparison.outcome == "undecided" and each.claim.within is None
     ]
     if any(interval and not interval[0] <= 0 <= interval[1] for interval in undecided):
-        labels.append((0.0, "grey, and the thick line does not cross 0: p is corrected for the number of tasks,"))
-        labels.append((0.0, f"or there are too few {unit}s"))
+        reason = f"p is corrected for the number of tasks,\nor there are too few {unit}s"
+        labels.append((0.0, f"grey, and the thick line does not cross 0: {reason}"))
     return labels

@@ -156,21 +156,28 @@ def _differences(locked: Mapping[str, Any], content: Mapping[str, Any]) -> Itera
 
 
 def _missing_seeds(plan: ExperimentPlan, locked: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each arm with fewer finished pre-trainings or fine-tunings than locked."""
+    """Yield a sentence on arms with fewer finished pre-trainings than locked, and one on those with fewer fine-tunings.
+
+    The numbers of fine-tunings of an arm are the smallest and the largest of its tasks that have too few.
+    """
+    wanted = locked["pretraining_seeds"]
+    pretrained, tuned = [], []
     for arm in plan.arms:
         by_seed = plan.models.get(arm.name, ())
         finished = sum(all(model.is_finished for model in models) for models in by_seed)
-        wanted = locked["pretraining_seeds"]
         if by_seed and finished < wanted:
-            yield f"**Fewer seeds than locked:** `{arm.name}` has {finished} of {wanted} pre-trainings."
-        few = []
-        for column in plan.columns:
-            jobs = plan.jobs.get((arm.name, column.name), {}) if column.task else {}
-            tuned = sum(job.is_finished for job in jobs.values())
-            if arm.baseline is None and jobs and tuned < wanted * locked["seeds"]:
-                few.append(f"{tuned} of {wanted * locked['seeds']} on {column.name}")
+            pretrained.append(f"`{arm.name}` {finished}")
+        jobs = [plan.jobs.get((arm.name, column.name), {}) for column in plan.columns if column.task]
+        counts = [sum(job.is_finished for job in by_pair.values()) for by_pair in jobs if by_pair]
+        few = sorted({count for count in counts if arm.baseline is None and count < wanted * locked["seeds"]})
         if few:
-            yield f"**Fewer seeds than locked:** `{arm.name}` has fewer fine-tunings: {', '.join(few)}."
+            tuned.append(f"`{arm.name}` {' to '.join(map(str, dict.fromkeys([few[0], few[-1]])))}")
+    for parts, name, number in (
+        (pretrained, "pre-trainings", wanted),
+        (tuned, "fine-tunings", wanted * locked["seeds"]),
+    ):
+        if parts:
+            yield f"**Fewer seeds than locked:** {name}, of {number}: {', '.join(parts)}."
 
 
 def _version_lines(plan: ExperimentPlan) -> Iterator[str]:

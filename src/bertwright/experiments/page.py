@@ -4,6 +4,7 @@ The pages in docs/results were written with the sentences of this file. After a 
 of them anew.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from bertwright.experiments.scores import Cell, scores_last_epoch, table_cells
 from bertwright.experiments.spec import Arm, Column
 from bertwright.experiments.start import start_box
 from bertwright.files import atomic_file
-from bertwright.reports.charts import short
 from bertwright.version import __version__
 
 _LEFT_OUT = "STS-B"
@@ -164,15 +164,19 @@ def _cell(cell: Cell, column: Column) -> str:
     if not values:
         return "…" if cell.wanted else "–"
     mean = sum(values) / len(values)
-    text = _number(mean, column)
+    decimals = _decimals(mean, column)
+    text = f"{mean:,.{decimals}f}"
     if len(values) > 1:
         deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-        text += f" ± {_number(deviation, column)}"
+        text += f" ± {deviation:,.{decimals}f}"
     return text if len(values) == cell.wanted else f"{text} … ({len(values)} of {cell.wanted})"
 
 
-def _number(value: float, column: Column) -> str:
-    return f"{value:.1f}" if not column.has_own_unit else short(round(value, 2))
+def _decimals(mean: float, column: Column) -> int:
+    """Return the number of decimals of a mean and its deviation: one for points, else those of four digits."""
+    if not column.has_own_unit:
+        return 1
+    return max(0, 3 - math.floor(math.log10(abs(mean)))) if mean else 0
 
 
 def _legend(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iterator[str]:

@@ -136,13 +136,13 @@ def test_other_numbers_of_seeds_and_an_arm_with_fewer_are_named(tmp_path: Path) 
     write_lock(nothing_computed(tmp_path))
     lines = lock_lines(plan(tmp_path, pretraining_seeds=1, finished=(True, False)))
     assert "**Not as locked:** pre-training seeds: locked 2, here 1." in lines
-    assert "**Fewer seeds than locked:** `a` has 1 of 2 pre-trainings." in lines
-    assert "**Fewer seeds than locked:** `a` has fewer fine-tunings: 0 of 6 on x." in lines
+    assert "**Fewer seeds than locked:** pre-trainings, of 2: `a` 1." in lines
+    assert "**Fewer seeds than locked:** fine-tunings, of 6: `a` 0." in lines
 
 
 def test_an_arm_with_fewer_fine_tunings_than_locked_is_named(tmp_path: Path) -> None:
     write_lock(nothing_computed(tmp_path))
-    line = "**Fewer seeds than locked:** `a` has fewer fine-tunings: 4 of 6 on x."
+    line = "**Fewer seeds than locked:** fine-tunings, of 6: `a` 4."
     assert line in lock_lines(plan(tmp_path, tuned=4))
     assert len(lock_lines(plan(tmp_path, tuned=6))) == 1
 

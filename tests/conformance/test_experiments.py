@@ -55,6 +55,7 @@ def test_all_of_the_papers_tables_are_there() -> None:
         "document-order",
         "batch-size",
         "length-cost",
+        "sizes",
         "using",
     }
     assert set(EXPERIMENTS) == tables | others

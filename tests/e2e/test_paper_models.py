@@ -1,6 +1,7 @@
 """bertwright paper with models that it did not only pre-train: one that a person names, and those with another head."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,20 @@ def test_the_uses_of_one_model(
     options = ("--out", tmp_path / "empty", "--model", tmp_path / "tuned" / "model", "--data", task_files)
     message = paper(capsys, "using", *options, code=2)
     assert "expected a pre-trained model, got one that was fine-tuned on a task" in message
+
+
+def test_sizes_with_a_rate_of_their_own(task_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--seeds", 1, "--pretraining-seeds", 1, "--tasks", "sst2", "--arms", "size-1", "--out", tmp_path)
+    paper(capsys, "sizes", *options, "--corpus", TEXT, "--data", task_files)
+    page = (tmp_path / "results" / "sizes.md").read_text("utf-8")
+    assert re.search(r"\n\| 2x128 \| 6 \| 0\.0 M \|( \*?\*?\d\.\d{3}\*?\*? \|){3}\n", page)
+    assert "Not finished" not in page
+    runs = [json.loads(path.read_text()) for path in (tmp_path / "pretrained").glob("*/run.json")]
+    assert sorted((run["settings"]["seed"], run["settings"]["steps"]) for run in runs) == [(0, 6), *[(100, 3)] * 3]
+    lock = json.loads((tmp_path / "locks" / "sizes-smoke.json").read_text())
+    assert (lock["rate_share"], "minutes" in lock) == (0.5, False)
+    assert "sizes have the scale's steps" in paper(capsys, "sizes", "--minutes", 1, "--corpus", TEXT, code=2)
+    assert "table5 tries no learning rates" in paper(capsys, "table5", "--rate-share", 0.5, "--corpus", TEXT, code=2)
 
 
 def test_models_with_another_head(task_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from bertwright.errors import InputError
 
 if TYPE_CHECKING:
     from bertwright.experiments.jobs import UsedModel
-    from bertwright.experiments.spec import Experiment, TimeBudget
+    from bertwright.experiments.spec import Experiment, RateSearch
 
 
 def paper_command(
@@ -47,7 +47,7 @@ def paper_command(
 
     Args:
         name: Experiment: table1 to table8, figure5, gpt-table5, start, head-removal, families, masked-share,
-            document-order, batch-size, length-cost or using.
+            document-order, batch-size, length-cost, sizes or using.
         scale: Size of models, data and training: smoke, tiny, mini, small, base or paper.
         out: Folder for all results; the page is OUT/results/NAME.md.
         data: Folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
@@ -59,8 +59,9 @@ def paper_command(
         arms: Names of the arms to run, with commas between (default: all).
         tasks: Names of the tasks to run, such as sst2,rte (default: all).
         minutes: For families: minutes of each pre-training on all cores (default: 40).
-        rate_share: For families: fraction of the minutes of each trial of a learning rate (default: 0.15).
-        blimp: For families: folder of BLiMP's paradigms; without it BLiMP is left out. --page does not need it.
+        rate_share: For families and sizes: fraction of each trial of a learning rate (default: 0.15 and 0.5).
+        blimp: For families and sizes: folder of BLiMP's paradigms; without it BLiMP is left out. --page does not need
+            it.
         model: For using: pre-trained encoder whose uses are compared, a model folder, a shipped name or a URL. --page
             does not need it.
         page: Compute nothing; write the page of the finished runs and report what is missing.
@@ -87,7 +88,7 @@ def paper_command(
         pretraining_seeds=pretraining_seeds,
         arms=_names("--arms", arms),
         tasks=_names("--tasks", tasks),
-        budget=_budget(experiment, minutes, rate_share),
+        rate_search=_rate_search(experiment, minutes, rate_share),
         blimp=_blimp(experiment, blimp),
         used_model=_used_model(experiment, model, corpus, lock_of(out, name, scale), page=page),
     )
@@ -139,25 +140,26 @@ def _listed(experiments: Iterable["Experiment"]) -> CommandResult:
     return {"experiments": rows, "text": "\n".join(f"  {line}" for line in lines)}
 
 
-def _budget(experiment: "Experiment", minutes: float | None, rate_share: float | None) -> "TimeBudget | None":
-    """Return the time of every arm; None for an experiment whose arms have the scale's steps.
+def _rate_search(experiment: "Experiment", minutes: float | None, rate_share: float | None) -> "RateSearch | None":
+    """Return the search for learning rates; None for an experiment whose arms have the scale's rate.
 
     Raises InputError for an option that the experiment does not have, and for a value outside of its range.
     """
-    named = {"--minutes": minutes, "--rate-share": rate_share}
-    for option, value in named.items():
-        if value is not None and experiment.budget is None:
-            raise InputError(f"{option} {value:g}: the arms of {experiment.name} have the scale's steps, not minutes")
+    search = experiment.rate_search
+    if minutes is not None and (search is None or search.minutes is None):
+        raise InputError(f"--minutes {minutes:g}: the arms of {experiment.name} have the scale's steps, not minutes")
+    if rate_share is not None and search is None:
+        raise InputError(f"--rate-share {rate_share:g}: {experiment.name} tries no learning rates")
     if minutes is not None and not 0 < minutes < math.inf:
         raise InputError(f"--minutes {minutes:g}: expected a number above 0")
     if rate_share is not None and not 0 < rate_share <= 1:
         raise InputError(f"--rate-share {rate_share:g}: expected a fraction above 0 and at most 1")
-    if experiment.budget is None:
+    if search is None:
         return None
     return replace(
-        experiment.budget,
-        minutes=experiment.budget.minutes if minutes is None else minutes,
-        rate_share=experiment.budget.rate_share if rate_share is None else rate_share,
+        search,
+        minutes=search.minutes if minutes is None else minutes,
+        rate_share=search.rate_share if rate_share is None else rate_share,
     )
 
 

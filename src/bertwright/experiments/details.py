@@ -48,8 +48,8 @@ def cost_lines(plan: ExperimentPlan) -> Iterator[str]:
         models = unique([model for seeds in plan.models.get(arm.name, ()) for model in seeds])
         jobs = unique([job for (name, _), by_seed in plan.jobs.items() if name == arm.name for job in by_seed.values()])
         rows.append((arm.title, *_cost(models, jobs)))
-    if plan.time:
-        trials = [trial.model for trial in plan.time.trials]
+    if plan.rates:
+        trials = [trial.model for trial in plan.rates.trials]
         rows.append(("trials of learning rates", *_cost(trials, [])))
     rows.append(("all, each once", *_cost(plan.all_models, plan.all_jobs)))
     yield from markdown_table(("", "models", "tokens", "pre-training", "fine-tuning"), rows)

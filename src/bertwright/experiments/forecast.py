@@ -129,8 +129,8 @@ def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, An
         "disk": {"bytes": _disk_bytes(costs, plan, models), "free": free_bytes(plan.out)},
         "corpora_to_build": ["-".join(kind) for kind in sorted(plan.corpora.to_build)],
         "left_out": list(plan.left_out),
-        "minutes": plan.time.budget.minutes if plan.time else None,
-        "measures_speed": any(time.speed is None for time in (plan.time.arms.values() if plan.time else ())),
+        "minutes": plan.rates.search.minutes if plan.rates else None,
+        "measures_speed": any(each.steps is None for each in (plan.rates.arms.values() if plan.rates else ())),
     }
     return {**forecast, "text": _text(forecast)}
 
@@ -149,7 +149,7 @@ def _alike(
 
 def _trial_folders(plan: ExperimentPlan) -> set[Path]:
     """Return the folders of the trials of learning rates."""
-    return {trial.model.folder for trial in plan.time.trials} if plan.time else set()
+    return {trial.model.folder for trial in plan.rates.trials} if plan.rates else set()
 
 
 def _model_row(group: Sequence[tuple[PretrainedModel, float]], trials: set[Path]) -> dict[str, Any]:

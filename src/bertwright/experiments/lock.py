@@ -99,7 +99,7 @@ def _content(plan: ExperimentPlan) -> dict[str, Any]:
         "program": __version__,
         "scale": plan.scale.name,
         **_seeds(plan),
-        **_budget(plan),
+        **_search(plan),
         **({"model": note_of(plan.used_model)} if plan.used_model else {}),
         "claims": [_claim(plan, claim) for claim in plan.experiment.claims],
     }
@@ -112,12 +112,13 @@ def _seeds(plan: ExperimentPlan) -> dict[str, int]:
     return {"seeds": plan.seeds, "pretraining_seeds": plan.pretraining_seeds}
 
 
-def _budget(plan: ExperimentPlan) -> dict[str, Any]:
-    """Return the time of every arm; empty where the arms have the scale's steps."""
-    if plan.time is None:
+def _search(plan: ExperimentPlan) -> dict[str, Any]:
+    """Return the search for learning rates; empty where the arms have the scale's."""
+    if plan.rates is None:
         return {}
-    budget = plan.time.budget
-    return {"minutes": budget.minutes, "rate_share": budget.rate_share, "factors": list(budget.factors)}
+    search = plan.rates.search
+    minutes = {} if search.minutes is None else {"minutes": search.minutes}
+    return {**minutes, "rate_share": search.rate_share, "factors": list(search.factors)}
 
 
 def _claim(plan: ExperimentPlan, claim: Claim) -> dict[str, Any]:

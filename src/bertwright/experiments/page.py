@@ -10,12 +10,12 @@ from pathlib import Path
 
 from bertwright.experiments.answers import answer_lines, evidence_lines, reading_lines
 from bertwright.experiments.details import command_lines, cost_lines, data_lines, markdown_table, setting_lines
-from bertwright.experiments.equal_time import time_lines
 from bertwright.experiments.evidence import ClaimEvidence, floor_of, gather_evidence, validation_rows
 from bertwright.experiments.forest import draw_forest
 from bertwright.experiments.lock import lock_lines
 from bertwright.experiments.pictures import draw_picture
 from bertwright.experiments.plan import ExperimentPlan
+from bertwright.experiments.rate_search import rate_lines
 from bertwright.experiments.records import read_spread
 from bertwright.experiments.row_scores import paired_row_error
 from bertwright.experiments.sampling import item_variance
@@ -70,7 +70,8 @@ def _page(
             "",
         )
     else:
-        minutes = " Minutes take the place of its number of tokens." if plan.time else ""
+        is_timed = plan.rates is not None and plan.rates.search.minutes is not None
+        minutes = " Minutes take the place of its number of tokens." if is_timed else ""
         yield from (f"Scale: `{plan.scale.name}`, {plan.scale.title}.{minutes}", "")
     others = [
         f"{data.task.title} ({data.source.note})"
@@ -87,8 +88,8 @@ def _page(
         yield from (picture, "")
     yield from ("## Here", "", *_results_table(plan, cells), "", *_legend(plan, cells), "")
     yield from _notes(plan)
-    if plan.time:
-        yield from (*time_lines(plan), "")
+    if plan.rates:
+        yield from (*rate_lines(plan), "")
     yield from ("## How sure", "", *_sureness(plan, cells, versions), "", *evidence_lines(plan, evidence))
     yield from ("## What this does not show", "", *_limits(plan, evidence), "")
     if experiment.published:

@@ -30,8 +30,8 @@ from bertwright.experiments.jobs import (
     corpus_kinds,
     unique,
 )
-from bertwright.experiments.rates import EqualTime
-from bertwright.experiments.spec import Arm, Column, Experiment, Scale, TimeBudget
+from bertwright.experiments.rates import SearchedRates
+from bertwright.experiments.spec import Arm, Column, Experiment, RateSearch, Scale
 from bertwright.experiments.statistics import SeedPair
 from bertwright.experiments.tables.arms import MAJORITY
 from bertwright.model.system import REPLACED_TOKEN_SYSTEMS
@@ -53,7 +53,7 @@ class ExperimentRequest:
     corpus                      texts or corpus folders to pre-train on
     seeds, pretraining_seeds    numbers of seeds; None: the numbers of the scale
     arms, tasks                 names of those to compute; all where empty
-    budget                      time of every arm, for an experiment at equal time; None: that of the experiment
+    rate_search                 learning rates that are tried for each arm; None: those of the experiment
     blimp                       folder of BLiMP's minimal pairs
     used_model                  model that is used, for an experiment whose arms are uses of one model
     """
@@ -66,7 +66,7 @@ class ExperimentRequest:
     pretraining_seeds: int | None = None
     arms: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
-    budget: TimeBudget | None = None
+    rate_search: RateSearch | None = None
     blimp: Path | None = None
     used_model: UsedModel | None = None
 
@@ -91,7 +91,7 @@ class ExperimentPlan:
     waiting     of a plan that is only printed: message about a task without data → number of its measurements
     corpora     the corpora of the models
     blimp       folder of BLiMP's minimal pairs, None where none is named
-    time        steps and trials of learning rates of an experiment at equal time
+    rates       steps and trials of learning rates, where the experiment searches for rates
     used_model  model that is used; then each fine-tuning seed is a "pre-training seed" with one fine-tuning
     """
 
@@ -109,7 +109,7 @@ class ExperimentPlan:
     waiting: Mapping[str, int]
     corpora: Corpora
     blimp: Path | None = None
-    time: EqualTime | None = None
+    rates: SearchedRates | None = None
     used_model: UsedModel | None = None
 
     @property
@@ -120,7 +120,7 @@ class ExperimentPlan:
     @property
     def all_models(self) -> list[PretrainedModel]:
         """All pre-trainings, without repetitions; the trials of learning rates are the last ones."""
-        trials = [trial.model for trial in self.time.trials] if self.time else []
+        trials = [trial.model for trial in self.rates.trials] if self.rates else []
         return unique([*(model for seeds in self.models.values() for models in seeds for model in models), *trials])
 
     @property

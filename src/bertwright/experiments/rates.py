@@ -1,6 +1,6 @@
-"""budget of minutes → steps of each arm by its speed, and its learning rate by the loss of shorter trials.
+"""losses of shorter trials → the learning rate of each arm, and its steps where all arms train for the same minutes.
 
-All arms of an experiment at equal time train for the same minutes. An arm with faster steps gets more of them.
+At equal time an arm with faster steps gets more of them.
 """
 
 import math
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bertwright.experiments.jobs import PretrainedModel
-from bertwright.experiments.spec import TimeBudget
+from bertwright.experiments.spec import RateSearch
 from bertwright.files import read_object
 from bertwright.model.system import MASKED_LM_SYSTEMS, REPLACED_TOKEN_SYSTEMS
 from bertwright.pretraining.measure import Timings
@@ -63,8 +63,10 @@ def choose_factor(losses: Mapping[float, float | None]) -> float | None:
 
 
 @dataclass(frozen=True)
-class ArmTime:
-    """Speed, steps and trials of an arm; speed and steps are None before the speed is measured.
+class ArmRates:
+    """Speed, steps and trials of an arm at equal time; speed and steps are None before the speed is measured.
+
+    At the scale's steps nothing is measured: the speed is None.
 
     factor: factor of the scale's learning rates that the arm gets; None where it was not chosen when the plan was made.
     Another process may finish the last trial later. The arm then has no steps in this plan.
@@ -77,11 +79,11 @@ class ArmTime:
 
 
 @dataclass(frozen=True)
-class EqualTime:
-    """The time of an experiment: its budget, and steps and trials of each arm by name. threads: by arm."""
+class SearchedRates:
+    """The search for learning rates, and speed, steps and trials of each arm by name. threads: by arm."""
 
-    budget: TimeBudget
-    arms: Mapping[str, ArmTime]
+    search: RateSearch
+    arms: Mapping[str, ArmRates]
     threads: Mapping[str, int]
 
     @property
@@ -95,6 +97,7 @@ class EqualTime:
         return time is None or (time.steps is not None and time.factor is not None)
 
     def seconds(self, model: PretrainedModel) -> float:
-        """Return the seconds of a pre-training or a trial."""
+        """Return the seconds of a pre-training or a trial, for a search at equal time."""
+        assert self.search.minutes is not None
         is_trial = any(trial.model.folder == model.folder for trial in self.trials)
-        return 60 * self.budget.minutes * (self.budget.rate_share if is_trial else 1.0)
+        return 60 * self.search.minutes * (self.search.rate_share if is_trial else 1.0)

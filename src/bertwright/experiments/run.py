@@ -14,16 +14,16 @@ from typing import Any
 from bertwright.console import say
 from bertwright.errors import Diverged, InputError, MissingExtra, RunFailed, Stopped
 from bertwright.experiments.constant import by_file, constant_answer
-from bertwright.experiments.equal_time import at_equal_time, speeds_path, timed_models
 from bertwright.experiments.forecast import forecast_experiment
 from bertwright.experiments.inputs import refuse_other_corpus, write_notes
 from bertwright.experiments.jobs import RESULT, BaselineJob, PairsJob, PretrainedModel, run_record
 from bertwright.experiments.lock import write_lock
 from bertwright.experiments.page import write_page
 from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, PlanUse, make_plan
+from bertwright.experiments.rate_search import speeds_path, timed_models, with_rates
 from bertwright.experiments.rates import DIVERGED, RateTrial
 from bertwright.experiments.scores import COST, remaining_work
-from bertwright.experiments.spec import Experiment, TimeBudget
+from bertwright.experiments.spec import Experiment, RateSearch
 from bertwright.experiments.speeds import measure_speeds
 from bertwright.experiments.starting_models import starting_model
 from bertwright.files import read_object, write_json
@@ -60,30 +60,31 @@ class ExperimentRun:
     elsewhere: set[Path] = field(default_factory=set)
     said: set[str] = field(default_factory=set)
 
-    def settle_time(self, base: ExperimentPlan, budget: TimeBudget) -> None:
+    def search_rates(self, base: ExperimentPlan, search: RateSearch) -> None:
         """Measure the speeds and try the learning rates that are missing; then the plan has steps and rates.
 
-        base: the plan whose arms have the scale's steps.
+        base: the plan whose arms have the scale's steps and rates.
         """
-        measure_speeds(speeds_path(base), timed_models(base, budget.minutes), device=self.device)
-        self.plan = at_equal_time(base, budget)
-        assert self.plan.time is not None
-        for name, time in self.plan.time.arms.items():
-            for trial in time.trials:
+        if search.minutes is not None:
+            measure_speeds(speeds_path(base), timed_models(base, search.minutes), device=self.device)
+        self.plan = with_rates(base, search)
+        assert self.plan.rates is not None
+        for name, searched in self.plan.rates.arms.items():
+            for trial in searched.trials:
                 if trial.loss is None:
                     say(f"{name}: trial of the learning rate x {trial.factor:g}")
                     self.attempt(trial.model, partial(self._try_rate, trial))
-        self.plan = at_equal_time(base, budget)
+        self.plan = with_rates(base, search)
 
     def carry_out(self) -> None:
         """Compute the missing parts, seed by seed and arm by arm, and write the page after each arm."""
-        time = self.plan.time
-        for name in time.arms if time else ():
-            if time and not time.is_settled(name):
+        rates = self.plan.rates
+        for name in rates.arms if rates else ():
+            if rates and not rates.is_settled(name):
                 say(f"{name}: left out, because not every trial of its learning rates is finished, or all diverged")
         for seed in range(self.plan.pretraining_seeds):
             for arm in self.plan.arms:
-                if time and not time.is_settled(arm.name):
+                if rates and not rates.is_settled(arm.name):
                     continue
                 jobs = [job for job in self.plan.jobs_of(arm, seed) if not job.is_finished]
                 models = self.plan.models[arm.name][seed] if arm.models else ()
@@ -228,8 +229,8 @@ def run_experiment(
     else:
         resolve_device(device)
     base = make_plan(experiment, request, use=use)
-    budget = request.budget or experiment.budget
-    plan = at_equal_time(base, budget) if budget else base
+    search = request.rate_search or experiment.rate_search
+    plan = with_rates(base, search) if search else base
     if use == "plan":
         return forecast_experiment(plan, device=device)
     is_page = use == "page"
@@ -241,8 +242,8 @@ def run_experiment(
     try:
         if use == "run":
             write_lock(plan)
-            if budget:
-                run.settle_time(base, budget)
+            if search:
+                run.search_rates(base, search)
             run.carry_out()
     finally:
         page = run.page()

@@ -68,7 +68,12 @@ def arm_scores(plan: ExperimentPlan, cell: Cell, column: Column) -> ArmScores:
 
 
 def _cell(plan: ExperimentPlan, arm: Arm, column: Column, *, last_epoch: bool) -> Cell:
-    """Return the cell of an arm and a column; two joined models have no metric of a pre-training."""
+    """Return the cell of an arm and a column.
+
+    Two joined models have no metric of a pre-training, and an arm has no metric before its learning rate is chosen.
+    """
+    if plan.rates and not plan.rates.is_settled(arm.name):
+        return Cell({}, 1, applies=column.task is not None or metric_applies(arm, column))
     if column.task is None:
         by_seed = enumerate(plan.models.get(arm.name, ()))
         if not metric_applies(arm, column):
@@ -205,10 +210,10 @@ def remaining_work(plan: ExperimentPlan) -> RemainingWork:
 
 
 def training_seconds(plan: ExperimentPlan, models: Iterable[PretrainedModel]) -> list[float | None]:
-    """Return the remaining seconds of models of a plan: those of its budget, or by `model_seconds` without one."""
-    if plan.time is None:
+    """Return the remaining seconds of models of a plan: those of equal time, or by `model_seconds`."""
+    if plan.rates is None or plan.rates.search.minutes is None:
         return model_seconds(models, plan.out / "pretrained")
-    return [max(0.0, plan.time.seconds(model) - seconds_spent(model.folder)) for model in models]
+    return [max(0.0, plan.rates.seconds(model) - seconds_spent(model.folder)) for model in models]
 
 
 def model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float | None]:

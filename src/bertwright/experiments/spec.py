@@ -176,15 +176,15 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimeBudget:
-    """Time that every arm gets in place of the scale's number of steps.
+class RateSearch:
+    """Learning rates that are tried for each arm before its pre-trainings.
 
-    minutes      minutes of each pre-training, on all cores that it uses
-    rate_share   fraction of the minutes that each trial of a learning rate gets
-    factors      learning rates that are tried for each arm, as factors of the scale's
+    minutes      minutes of each pre-training, on all cores that it uses, in place of the scale's steps; None: the steps
+    rate_share   fraction of the minutes or steps that each trial of a learning rate gets
+    factors      learning rates that are tried, as factors of the scale's
     """
 
-    minutes: float = 40.0
+    minutes: float | None = None
     rate_share: float = 0.15
     factors: tuple[float, ...] = (0.5, 1.0, 2.0)
 
@@ -204,7 +204,7 @@ class Experiment:
 
     axis      label of the x axis, for a picture whose arms lie on a line
     limits    what the experiment does not show, a sentence each
-    budget    time of every arm; None: every arm has the scale's number of steps
+    rate_search  learning rates that are tried for each arm; None: every arm has the scale's rate and steps
     pretraining_seeds  number of pre-training seeds where a scale has fewer; with a used model of fine-tuning seeds
     uses_model  True where the arms are uses of one used model, and each fine-tuning is an observation
     """
@@ -219,7 +219,7 @@ class Experiment:
     axis: str | None = None
     note: str = ""
     limits: tuple[str, ...] = ()
-    budget: TimeBudget | None = None
+    rate_search: RateSearch | None = None
     pretraining_seeds: int = 1
     uses_model: bool = False
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bertwright.experiments.lock import claims_lock_path, lock_lines, write_lock
-from bertwright.experiments.spec import Arm, Claim, Column, Experiment, TimeBudget
+from bertwright.experiments.spec import Arm, Claim, Column, Experiment, RateSearch
 from bertwright.version import __version__
 
 CLAIM = Claim(statement="Larger is better.", paper="", arm="a", against="b", paper_difference=3.0)
@@ -60,7 +60,7 @@ def plan(
         jobs={("a", "x"): jobs},
         all_models=models,
         all_jobs=[],
-        time=None,
+        rates=None,
     )
 
 
@@ -77,14 +77,14 @@ def test_a_lock_that_was_written_before_the_runs_and_kept(tmp_path: Path) -> Non
     assert line.startswith("Claims, seeds and δ were locked before the runs (digest of the claims: ")
 
 
-def test_the_minutes_of_an_experiment_at_equal_time_are_locked(tmp_path: Path) -> None:
+def test_the_minutes_of_an_experiment_with_rates_are_locked(tmp_path: Path) -> None:
     before = nothing_computed(tmp_path)
-    before.time = SimpleNamespace(budget=TimeBudget(minutes=40.0))
+    before.rates = SimpleNamespace(search=RateSearch(minutes=40.0))
     write_lock(before)
     lock = json.loads(claims_lock_path(before).read_text())
     assert (lock["minutes"], lock["rate_share"], lock["factors"]) == (40.0, 0.15, [0.5, 1.0, 2.0])
     assert not [line for line in lock_lines(before) if "minutes" in line]
-    before.time.budget = TimeBudget(minutes=20.0)
+    before.rates.search = RateSearch(minutes=20.0)
     assert "**Not as locked:** minutes of each pre-training: locked 40.0, here 20.0." in lock_lines(before)
 
 

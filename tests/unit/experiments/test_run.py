@@ -87,7 +87,7 @@ def test_what_is_not_trained_is_not_waited_for() -> None:
     model: Any = SimpleNamespace(is_trained=False, is_finished=True)
     later: Any = SimpleNamespace(is_trained=True, is_finished=False)
     plan: Any = SimpleNamespace(
-        arms=(arm, other), columns=(PERPLEXITY,), models={"a": ((model,),), "b": ((later,),)}, all_jobs=[]
+        arms=(arm, other), columns=(PERPLEXITY,), models={"a": ((model,),), "b": ((later,),)}, all_jobs=[], rates=None
     )
     cells = table_cells(plan)
     assert (cells["a", "perplexity"].wanted, cells["b", "perplexity"].wanted) == (0, 1)

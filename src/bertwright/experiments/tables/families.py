@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from bertwright.experiments.spec import Arm, Claim, Experiment, TimeBudget
+from bertwright.experiments.spec import Arm, Claim, Experiment, RateSearch
 from bertwright.experiments.tables import columns
 from bertwright.model.system import REPLACED_TOKEN_SYSTEMS
 
@@ -94,6 +94,6 @@ FAMILIES: Final = Experiment(
         "`pretrain` begins a BERT, a RoBERTa and an ELECTRA of this size with `--start matching`; one more BERT shows "
         "that start.",
     ),
-    budget=TimeBudget(),
+    rate_search=RateSearch(minutes=40.0),
     pretraining_seeds=3,
 )

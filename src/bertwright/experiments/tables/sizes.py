@@ -36,7 +36,7 @@ def _claims(large: int, small: int) -> Iterator[Claim]:
     )
 
 
-SIZES: Final = Experiment(
+SIZES_WITH_RATES: Final = Experiment(
     name="sizes",
     title="The size of the model, each with its own learning rate",
     question="Is a larger model better after the same tokens, if each size has the learning rate that suits it?",

@@ -1,4 +1,4 @@
-"""records.tar.xz and pretrainings.csv in docs/results → matching-head.md, its picture, and budget.md.
+"""the archives of records and pretrainings.csv in docs/results → matching-head.md, its picture, and budget.md.
 
 python docs/records.py
 """
@@ -89,13 +89,23 @@ All {count} pre-trainings together: {hours:.1f} hours of one thread.
 All {tuned} fine-tunings together: {tuned_hours:.1f} hours of one thread. Pre-training and fine-tuning together:
 {all_hours:.1f} hours.
 
+## The further pages
+
+An hour is an hour of one process. On the GPU thirteen processes computed at the same time. The scores of minimal pairs
+are not in it.
+
+| records | device | pre-trainings | hours | fine-tunings | hours |
+|---|---|---|---|---|---|
+{further}
+
     python docs/records.py
 """
+DEVICES = {"cpu": "one thread of a processor", "cuda": "NVIDIA H100"}
 
 
-def read_records(folder: Path) -> Records:
-    """Return every run.json of the archive."""
-    with tarfile.open(folder / "records.tar.xz") as archive:
+def read_records(path: Path) -> Records:
+    """Return every run.json of an archive."""
+    with tarfile.open(path) as archive:
         files = [(member.name, archive.extractfile(member)) for member in archive if member.name.endswith("/run.json")]
         return {name: json.load(file) for name, file in files if file}
 
@@ -186,7 +196,22 @@ def budget_page(folder: Path, records: Records) -> str:
         tuned=sum(map(len, by_task.values())),
         tuned_hours=tuned,
         all_hours=trained + tuned,
+        further="\n".join(further_hours(folder)),
     )
+
+
+def further_hours(folder: Path) -> Iterator[str]:
+    """Yield a row for each further archive and device: numbers and hours of its finished runs."""
+    for path in sorted(folder.glob("records-*.tar.xz")):
+        hours: dict[tuple[str, bool], list[float]] = defaultdict(list)
+        for name, record in read_records(path).items():
+            if "/seed-" not in name and record.get("finished"):
+                resolved = record["resolved"]
+                device = resolved.get("numerics", resolved).get("device", "cpu")
+                hours[device, "/pretrained/" in name].append(minutes(record) / 60)
+        for device in sorted({device for device, _ in hours}):
+            cells = [f"{len(each)} | {sum(each):.1f}" for each in (hours[device, True], hours[device, False])]
+            yield f"| [{path.name}]({path.name}) | {DEVICES[device]} | {' | '.join(cells)} |"
 
 
 def draw_heads(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -216,7 +241,7 @@ def _points(value: float | None) -> str:
 
 def main() -> Iterator[str]:
     """Write both pages and the picture; yield their names."""
-    records = read_records(RESULTS)
+    records = read_records(RESULTS / "records.tar.xz")
     for name, text in (("matching-head.md", head_page(RESULTS, records)), ("budget.md", budget_page(RESULTS, records))):
         (RESULTS / name).write_text(text, "utf-8")
         yield name

@@ -21,7 +21,7 @@ NOW = ("supported", "reversed", "no difference", "undecided", "cannot be tested 
 def of_records() -> dict[str, Any]:
     """Functions of docs/records.py, and the published records as `records`."""
     module = runpy.run_path(str(DOCS / "records.py"))
-    return {**module, "records": module["read_records"](RESULTS)}
+    return {**module, "records": module["read_records"](RESULTS / "records.tar.xz")}
 
 
 def test_every_verdict_of_the_pages_is_in_the_overview() -> None:

@@ -1,5 +1,6 @@
 """bertwright paper with models that it did not only pre-train: one that a person names, and those with another head."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -93,6 +94,21 @@ def test_sizes_with_a_rate_of_their_own(task_files: Path, tmp_path: Path, capsys
     assert (lock["rate_share"], "minutes" in lock) == (0.5, False)
     assert "sizes have the scale's steps" in paper(capsys, "sizes", "--minutes", 1, "--corpus", TEXT, code=2)
     assert "table5 tries no learning rates" in paper(capsys, "table5", "--rate-share", 0.5, "--corpus", TEXT, code=2)
+
+
+def test_longer_runs_extend_shorter_ones(task_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--seeds", 1, "--pretraining-seeds", 1, "--tasks", "sst2", "--arms", "no-nsp-3", "--out", tmp_path)
+    paper(capsys, "learning-curve", *options, "--corpus", TEXT, "--data", task_files)
+    runs = {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "pretrained").glob("*/run.json")}
+    shorter, longer = sorted(runs, key=lambda name: int(runs[name]["result"]["steps"]))
+    assert (runs[shorter]["result"]["steps"], runs[longer]["result"]["steps"]) == (6, 18)
+    (checkpoint,) = (tmp_path / "pretrained" / shorter / "stable").iterdir()
+    state = (checkpoint / "state.json").read_bytes()
+    assert runs[longer]["data"]["extends"] == hashlib.sha256(state).hexdigest()
+    assert "extends" not in runs[shorter]["data"]
+    page = (tmp_path / "results" / "learning-curve.md").read_text("utf-8")
+    assert "Not finished" not in page
+    assert "3 times the steps, which extend 1 times" in page
 
 
 def test_models_with_another_head(task_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

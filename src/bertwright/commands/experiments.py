@@ -47,7 +47,7 @@ def paper_command(
 
     Args:
         name: Experiment: table1 to table8, figure5, gpt-table5, start, head-removal, families, masked-share,
-            document-order, batch-size, length-cost, sizes or using.
+            document-order, batch-size, length-cost, learning-curve, sizes or using.
         scale: Size of models, data and training: smoke, tiny, mini, small, base or paper.
         out: Folder for all results; the page is OUT/results/NAME.md.
         data: Folder of the data of the tasks: glue/SST-2, squad, swag, ner/conll2003, …; missing data is reported.
@@ -60,8 +60,8 @@ def paper_command(
         tasks: Names of the tasks to run, such as sst2,rte (default: all).
         minutes: For families: minutes of each pre-training on all cores (default: 40).
         rate_share: For families and sizes: fraction of each trial of a learning rate (default: 0.15 and 0.5).
-        blimp: For families and sizes: folder of BLiMP's paradigms; without it BLiMP is left out. --page does not need
-            it.
+        blimp: For families, sizes and learning-curve: folder of BLiMP's paradigms; without it BLiMP is left out. --page
+            does not need it.
         model: For using: pre-trained encoder whose uses are compared, a model folder, a shipped name or a URL. --page
             does not need it.
         page: Compute nothing; write the page of the finished runs and report what is missing.

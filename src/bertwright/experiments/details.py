@@ -56,6 +56,8 @@ def cost_lines(plan: ExperimentPlan) -> Iterator[str]:
     yield from ("", "Times are clock times. Other programs may have run on the machine too.")
     if any(arm.fraction < 1 for arm in plan.arms):
         yield "An arm that is taken before the end of a pre-training counts with the whole of it."
+    if any(len(arm.lengths) > 1 for arm in plan.arms):
+        yield "The tokens of a pre-training that extends a shorter one are those of both, and the time is its own."
     numerics = [each for job in (*plan.all_models, *plan.all_jobs) if (each := numerics_of(job.folder))]
     precisions = " and ".join(sorted({precision for _, precision in numerics}))
     devices = " and ".join(sorted({"processors" if device == "cpu" else "GPUs" for device, _ in numerics}))
@@ -140,6 +142,8 @@ def _changes(arm: Arm, scale: Scale) -> str:
     parts += [f"head {arm.head}"] if arm.head else []
     parts += ["not trained"] if not arm.is_trained else []
     parts += [f"after {arm.fraction:.0%} of the steps"] if arm.fraction < 1 else []
+    before = f", which extend {arm.lengths[-2]:g} times" if len(arm.lengths) > 1 else ""
+    parts += [f"{arm.lengths[-1]:g} times the steps{before}"] if arm.lengths else []
     parts += ["sentences shuffled"] if arm.text == "sentences" else []
     parts += [f"fine-tuning `{_json(arm.finetuning)}`"] if arm.finetuning else []
     return ", ".join(parts) or "as all"

@@ -36,12 +36,17 @@ _DIGEST_DEFAULTS: Final[Mapping[str, Any]] = {"epochs": 3, "batch_size": 32}
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A pre-training; or, where `is_trained` is false, a model with its initial weights."""
+    """A pre-training; or, where `is_trained` is false, a model with its initial weights.
+
+    extends: shorter pre-training from whose last steps at the peak learning rate this one continues; None: it begins
+    with the initial weights.
+    """
 
     settings: PretrainSettings
     corpus: Path
     is_trained: bool
     folder: Path
+    extends: "PretrainedModel | None" = None
 
     @property
     def name(self) -> str:
@@ -215,6 +220,17 @@ class Workspace:
         return tuple(self._model(arm, changes, seed) for changes in arm.models)
 
     def _model(self, arm: Arm, changes: Changes, seed: int) -> PretrainedModel:
+        """Return a pre-training of an arm. One of several lengths extends that of the length before."""
+        if not arm.lengths:
+            return self._run(arm, changes, seed)
+        model = None
+        for length in arm.lengths:
+            longer = {**changes, "steps": round(length * self.scale.pretraining["steps"])}
+            model = self._run(arm, longer, seed, extends=model)
+        assert model is not None
+        return model
+
+    def _run(self, arm: Arm, changes: Changes, seed: int, *, extends: PretrainedModel | None = None) -> PretrainedModel:
         settings = pretraining_settings(self.scale, changes, seed)
         kind = corpus_kind(arm, changes)
         if kind in self.corpora.to_build:  # a plan: the name of the folder is not known yet
@@ -222,9 +238,10 @@ class Workspace:
         else:
             corpus = self.corpora.folders[kind]
             fingerprint = self.corpora.facts[corpus].fingerprint
-        digest = _digest(_decisive(settings), fingerprint, *([] if arm.is_trained else ["untrained"]))
+        origin = [extends.name] if extends else [] if arm.is_trained else ["untrained"]
+        digest = _digest(_decisive(settings), fingerprint, *origin)
         name = f"{changes.get('system', 'bert')}-{settings.size}-seed{seed}-{digest}"
-        return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name)
+        return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name, extends)
 
     def finetuning(
         self, arm: Arm, column: Column, models: tuple[PretrainedModel, ...] | tuple[UsedModel], seed: int

@@ -34,11 +34,12 @@ from bertwright.experiments.rates import SearchedRates
 from bertwright.experiments.spec import Arm, Column, Experiment, RateSearch, Scale
 from bertwright.experiments.statistics import SeedPair
 from bertwright.experiments.tables.arms import MAJORITY
-from bertwright.model.system import REPLACED_TOKEN_SYSTEMS
+from bertwright.model.system import MASKED_LM_SYSTEMS, REPLACED_TOKEN_SYSTEMS
 
 Job = Finetuning | BaselineJob | PairsJob
 """Measurement of an arm on a task or on minimal pairs."""
-LM_METRICS: Final = ("bits", BLIMP)
+_BITS: Final = "bits"
+LM_METRICS: Final = (_BITS, BLIMP)
 """Metrics of pre-training that need a model with a head of masked LM or of a language model."""
 PlanUse = Literal["run", "page", "plan"]
 """Use of a plan: to compute it, to write the page of what is there, or to print it without writing a file."""
@@ -212,8 +213,13 @@ def with_arms(plan: ExperimentPlan, arms: Sequence[Arm]) -> ExperimentPlan:
 
 
 def metric_applies(arm: Arm, column: Column) -> bool:
-    """Return whether the models of an arm have a metric of pre-training; ELECTRA's discriminator predicts no piece."""
+    """Return whether the models of an arm have a metric of pre-training.
+
+    ELECTRA's discriminator predicts no piece, and a left-to-right model has no bits of masked pieces.
+    """
     systems = [changes.get("system", "bert") for changes in arm.models]
+    if column.metric == _BITS and not all(system in MASKED_LM_SYSTEMS for system in systems):
+        return False
     return not (column.metric in LM_METRICS and any(system in REPLACED_TOKEN_SYSTEMS for system in systems))
 
 

@@ -147,12 +147,17 @@ class ExperimentRun:
             )
             prepared.save(model.folder / "model", prepared.model.state_dict(), steps=0, of=0, metrics={})
             return
+        if model.extends and not model.extends.is_finished:
+            self.attempt(model.extends, partial(self._pretrain, model.extends))
+            if not model.extends.is_finished:
+                raise RunFailed(f"the run that it extends is not finished: {model.extends.folder}")
         reset_peak(self.device)
         try:
             result = pretrain(
                 model.settings.model_copy(update={"device": self.device}),
                 corpus=model.corpus,
                 out=model.folder,
+                extend=model.extends.folder if model.extends else None,
                 resume=True,
                 allow_other_numerics=self.allow_other_numerics,
             )

@@ -71,6 +71,8 @@ class Arm:
     head           change of a head of the pre-trained model
     is_trained     False for a model with its initial weights
     fraction       fraction of the pre-training steps after which the model is taken
+    lengths        ascending lengths of pre-training, in multiples of the scale's steps: the run of each extends that of
+                   the one before, and the model is that of the last; empty for one run of the scale's steps
     text           order of the corpus
     finetuning     settings that differ from the scale's
     baseline       baseline without a network, None for a model
@@ -85,6 +87,7 @@ class Arm:
     head: HeadChange | None = None
     is_trained: bool = True
     fraction: float = 1.0
+    lengths: tuple[float, ...] = ()
     text: TextOrder = "documents"
     finetuning: Changes = field(default_factory=dict)
     baseline: Baseline | None = None

@@ -1,4 +1,4 @@
-"""the archives of records and pretrainings.csv in docs/results → matching-head.md, its picture, and budget.md.
+"""the archives of records, pretrainings.csv and heads.csv in docs/results → matching-head.md, its picture, budget.md.
 
 python docs/records.py
 """
@@ -49,26 +49,63 @@ a task that was not measured.
 |---|---|---|---|---|
 {correlations}
 
+## The head removed, and put into another model
+
+A correlation is not a cause, because the arms differ in more than this head. So {bert} BERTs and {plain} models
+without next sentences were changed after pre-training and fine-tuned. "With BERT's head": the head of the BERT of
+the same seed took the place of the model's own. The start is `--start matching` in all. [The page of that
+experiment](head-removal.md) has the verdicts. They are undecided, or cannot be tested: the scores of {bert} BERTs
+differ so much that their mean says little. Here is each pre-training.
+
+| model | pre-training seed | fraction | STS-B | without the head | without the other head | with BERT's head |
+|---|---|---|---|---|---|---|
+{stsb_removed}
+
+| model | pre-training seed | fraction | QNLI | without the head | without the other head | with BERT's head |
+|---|---|---|---|---|---|---|
+{qnli_removed}
+
+- **The BERTs that kept the head need it.** In {kept} of {bert} it is left after pre-training (a fraction above
+  {left:.2f}). Without it they fall on STS-B from {whole:.1f} to {removed:.1f} points on average, the level of the
+  models without next sentences ({no_nsp:.1f}). Without the other head of its layer they have {other:.1f}. Where
+  pre-training has lost the head, its removal changes nothing.
+- **The head is not enough.** The models without next sentences have it too (fractions of {least:.2f} to
+  {most:.2f}), and they cannot compare two texts. BERT's head in its place does not change that. Models with next
+  sentences and a similar fraction, {like}, have {like_stsb} in the first table. So next sentences teach more than
+  to keep this head. Perhaps the layers above learn to use it; that was not tested.
+
 ## How sure
 
-- A correlation is not a cause. The arms differ in more than this head. An experiment that removes the head, or puts it
-  into another model, has not been done.
 - A head that attends to all tokens alike has a fraction of 0.04.
 - **The fractions cannot be computed from the published records**, which have no weights. They were measured on the
   weights by `python -m benchmarks.studies.same_piece --data data/glue/STS-B/dev.tsv paper/pretrained/bert-*/model`. It
   prints each head of each layer; the fraction is that of the head that `--start matching` makes, in the second layer.
-  [pretrainings.csv](pretrainings.csv) has them as they were printed, with two decimals. To measure them again, train
-  the models again with the commands of [the first page](index.md#the-setting).
-- The scores and all correlations are computed from the records and that file:
+  [pretrainings.csv](pretrainings.csv) and [heads.csv](heads.csv) have them as they were printed, with two decimals. To
+  measure them again, train the models again with the commands of [the first page](index.md#the-setting).
+- The scores and all correlations are computed from the records and these files:
 
       python docs/records.py
 
 ## What this does not show
 
-- Pre-trainings whose fraction was not measured one by one are not here: 8 layers (between 0.44 and 0.56), one of 6
-  layers, and the models without next sentences, the left-to-right models and GPT-1. Theirs was measured on other
-  pre-trainings of the same settings. [The log](../log.md#figures-behind-the-pages-of-results) has those values.
+- Pre-trainings whose fraction was not measured one by one are not in the first table: 8 layers (between 0.44 and
+  0.56), one of 6 layers, and the models without next sentences, the left-to-right models and GPT-1. Theirs was measured
+  on other pre-trainings of the same settings. [The log](../log.md#figures-behind-the-pages-of-results) has those
+  values.
+- The {bert} BERTs of the second part have one fine-tuning each.
 """
+
+REMOVED = {
+    "pretrained": "whole",
+    "head-matching-removed": "removed",
+    "head-other-removed": "other",
+    "head-transplanted": "transplanted",
+}
+"""Folder of a model in the experiment head-removal → what was changed."""
+LIKE = (0.27, 0.35)
+"""Limits of fractions that are like those of the models without next sentences."""
+LEFT = 0.3
+"""Fraction above which a BERT counts as one whose head was left after pre-training."""
 
 BUDGET = """\
 # The time of all runs
@@ -171,7 +208,55 @@ def head_page(folder: Path, records: Records) -> str:
         rows="\n".join(lines),
         correlations="\n".join(correlations),
         **pearson,
+        **removal(folder, rows),
     )
+
+
+def removal(folder: Path, measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the tables and numbers of the part on changed heads, by their names in the text.
+
+    measured: the pre-trainings of the first table.
+    """
+    changed = changed_heads(folder)
+    kept = [row["stsb"] for row in changed if row["arm"] == "BERT" and row["head"] > LEFT]
+    plain = [row for row in changed if row["arm"] != "BERT"]
+    like = [row for row in measured if row["stsb"] is not None and LIKE[0] <= row["head"] <= LIKE[1]]
+    return {
+        "bert": len(changed) - len(plain),
+        "plain": len(plain),
+        "left": LEFT,
+        "kept": len(kept),
+        "like": " and ".join(f"{row['head']:.2f}" for row in like),
+        "like_stsb": " and ".join(_points(row["stsb"]) for row in like),
+        "no_nsp": fmean(row["stsb"]["whole"] for row in plain),
+        "least": min(row["head"] for row in plain),
+        "most": max(row["head"] for row in plain),
+        **{way: fmean(each[way] for each in kept) for way in ("whole", "removed", "other")},
+        **{f"{task}_removed": "\n".join(_removal_lines(changed, task)) for task in ("stsb", "qnli")},
+    }
+
+
+def changed_heads(folder: Path) -> list[dict[str, Any]]:
+    """Return arm, seed and fraction of each pre-training of head-removal, with its scores by task and change."""
+    by_model: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    for path, record in read_records(folder / "records-head.tar.xz").items():
+        parts = Path(record.get("data", {}).get("model") or "").parts
+        way = next((REMOVED[part] for part in parts if part in REMOVED), None)
+        task = path.split("/")[2]
+        if way and record.get("finished") and task in TASKS:
+            name = parts[-2] if way == "whole" else parts[-1].partition("+")[0]
+            by_model[name][task][way] = 100 * record["result"]["seeds"][0]["epochs"][-1][TASKS[task][1]]
+    with (folder / "heads.csv").open(encoding="utf-8", newline="") as file:
+        rows = [{**row, "head": float(row["head"])} for row in csv.DictReader(file)]
+    return [{**row, **by_model[row["pretraining"]]} for row in rows]
+
+
+def _removal_lines(rows: Sequence[Mapping[str, Any]], task: str) -> Iterator[str]:
+    """Yield a line for each pre-training: its seed, its fraction and its scores on a task."""
+    for row in rows:
+        seed = row["pretraining"].partition("-seed")[2].partition("-")[0]
+        cells = " | ".join(_points(row[task].get(way)) for way in ("whole", "removed", "other", "transplanted"))
+        yield f"| {row['arm']} | {seed} | {row['head']:.2f} | {cells} |"
 
 
 def budget_page(folder: Path, records: Records) -> str:

@@ -86,6 +86,7 @@ ADDED = {
     "evaluate pretraining": {"--rows": "16", "--length": "32"},
     "doctor": {"--quick": None},
     "paper table5": {"--scale": "smoke", "--arms": "bert", "--tasks": "rte"},
+    "paper using": {"--scale": "smoke", "--arms": "last", "--tasks": "sst2", "--seeds": "1"},
     "paper families": {
         **{"--scale": "smoke", "--arms": "bert", "--tasks": "rte", "--seeds": "1", "--pretraining-seeds": "1"},
         **{"--minutes": "0.01", "--rate-share": "0.5"},

@@ -108,7 +108,7 @@ def test_longer_runs_extend_shorter_ones(task_files: Path, tmp_path: Path, capsy
     assert "extends" not in runs[shorter]["data"]
     page = (tmp_path / "results" / "learning-curve.md").read_text("utf-8")
     assert "Not finished" not in page
-    assert "3 times the steps, which extend 1 times" in page
+    assert "3 x the scale's steps, from the run of 1 x on" in page
 
 
 def test_models_with_another_head(task_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

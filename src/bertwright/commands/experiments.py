@@ -182,14 +182,14 @@ def _used_model(
     Raises InputError where a model is missing or is not that of the lock, and for an option that the experiment does
     not have.
     """
-    from bertwright.experiments.used_model import noted_model, open_used_model
-
     if not experiment.uses_model:
         if model is not None:
             raise InputError(f"--model {model}: {experiment.name} pre-trains its own models; leave --model out")
         return None
     if corpus:
         raise InputError(f"--corpus: {experiment.name} pre-trains nothing; leave --corpus out")
+    from bertwright.experiments.used_model import noted_model, open_used_model
+
     if model is not None:
         return open_used_model(model, lock)
     if not page:

@@ -142,8 +142,8 @@ def _changes(arm: Arm, scale: Scale) -> str:
     parts += [f"head {arm.head}"] if arm.head else []
     parts += ["not trained"] if not arm.is_trained else []
     parts += [f"after {arm.fraction:.0%} of the steps"] if arm.fraction < 1 else []
-    before = f", which extend {arm.lengths[-2]:g} times" if len(arm.lengths) > 1 else ""
-    parts += [f"{arm.lengths[-1]:g} times the steps{before}"] if arm.lengths else []
+    before = f", from the run of {arm.lengths[-2]:g} x on" if len(arm.lengths) > 1 else ""
+    parts += [f"{arm.lengths[-1]:g} x the scale's steps{before}"] if arm.lengths else []
     parts += ["sentences shuffled"] if arm.text == "sentences" else []
     parts += [f"fine-tuning `{_json(arm.finetuning)}`"] if arm.finetuning else []
     return ", ".join(parts) or "as all"

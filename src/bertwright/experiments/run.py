@@ -149,6 +149,9 @@ class ExperimentRun:
             return
         if model.extends and not model.extends.is_finished:
             self.attempt(model.extends, partial(self._pretrain, model.extends))
+            if model.extends.folder in self.elsewhere and not model.extends.is_finished:
+                self._skip(model.folder)
+                return
             if not model.extends.is_finished:
                 raise RunFailed(f"the run that it extends is not finished: {model.extends.folder}")
         reset_peak(self.device)

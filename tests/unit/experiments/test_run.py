@@ -91,3 +91,13 @@ def test_what_is_not_trained_is_not_waited_for() -> None:
     )
     cells = table_cells(plan)
     assert (cells["a", "perplexity"].wanted, cells["b", "perplexity"].wanted) == (0, 1)
+
+
+def test_a_run_whose_shorter_run_another_process_computes_is_skipped(work: ExperimentRun, tmp_path: Path) -> None:
+    shorter: Any = SimpleNamespace(folder=tmp_path / "shorter", is_finished=False, extends=None)
+    longer: Any = SimpleNamespace(folder=tmp_path / "longer", is_finished=False, is_trained=True, extends=shorter)
+    shorter.folder.mkdir()
+    (shorter.folder / LOCK).touch()
+    with locked(shorter.folder):
+        work.attempt(longer, lambda: work._pretrain(longer))
+    assert (work.elsewhere, work.failed) == ({shorter.folder, longer.folder}, {})

@@ -27,6 +27,8 @@ CHARACTER_BITS: Final = Column(
     name="bits a character, x 100", task=None, metric="bits", factor=100.0, is_lower_better=True
 )
 """Hundredths of a bit a character of validation text, 15 % of which is masked."""
+BITS_DELTA: Final = 2.0
+"""Hundredths of a bit a character that count as no difference."""
 
 SENTENCE_COLUMNS: Final = (SST2_ACCURACY, COLA_MATTHEWS, STSB_SPEARMAN, RTE_ACCURACY, QNLI_ACCURACY)
 """Columns of experiments that the paper did not measure: tasks of one sentence and of pairs, with few and many rows."""

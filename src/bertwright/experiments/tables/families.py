@@ -7,9 +7,6 @@ from bertwright.experiments.spec import Arm, Claim, Experiment, RateSearch
 from bertwright.experiments.tables import columns
 from bertwright.model.system import REPLACED_TOKEN_SYSTEMS
 
-_BITS_DELTA: Final = 2.0
-"""Hundredths of a bit a character that count as no difference."""
-
 
 def _arm(name: str, title: str, **changes: Any) -> Arm:
     """Return an arm with random weights and no compiled step, as all arms have; `changes` are further settings."""
@@ -57,7 +54,7 @@ def _claims(arm: Arm, paper: str) -> Iterator[Claim]:
     yield Claim(
         statement=f"{arm.title} has fewer bits a character than BERT at equal time.",
         columns=(columns.CHARACTER_BITS.name,),
-        unknown_delta=_BITS_DELTA,
+        unknown_delta=columns.BITS_DELTA,
         **both,
     )
 

@@ -6,8 +6,6 @@ from typing import Any, Final
 from bertwright.experiments.spec import Arm, Claim, Experiment, RateSearch, Scale
 from bertwright.experiments.tables import columns
 
-_BITS_DELTA: Final = 2.0
-"""Hundredths of a bit a character that count as no difference."""
 _ORDINALS: Final = ("first", "second", "third")
 
 
@@ -31,7 +29,7 @@ def _claims(large: int, small: int) -> Iterator[Claim]:
         statement=f"{sizes} in bits a character.",
         paper="a larger model has a lower perplexity",
         columns=(columns.CHARACTER_BITS.name,),
-        unknown_delta=_BITS_DELTA,
+        unknown_delta=columns.BITS_DELTA,
         **arms,
     )
 

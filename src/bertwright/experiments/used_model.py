@@ -26,10 +26,15 @@ def open_used_model(source: str, lock: Path) -> UsedModel:
         raise InputError(f"--model {source}: expected a pre-trained model, got one that was fine-tuned on a task")
     if not isinstance(config, EncoderConfig) or system is None:
         raise InputError(f"--model {source}: expected a Transformer encoder")
-    size = f"{config.layers}x{config.hidden}x{config.heads}"
-    shape = f"a {NAMES[system]} of {config.layers} layers of {config.hidden}"
-    folder = Path(saved.source).resolve()
-    used = _used_model({"name": str(folder), "digest": str(weights_digest(saved)), "shape": shape}, system, size)
+    used = _used_model(
+        {
+            "name": str(Path(saved.source).resolve()),
+            "digest": weights_digest(saved),
+            "shape": f"a {NAMES[system]} of {config.layers} layers of {config.hidden}",
+            "system": system,
+            "size": f"{config.layers}x{config.hidden}x{config.heads}",
+        }
+    )
     earlier = _noted(lock)
     if earlier and earlier.digest != used.digest:
         raise InputError(
@@ -54,7 +59,7 @@ def _noted(lock: Path) -> UsedModel | None:
     noted = read_object(lock).get("model") if lock.is_file() else None
     if not isinstance(noted, dict) or not {"name", "digest", "shape", "system", "size"} <= noted.keys():
         return None
-    return _used_model(noted, str(noted["system"]), str(noted["size"]))
+    return _used_model(noted)
 
 
 def note_of(used: UsedModel) -> dict[str, Any]:
@@ -69,9 +74,11 @@ def note_of(used: UsedModel) -> dict[str, Any]:
     }
 
 
-def _used_model(noted: Mapping[str, Any], system: str, size: str) -> UsedModel:
+def _used_model(noted: Mapping[str, Any]) -> UsedModel:
+    """Return the used model of a note, as `note_of` makes it; raises InputError for a size that no system has."""
+    shape = {"system": noted["system"], "size": noted["size"]}
     try:
-        settings = PretrainSettings.model_validate({"system": system, "size": size, "steps": 1})
+        settings = PretrainSettings.model_validate({**shape, "steps": 1})
     except ValidationError as error:
         raise InputError(f"{noted['name']}: {error.errors()[0]['msg']}") from None
     return UsedModel(Path(noted["name"]), str(noted["digest"]), str(noted["shape"]), settings)

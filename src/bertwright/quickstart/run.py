@@ -267,8 +267,8 @@ def _table(results: Mapping[str, Any], task: LibraryTask, *, own_text: bool) -> 
     verdict = f"Pre-training was worth {100 * gain:+.1f} points over the same model from scratch."
     if gain <= noise:
         verdict = f"Pre-training did not help here: {100 * gain:+.1f} points, no more than the deviation of the seeds."
-    if accuracy["pretrained"] < accuracy.get("bag_of_words", 0):
-        verdict += " The bag of words is still better: give more text and more minutes."
+    if "bag_of_words" in accuracy and accuracy["pretrained"] - accuracy["bag_of_words"] <= noise:
+        verdict += " It is no better than the bag of words: give more text and more minutes."
     return [*lines, verdict, ""]
 
 

@@ -65,14 +65,14 @@ differ so much that their mean says little. Here is each pre-training.
 |---|---|---|---|---|---|---|
 {qnli_removed}
 
-- **The BERTs that kept the head need it.** In {kept} of {bert} it is left after pre-training (a fraction above
-  {left:.2f}). Without it they fall on STS-B from {whole:.1f} to {removed:.1f} points on average, the level of the
-  models without next sentences ({no_nsp:.1f}). Without the other head of its layer they have {other:.1f}. Where
+- **The BERTs that kept the head need it.** {kept} of {bert} kept it in pre-training (fractions of {lowest:.2f} to
+  {highest:.2f}). Without it they fall on STS-B from {whole:.1f} to {removed:.1f} points on average, the level of
+  the models without next sentences ({no_nsp:.1f}). Without the other head of its layer they have {other:.1f}. Where
   pre-training has lost the head, its removal changes nothing.
-- **The head is not enough.** The models without next sentences have it too (fractions of {least:.2f} to
+- **The head is not enough.** The models without next sentences keep much of it (fractions of {least:.2f} to
   {most:.2f}), and they cannot compare two texts. BERT's head in its place does not change that. Models with next
-  sentences and a similar fraction, {like}, have {like_stsb} in the first table. So next sentences teach more than
-  to keep this head. Perhaps the layers above learn to use it; that was not tested.
+  sentences and a similar fraction, {like}, have {like_stsb} in the first table. So next sentences seem to teach
+  more than to keep this head. Perhaps the layers above learn to use it; that was not tested.
 
 ## How sure
 
@@ -218,20 +218,21 @@ def removal(folder: Path, measured: Sequence[Mapping[str, Any]]) -> dict[str, An
     measured: the pre-trainings of the first table.
     """
     changed = changed_heads(folder)
-    kept = [row["stsb"] for row in changed if row["arm"] == "BERT" and row["head"] > LEFT]
+    kept = [row for row in changed if row["arm"] == "BERT" and row["head"] > LEFT]
     plain = [row for row in changed if row["arm"] != "BERT"]
     like = [row for row in measured if row["stsb"] is not None and LIKE[0] <= row["head"] <= LIKE[1]]
     return {
         "bert": len(changed) - len(plain),
         "plain": len(plain),
-        "left": LEFT,
+        "lowest": min(row["head"] for row in kept),
+        "highest": max(row["head"] for row in kept),
         "kept": len(kept),
         "like": " and ".join(f"{row['head']:.2f}" for row in like),
         "like_stsb": " and ".join(_points(row["stsb"]) for row in like),
         "no_nsp": fmean(row["stsb"]["whole"] for row in plain),
         "least": min(row["head"] for row in plain),
         "most": max(row["head"] for row in plain),
-        **{way: fmean(each[way] for each in kept) for way in ("whole", "removed", "other")},
+        **{way: fmean(row["stsb"][way] for row in kept) for way in ("whole", "removed", "other")},
         **{f"{task}_removed": "\n".join(_removal_lines(changed, task)) for task in ("stsb", "qnli")},
     }
 

@@ -3,15 +3,14 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError, shown
 from bertwright.search.exact import as_compared, check_similarity
-from bertwright.search.index import SearchIndex
 from bertwright.search.index_files import IndexManifest, IndexRow, Segment
+from bertwright.search.nearest import VectorIndex
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.finite import check_finite
@@ -35,12 +34,8 @@ class MemorySegment(Segment):
         return self._rows[number]
 
 
-class MemoryIndex(SearchIndex):
-    """An index in memory. It is searched as an index folder is, and cannot be changed."""
-
-    def __init__(self, manifest: IndexManifest, segment: MemorySegment) -> None:
-        self.folder, self.manifest, self.segments = Path("the index in memory"), manifest, [segment]
-        self._begins = np.array([0, len(segment)])
+class MemoryIndex(VectorIndex):
+    """An index in memory, made of all of its texts."""
 
     @classmethod
     def of_texts(
@@ -62,19 +57,8 @@ class MemoryIndex(SearchIndex):
             model="", fingerprint=encoder.fingerprint, width=vectors.shape[1], similarity=encoder.similarity
         )
         rows = [IndexRow(id, text, {}) for id, text in zip(names, texts, strict=True)]
-        return cls(manifest, MemorySegment(as_compared(vectors, encoder.similarity), rows))
-
-    def add(self, encoder: TextVectors, texts: object) -> NoReturn:
-        """Raise InputError: an index in memory is made of all of its texts."""
-        raise InputError("expected an index folder to add texts to, got an index in memory; make it of all texts")
-
-    def remove(self, ids: object) -> NoReturn:
-        """Raise InputError: an index in memory is made of all of its texts."""
-        raise InputError("expected an index folder to remove rows from, got an index in memory; leave the texts out")
-
-    def join(self) -> NoReturn:
-        """Raise InputError: an index in memory is one segment."""
-        raise InputError("expected an index folder to join, got an index in memory, which is one segment")
+        segment = MemorySegment(as_compared(vectors, encoder.similarity), rows)
+        return cls(Path("the index in memory"), manifest, [segment])
 
 
 def _check(texts: Sequence[str], ids: Sequence[str]) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Final
 from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.files import refuse_occupied
-from bertwright.search.index import Hit, SearchIndex
+from bertwright.search.index import SearchIndex
 from bertwright.search.index_files import INDEX_MANIFEST
+from bertwright.search.nearest import Hit
 from bertwright.search.rerank import Reranker, default_candidates, most_relevant
 from bertwright.search.texts import TextTables
 from bertwright.shipped import shipped

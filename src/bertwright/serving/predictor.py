@@ -18,6 +18,7 @@ from bertwright.scoring.scorer import has_scores
 from bertwright.scoring.settings import FirstToken, GenerateSettings, Masking, ScoreSettings
 from bertwright.search.index import SearchIndex
 from bertwright.search.memory import MemoryIndex
+from bertwright.search.nearest import VectorIndex
 from bertwright.serving.displayed import Results, Vectors, model_table, with_texts
 from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import StaticPipeline, VectorPipeline
@@ -232,21 +233,21 @@ class Predictor:
             return MemoryIndex.of_texts(self.pipeline_for("vectors").vector_source, documents, ids=names)
 
     def search(
-        self, queries: Any, *, index: str | Path | SearchIndex | None = None, texts: Any = None, top_k: int = 10
+        self, queries: Any, *, index: str | Path | VectorIndex | None = None, texts: Any = None, top_k: int = 10
     ) -> Any:
         """Return the best rows of an index for a query, or a list of them for each of several queries.
 
-        index: a folder that `bertwright index` wrote, or a `SearchIndex`, which is opened once for many calls. texts:
-        in its place a list or column of texts, which are encoded at each call; `index` of this object encodes them
-        once. Each row is a `Hit` with id, score, text and fields; the best comes first. Raises InputError for an index
-        of another model, and for an empty query.
+        index: a folder that `bertwright index` wrote, or an open index: a `SearchIndex`, or what `index` of this object
+        returns. texts: in its place a list or column of texts, which are encoded at each call. Each row is a `Hit` with
+        id, score, text and fields; the best comes first. Raises InputError for an index of another model, and for an
+        empty query.
         """
         if (index is None) == (texts is None):
             raise InputError("search: expected an index or texts, got " + ("neither" if index is None else "both"))
         if index is None:
-            opened: SearchIndex = self.index(texts)
+            opened: VectorIndex = self.index(texts)
         else:
-            opened = index if isinstance(index, SearchIndex) else SearchIndex.open(index)
+            opened = index if isinstance(index, VectorIndex) else SearchIndex.open(index)
         query_texts = texts_of([queries] if isinstance(queries, str) else queries, "query")
         with self._lock, redirect_messages(_warn):
             hits = opened.search(self.pipeline_for("vectors").vector_source, query_texts, top_k)

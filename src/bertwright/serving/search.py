@@ -11,7 +11,8 @@ from fastapi import Request
 
 from bertwright.errors import InputError
 from bertwright.search.exact import as_compared
-from bertwright.search.index import Hit, SearchIndex
+from bertwright.search.index import SearchIndex
+from bertwright.search.nearest import Hit
 from bertwright.search.rerank import default_candidates
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.predictor import Predictor

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
-from bertwright.search.index import Hit, SearchIndex
+from bertwright.search.index import SearchIndex
+from bertwright.search.nearest import Hit
 from bertwright.search.rerank import Reranker
 from bertwright.search.run import hit_lines
 from bertwright.serving.predictor import load

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from bertwright.errors import Damaged, InputError
 from bertwright.model.folder import open_model
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.search import index as index_module
+from bertwright.search import nearest as nearest_module
 from bertwright.search.index import IndexedText, SearchIndex
 from bertwright.search.index_files import (
     IndexManifest,
@@ -94,7 +94,7 @@ def test_hits_and_scores_are_those_of_sentence_transformers(
 def test_nearest_rows_are_those_of_a_full_sort_with_ties_segments_and_removed_rows(
     scores: int, build: Callable[..., SearchIndex], vector_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_module, "_SCORES", scores)
+    monkeypatch.setattr(nearest_module, "_SCORES", scores)
     index = build(TEXTS).add(open_encoder(vector_model), blocks({f"{id}2": text for id, text in TEXTS.items()}))[0]
     index = index.remove([("rain", "x:1"), ("lane2", "x:2")])
     ids = [id for id in (*TEXTS, *(f"{id}2" for id in TEXTS)) if id not in ("rain", "lane2")]
@@ -123,7 +123,7 @@ def test_removed_rows_cost_no_copy_of_the_vectors(tmp_path: Path, monkeypatch: p
     products = np.round(queries.astype(np.float64) @ vectors.T.astype(np.float64), 6).astype(np.float32)
     products[:, removed] = -np.inf
     for top_k, most_bytes in ((10, 1 << 26), (3000, 1 << 18)):  # products in fp32, and all of them in fp64
-        monkeypatch.setattr(index_module, "_BYTES", most_bytes)
+        monkeypatch.setattr(nearest_module, "_BYTES", most_bytes)
         tracemalloc.start()
         nearest = index.nearest(queries, top_k)
         peak = tracemalloc.get_traced_memory()[1]

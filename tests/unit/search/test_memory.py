@@ -73,13 +73,3 @@ def test_texts_that_cannot_be_searched_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         MemoryIndex.of_texts(memory_encoder, texts, ids=ids)
-
-
-def test_an_index_in_memory_is_not_changed(memory_encoder: SentenceEncoder) -> None:
-    index = MemoryIndex.of_texts(memory_encoder, TEXTS)
-    with pytest.raises(InputError, match="expected an index folder to add texts to"):
-        index.add(memory_encoder, [])
-    with pytest.raises(InputError, match="expected an index folder to remove rows from"):
-        index.remove([])
-    with pytest.raises(InputError, match="expected an index folder to join"):
-        index.join()

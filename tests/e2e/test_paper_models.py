@@ -52,10 +52,10 @@ def test_the_uses_of_one_model(
     assert not out.exists()
     paper(capsys, "using", *arms, "--model", model, "--data", task_files)
     page = (out / "results" / "using.md").read_text("utf-8")
-    assert "\nModel: `model`, a BERT of 2 layers of 128. Rows as at scale `smoke`.\n" in page
+    assert "\nModel: `one`, a BERT of 2 layers of 128. Rows as at scale `smoke`.\n" in page
     assert "\nMeans ± standard deviations over 2 fine-tuning seeds, on the dev set, of the last epoch.\n" in page
     assert "Each fine-tuning counts once: all of them begin with the same model, so a verdict holds for this" in page
-    assert "`last` against `embeddings`; model `model`; δ 1.95." in page
+    assert "`last` against `embeddings`; model `one`; δ 1.95." in page
     assert "|  | fine-tunings | difference |" in page
     assert "| SST-2 | 2 / 2 |" in page
     assert "pre-trainings" not in page
@@ -71,7 +71,7 @@ def test_the_uses_of_one_model(
     assert (out / "results" / "using.md").read_text("utf-8") == page
     other = two_encoders / "two" / "model"
     message = paper(capsys, "using", *arms, "--model", other, "--data", task_files, code=2)
-    assert "using-smoke.json are of another model, model; choose another --out" in message
+    assert "using-smoke.json are of another model, one; choose another --out" in message
     assert "name the encoder that is used with --model" in paper(capsys, "using", *arms, "--data", task_files, code=2)
     elsewhere = paper(capsys, "using", "--out", tmp_path / "empty", "--page", code=2)
     assert "using-smoke.json notes no model; name it with --model" in elsewhere

@@ -54,8 +54,8 @@ def paper_command(
             --page does not need it.
         corpus: Text as corpus build takes it, or a corpus folder; several times for several. Once the corpora are
             built, a repeated command no longer needs their text. --page does not need it.
-        seeds: Number of fine-tuning runs of each model (default: the scale's).
-        pretraining_seeds: Number of pre-training runs of each arm (default: the scale's).
+        seeds: Number of fine-tuning runs of each model (default: the scale's; for using the experiment's).
+        pretraining_seeds: Number of pre-training runs of each arm (default: the experiment's, or the scale's).
         arms: Names of the arms to run, with commas between (default: all).
         tasks: Names of the tasks to run, such as sst2,rte (default: all).
         minutes: For families: minutes of each pre-training on all cores (default: 40).

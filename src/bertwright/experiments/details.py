@@ -25,7 +25,7 @@ def data_lines(plan: ExperimentPlan) -> Iterator[str]:
     """Yield lines about corpora, files, substitutes, rows, and parts that were left out."""
     if plan.used_model:
         yield (
-            f"- Model `{plan.used_model.folder.name}`: {plan.used_model.shape}; the sha256 of its weights begins with "
+            f"- Model `{plan.used_model.title}`: {plan.used_model.shape}; the sha256 of its weights begins with "
             f"{plan.used_model.digest[:12]}."
         )
     corpora = {plan.corpora.facts[model.corpus] for model in plan.all_models if model.is_trained}
@@ -107,7 +107,7 @@ def command_lines(plan: ExperimentPlan) -> Iterator[str]:
     if plan.used_model:
         yield (
             "`DATA` is the folder with the files of the tasks, and `MODEL` a model folder (here: "
-            f"`{plan.used_model.folder.name}`). With `--page` the command writes this page from the records alone; "
+            f"`{plan.used_model.title}`). With `--page` the command writes this page from the records alone; "
             "leave `--data` and `--model` out."
         )
         return

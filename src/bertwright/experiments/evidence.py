@@ -18,6 +18,7 @@ from bertwright.experiments.statistics import (
     claim_outcome,
     compare_column,
     judge_claim,
+    leads,
 )
 from bertwright.experiments.tables.arms import MAJORITY
 
@@ -58,15 +59,15 @@ def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, c
     for column in plan.columns:
         if column.name not in columns:
             continue
-        arms = {name: arm_scores(plan, cells[name, column.name], column) for name in claim.arms}
-        first, second, *beyond = arms.values()
-        if not all(arm.units for arm in arms.values()):
+        scores = {name: arm_scores(plan, cells[name, column.name], column) for name in claim.arms}
+        arms = tuple(scores.values())
+        if not all(arm.units for arm in arms):
             continue
         facts = column_facts(plan, cells, spread, column, claim)
-        if facts.share_bodies and not set(first.units) & set(second.units):
+        if facts.share_pretrainings and not all(set(one.units) & set(other.units) for one, other in leads(arms)):
             continue
-        comparisons.append(compare_column(column.name, first, second, facts, beyond=beyond))
-        few.update({name: len(arm.units) for name, arm in arms.items() if not arm.enough})
+        comparisons.append(compare_column(column.name, arms, facts))
+        few.update({name: len(arm.units) for name, arm in scores.items() if not arm.enough})
     if not comparisons:
         return _no_outcome(number, claim, _missing_scores(plan, cells, claim))
     judged = judge_claim(claim, comparisons, enough=not few)
@@ -100,12 +101,12 @@ def _names(arms: Sequence[str]) -> str:
 
 def column_facts(plan: ExperimentPlan, cells: Cells, spread: Spread, column: Column, claim: Claim) -> ColumnFacts:
     """Return what is known of a column for the comparison of a claim's arms."""
-    share_bodies = not claim.beyond and _share_bodies(plan, claim.arm, claim.against)
+    share_pretrainings = _share_pretrainings(plan, claim)
     if column.task is None:
         arms = [arm_scores(plan, cells[arm.name, column.name], column) for arm in plan.arms]
         samples = [list(arm.units.values()) for arm in arms if len(arm.units) > 1]
         pooled = pool([sample_variance([values]) for values in samples])
-        return ColumnFacts(pooled=None if share_bodies else pooled, share_bodies=share_bodies)
+        return ColumnFacts(pooled=None if share_pretrainings else pooled, share_pretrainings=share_pretrainings)
     metric = column.metric
     return ColumnFacts(
         metric=metric,
@@ -113,8 +114,8 @@ def column_facts(plan: ExperimentPlan, cells: Cells, spread: Spread, column: Col
         rows=validation_rows(plan, column),
         row_error=paired_row_error(plan, column, claim.arms),
         floor=floor_of(plan, cells, column),
-        pooled=spread.pooled(column.task, metric, share_bodies=share_bodies, factor=column.factor),
-        share_bodies=share_bodies,
+        pooled=spread.pooled(column.task, metric, share_pretrainings=share_pretrainings, factor=column.factor),
+        share_pretrainings=share_pretrainings,
     )
 
 
@@ -140,7 +141,14 @@ def validation_rows(plan: ExperimentPlan, column: Column) -> int | None:
     return rows[part][0] if part in rows else None
 
 
-def _share_bodies(plan: ExperimentPlan, first: str, second: str) -> bool:
-    """Return whether both arms are measurements of the same pre-trainings."""
-    bodies = [[[model.folder for model in models] for models in plan.models.get(name, ())] for name in (first, second)]
-    return bool(bodies[0]) and bodies[0] == bodies[1]
+def _share_pretrainings(plan: ExperimentPlan, claim: Claim) -> bool:
+    """Return whether the two arms of each lead of a claim are measurements of the same pre-trainings.
+
+    A model with a head of a second model counts as one of its own pre-training.
+    """
+    with_head = {arm.name for arm in plan.arms if arm.head}
+    folders = []
+    for name in claim.arms:
+        counted = 1 if name in with_head else None
+        folders.append([[model.folder for model in models[:counted]] for models in plan.models.get(name, ())])
+    return all(first and first == second for first, second in zip(folders[::2], folders[1::2], strict=True))

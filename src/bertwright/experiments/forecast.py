@@ -7,6 +7,7 @@ from typing import Any, Final
 from bertwright.experiments.jobs import BaselineJob, Finetuning, PairsJob, PretrainedModel
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.scores import job_seconds, training_seconds
+from bertwright.finetuning.schedule import scheduled
 from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.objectives.settings import predictions_by_length
 from bertwright.pretraining.resources import (
@@ -49,8 +50,9 @@ class _Costs:
             self._models[key] = meta_model(config, second_sentence=second_sentence, generator_width=generator_width)
         return self._models[key]
 
-    def pretraining_flops(self, settings: PretrainSettings) -> float:
-        """Return the FLOPs of the matrix products of all steps."""
+    def pretraining_flops(self, pretraining: PretrainedModel) -> float:
+        """Return the FLOPs of the matrix products of all steps that the run computes."""
+        settings = pretraining.settings
         encoder = self.model(settings).encoder
         width = encoder.config.hidden
         flops = 0.0
@@ -60,12 +62,14 @@ class _Costs:
             head = 2.0 * predictions * width * (width + self._vocabulary)
             rows = stage.share * (settings.steps or 0) * stage.batch_size
             flops += 3.0 * rows * (encoder.flops(stage.length, predictions) + head)
-        return flops
+        return flops * pretraining.computed_fraction
 
     def finetuning_flops(self, job: Finetuning) -> float:
         """Return the FLOPs of a fine-tuning whose rows all have the largest length; validation follows each epoch."""
-        length, epochs = job.settings.max_length, job.settings.epochs or 0  # every scale names the epochs
-        rows = sum((3 if name == "train" else 1) * taken for name, (taken, _) in job.subset.rows.items())
+        length, parts = job.settings.max_length, {name: taken for name, (taken, _) in job.subset.rows.items()}
+        rows = sum((3 if name == "train" else 1) * taken for name, taken in parts.items())
+        config = self.model(job.models[0].settings).encoder.config
+        epochs = scheduled(job.settings, config, parts.get("train", 1)).epochs
         return sum(epochs * rows * self.model(model.settings).encoder.flops(length, length) for model in job.models)
 
     def pairs_flops(self, jobs: Sequence[PairsJob], data: Path | None) -> list[float]:
@@ -81,16 +85,20 @@ class _Costs:
         return flops
 
     def final_bytes(self, model: PretrainedModel) -> int:
-        """Return the bytes of a model folder and its snapshots."""
+        """Return the bytes of a model folder, its snapshots, and the checkpoint from which a longer run continues."""
         settings = model.settings
+        stable = self.checkpoint_bytes(settings) if settings.optimizer.schedule == "wsd" and model.is_trained else 0
         snapshots = len(snapshot_steps(settings.snapshots, settings.steps or 0)) if model.is_trained else 0
-        return _WEIGHT_BYTES * count_parameters(self.model(settings)) * (1 + snapshots)
+        return _WEIGHT_BYTES * count_parameters(self.model(settings)) * (1 + snapshots) + stable
 
     def training_bytes(self, settings: PretrainSettings) -> int:
         """Return the bytes of the checkpoints that exist at the same time during a pre-training."""
+        return (settings.keep + 1) * self.checkpoint_bytes(settings)
+
+    def checkpoint_bytes(self, settings: PretrainSettings) -> int:
+        """Return the bytes of a checkpoint of a pre-training."""
         model = self.model(settings)
-        moments = count_moments(model, settings.optimizer)
-        return (settings.keep + 1) * checkpoint_bytes(count_parameters(model), moments)
+        return checkpoint_bytes(count_parameters(model), count_moments(model, settings.optimizer))
 
 
 def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, Any]:
@@ -105,7 +113,7 @@ def forecast_experiment(plan: ExperimentPlan, *, device: Device) -> dict[str, An
     rates = square_rates(device)
     flops_per_second = _MFU * rates[choose_precision(rates, device=device)]
     pretraining = [
-        known if known is not None else costs.pretraining_flops(model.settings) / flops_per_second
+        known if known is not None else costs.pretraining_flops(model) / flops_per_second
         for model, known in zip(models, training_seconds(plan, models), strict=True)
     ]
     finetunings = [job for job in jobs if isinstance(job, Finetuning)]

@@ -30,11 +30,11 @@ def change_head(change: HeadChange, models: list[str], out: Path) -> None:
         (donor,) = others
         if _config(donor) != config:
             raise InputError(f"{donor.source}: expected a model of the same shape as {first.source}")
-        for name, index in _parts(config, layer, head, of="qkvo"):
+        for name, index in _parts(config, layer, head, of="qkv"):
             weights[name] = weights[name].index_copy(*index, (donor.weights or {})[name].index_select(*index))
     else:
         removed = head if change == "matching-removed" else (head + 1) % config.heads
-        for name, index in _parts(config, layer, removed, of="vo"):
+        for name, index in _parts(config, layer, removed, of="v"):
             weights[name] = weights[name].index_fill(*index, 0.0)
     save_model(out, weights, config=config, tokenizer=first.tokenizer, architecture=first.architecture)
 
@@ -48,10 +48,10 @@ def _config(saved: SavedModel) -> EncoderConfig:
 
 
 def _parts(config: EncoderConfig, layer: int, head: int, *, of: str) -> list[tuple[str, tuple[int, Tensor]]]:
-    """Return (name of a weight, dimension and indices of its part) of a head.
+    """Return (name of a weight, dimension and indices of its part) of a head: maps of its input, and its output.
 
-    of: maps of the head, of `q`, `k`, `v` and `o` (output). Queries, keys and values are one matrix [3D, D], in which
-    each head has D / heads rows of each; the output is a matrix [D, D], in which it has as many columns.
+    of: maps of the input, of `q`, `k` and `v`. Queries, keys and values are one matrix [3D, D], in which each head has
+    D / heads rows of each; the output is a matrix [D, D], in which it has as many columns.
     """
     width = config.hidden // config.heads
     within = torch.arange(head * width, (head + 1) * width)

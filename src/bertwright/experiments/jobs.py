@@ -22,10 +22,13 @@ from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.snapshots import snapshot_folder, snapshot_steps
 from bertwright.tasks.errors import PREDICTIONS
 from bertwright.tasks.spec import TaskSpec, get_spec
+from bertwright.training.settings import stable_steps
 
 RESULT = "result.json"
 BLIMP: Final = "blimp"
 """Metric of minimal pairs, and name of the folder of their scores."""
+PRETRAINED: Final = "pretrained"
+"""Folder of the pre-trainings in that of an experiment."""
 USED: Final = "used-"
 """Beginning of the name of a used model."""
 _WIDE: Final = 768
@@ -69,6 +72,15 @@ class PretrainedModel:
         """Number of tokens in all steps, padding included."""
         return round((self.settings.steps or 0) * self.settings.tokens_per_step)
 
+    @property
+    def computed_fraction(self) -> float:
+        """Fraction of the steps that its own run computes; the steps before are those of the run that it extends."""
+        if self.extends is None:
+            return 1.0
+        shorter = self.extends.settings
+        begin = stable_steps(shorter.steps or 0, shorter.optimizer.decay_share)
+        return 1.0 - begin / (self.settings.steps or 1)
+
     def folder_after(self, fraction: float) -> Path:
         """Return the model folder after a fraction of the steps."""
         steps = snapshot_steps([fraction], self.settings.steps or 0)
@@ -89,6 +101,11 @@ class UsedModel:
     shape: str
     settings: PretrainSettings
     is_finished: ClassVar[bool] = True
+
+    @property
+    def title(self) -> str:
+        """Name of the model on a page; a run or a pre-training has its model in a folder `model`."""
+        return self.folder.parent.name if self.folder.name == "model" and self.folder.parent.name else self.folder.name
 
     @property
     def name(self) -> str:
@@ -241,7 +258,7 @@ class Workspace:
         origin = [extends.name] if extends else [] if arm.is_trained else ["untrained"]
         digest = _digest(_decisive(settings), fingerprint, *origin)
         name = f"{changes.get('system', 'bert')}-{settings.size}-seed{seed}-{digest}"
-        return PretrainedModel(settings, corpus, arm.is_trained, self.out / "pretrained" / name, extends)
+        return PretrainedModel(settings, corpus, arm.is_trained, self.out / PRETRAINED / name, extends)
 
     def finetuning(
         self, arm: Arm, column: Column, models: tuple[PretrainedModel, ...] | tuple[UsedModel], seed: int

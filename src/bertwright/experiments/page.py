@@ -66,7 +66,7 @@ def _page(
     yield from ("## Question", "", experiment.question, "")
     if plan.used_model:
         yield from (
-            f"Model: `{plan.used_model.folder.name}`, {plan.used_model.shape}. Rows as at scale `{plan.scale.name}`.",
+            f"Model: `{plan.used_model.title}`, {plan.used_model.shape}. Rows as at scale `{plan.scale.name}`.",
             "",
         )
     else:

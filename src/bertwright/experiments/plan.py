@@ -200,7 +200,8 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
 
 def workspace_of(plan: ExperimentPlan) -> Workspace:
     """Return the inputs from which the models and the jobs of a plan follow."""
-    return Workspace(plan.out, plan.scale, plan.corpora, {name: data.subset for name, data in plan.data.items()})
+    subsets = {name: data.subset for name, data in plan.data.items()}
+    return Workspace(plan.out, plan.scale, plan.corpora, subsets, plan.used_model)
 
 
 def with_arms(plan: ExperimentPlan, arms: Sequence[Arm]) -> ExperimentPlan:
@@ -215,8 +216,11 @@ def with_arms(plan: ExperimentPlan, arms: Sequence[Arm]) -> ExperimentPlan:
 def metric_applies(arm: Arm, column: Column) -> bool:
     """Return whether the models of an arm have a metric of pre-training.
 
-    ELECTRA's discriminator predicts no piece, and a left-to-right model has no bits of masked pieces.
+    ELECTRA's discriminator predicts no piece, and a left-to-right model has no bits of masked pieces. A model that is
+    joined, or has another head, is not the one whose pre-training has the metric.
     """
+    if arm.head or arm.joined_with is not None:
+        return False
     systems = [changes.get("system", "bert") for changes in arm.models]
     if column.metric == _BITS and not all(system in MASKED_LM_SYSTEMS for system in systems):
         return False

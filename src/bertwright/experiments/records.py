@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.experiments.jobs import USED, record_version, run_record
+from bertwright.experiments.jobs import PRETRAINED, USED, record_version, run_record
 from bertwright.experiments.spread import Variance, interaction_variance, pool, sample_variance
 
 _SEED: Final = re.compile(r"-seed(\d+)\.\d+-")
 """Pre-training seed in the name of a fine-tuning's folder."""
-_CHANGED: Final = re.compile(r"(step-\d+|head-[\w-]+)$")
+_CHANGED: Final = re.compile(r"step-\d+|head-[\w-]+")
 """Name of a model that was taken before the end of its pre-training, or that has a changed head."""
-ArmKey = tuple[str, str]
-"""Pre-training and fine-tuning of an arm, without seeds, as text."""
+ArmKey = tuple[str, str, str]
+"""Pre-training, change of its model and fine-tuning of an arm, without seeds, as text."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Spread:
     together: Mapping[tuple[str, str], Variance | None]
     versions: frozenset[str] = frozenset()
 
-    def pooled(self, task: str, metric: str, *, share_bodies: bool, factor: float) -> Variance | None:
+    def pooled(self, task: str, metric: str, *, share_pretrainings: bool, factor: float) -> Variance | None:
         """Return the variance of a task's metric in points²; None where no arm of the task has two pre-trainings."""
-        variance = (self.together if share_bodies else self.apart).get((task, metric))
+        variance = (self.together if share_pretrainings else self.apart).get((task, metric))
         return None if variance is None else Variance(variance.value * factor**2, variance.degrees)
 
 
@@ -74,14 +74,16 @@ def read_spread(out: Path, *, last_epoch: bool) -> Spread:
 
 def _apart(arms: Mapping[ArmKey, Mapping[int, float]]) -> list[Variance]:
     """Return the variance of each arm over its pre-trainings; arms with changed models are left out."""
-    return [sample_variance([list(units.values())]) for (body, _), units in arms.items() if not _CHANGED.search(body)]
+    return [
+        sample_variance([list(units.values())]) for (_, change, _), units in arms.items() if not _CHANGED.match(change)
+    ]
 
 
 def _together(arms: Mapping[ArmKey, Mapping[int, float]]) -> list[Variance]:
     """Return the variance of differences within each group of arms that share their pre-trainings."""
     groups: dict[str, list[Mapping[int, float]]] = defaultdict(list)
-    for (body, _), units in arms.items():
-        groups[_CHANGED.sub("model", body)].append(units)
+    for (pretraining, _, _), units in arms.items():
+        groups[pretraining].append(units)
     variances = []
     for group in groups.values():
         most = max(len(units) for units in group)
@@ -99,21 +101,28 @@ def _arm_key(folder: str, record: Mapping[str, Any], out: Path) -> ArmKey | None
 
     Records of different corpora and of different versions of the program are different arms.
     """
-    parts = Path(str(record.get("data", {}).get("model", ""))).parts
-    if "pretrained" in parts:
-        folders = parts[parts.index("pretrained") + 1]
-        name = parts[-1]
-    elif folder.startswith(USED):  # the seeds of the name are those of fine-tunings of one model
+    if folder.startswith(USED):  # the seeds of the name are those of fine-tunings of one model
         settings = {key: value for key, value in record["settings"].items() if key != "first_seed"}
-        return folder.partition("-seed")[0], json.dumps([settings, record_version(record)], sort_keys=True)
+        return folder.partition("-seed")[0], "", json.dumps([settings, record_version(record)], sort_keys=True)
+    parts = Path(str(record.get("data", {}).get("model", ""))).parts
+    depth = next((depth for depth in (3, 4) if parts[-depth : 1 - depth] == (PRETRAINED,)), None)
+    if depth:  # pretrained/NAME/model or pretrained/NAME/snapshots/step-…; folders above may have the same name
+        folders, name = parts[1 - depth], parts[-1]
     else:  # made of one or two models, in a folder that is named after them; the folder above names the change
         folders, name = (parts[-1], parts[-2]) if len(parts) > 1 else ("", "")
-    bodies = []
+    models = []
     for folder in folders.split("+"):
-        body = run_record(out / "pretrained" / folder)
-        if "settings" not in body:
+        pretraining = run_record(out / PRETRAINED / folder)
+        if "settings" not in pretraining:
             return None
-        settings = {key: value for key, value in body["settings"].items() if key != "seed"}
-        bodies.append([settings, body.get("data", {}).get("corpus"), record_version(body)])
+        settings = {key: value for key, value in pretraining["settings"].items() if key != "seed"}
+        models.append([settings, pretraining.get("data", {}).get("corpus"), record_version(pretraining)])
     tuned = {key: value for key, value in record["settings"].items() if key != "first_seed"}
-    return f"{json.dumps(bodies, sort_keys=True)} {name}", json.dumps([tuned, record_version(record)], sort_keys=True)
+    of_other_model: list[Any] = []
+    if name.startswith("head-"):  # the head of a second model makes no other pre-training
+        models, of_other_model = models[:1], models[1:]
+    return (
+        json.dumps(models, sort_keys=True),
+        " ".join([name, *(json.dumps(other, sort_keys=True) for other in of_other_model)]),
+        json.dumps([tuned, record_version(record)], sort_keys=True),
+    )

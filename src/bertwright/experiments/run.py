@@ -33,11 +33,12 @@ from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.scoring.evaluate import measure_minimal_pairs
+from bertwright.stores.cache import url_of_copy
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.training.hardware import resolve_device
 from bertwright.training.memory import peak_bytes, reset_peak
-from bertwright.training.run_lock import is_locked, locked
+from bertwright.training.run_lock import LOCK, is_locked, locked
 from bertwright.training.settings import Device
 
 _STOPPED = "stopped; the same command resumes the experiment"
@@ -49,6 +50,7 @@ class ExperimentRun:
 
     failed       folder of a part that failed → reason
     elsewhere    folders of parts that another process computes
+    waiting      folders of pre-trainings that extend a run which another process computes
     said         messages that were printed, so that none is printed twice
     """
 
@@ -58,6 +60,7 @@ class ExperimentRun:
     allow_other_numerics: bool
     failed: dict[Path, str] = field(default_factory=dict)
     elsewhere: set[Path] = field(default_factory=set)
+    waiting: set[Path] = field(default_factory=set)
     said: set[str] = field(default_factory=set)
 
     def search_rates(self, base: ExperimentPlan, search: RateSearch) -> None:
@@ -115,8 +118,11 @@ class ExperimentRun:
         return write_page(self.plan, command=self.command, failed=self.failed)
 
     def attempt(self, part: PretrainedModel | Job, compute: Callable[[], None]) -> None:
-        """Compute one part. If it fails, its folder and the reason are kept, and the experiment continues."""
-        if part.is_finished:  # by another process, since the parts of the arm were listed
+        """Compute one part. If it fails, its folder and the reason are kept, and the experiment continues.
+
+        A part that failed is not computed again by this process.
+        """
+        if part.is_finished or part.folder in self.failed:  # finished by another process since the parts were listed
             return
         if is_locked(part.folder):
             self._skip(part.folder)
@@ -148,12 +154,14 @@ class ExperimentRun:
             prepared.save(model.folder / "model", prepared.model.state_dict(), steps=0, of=0, metrics={})
             return
         if model.extends and not model.extends.is_finished:
+            shorter = model.extends.folder
             self.attempt(model.extends, partial(self._pretrain, model.extends))
-            if model.extends.folder in self.elsewhere and not model.extends.is_finished:
-                self._skip(model.folder)
-                return
+            if shorter in self.failed:
+                raise RunFailed(f"the run that it extends failed: {shorter}")
             if not model.extends.is_finished:
-                raise RunFailed(f"the run that it extends is not finished: {model.extends.folder}")
+                say(f"{model.folder}: waits for {shorter}, which another process computes")
+                self.waiting.add(model.folder)
+                return
         reset_peak(self.device)
         try:
             result = pretrain(
@@ -261,6 +269,7 @@ def run_experiment(
         "left": {"pretrainings": left.models, "measurements": left.jobs},
         "failed": {str(folder): reason for folder, reason in run.failed.items()},
         "elsewhere": sorted(map(str, run.elsewhere)),
+        "waiting": sorted(map(str, run.waiting)),
         "left_out": list(plan.left_out),
         "exit_code": 1 if run.failed else 0,
         "text": "\n".join([*_incidents(run), left.text(is_page=is_page), str(page)]),
@@ -282,6 +291,8 @@ def _incidents(run: ExperimentRun) -> Iterable[str]:
     if run.failed:
         yield "The reasons are above and on the page."
     yield from (f"skipped, because another process computes it: {folder}" for folder in sorted(run.elsewhere))
+    for folder in sorted(run.waiting):
+        yield f"waits for a shorter run, which another process computes; repeat the command after it: {folder}"
 
 
 def _note_memory(folder: Path, device: Device) -> None:
@@ -296,10 +307,20 @@ def _note_memory(folder: Path, device: Device) -> None:
 def _remove_outdated(folder: Path, source: Path) -> None:
     """Remove an unfinished fine-tuning whose model had another path, because the experiment was moved meanwhile.
 
-    It cannot be resumed, and computing it again takes minutes.
+    It cannot be resumed, and computing it again takes minutes. Raises InputError where another process computes it.
     """
-    if (folder / "run.json").is_file() and run_record(folder).get("data", {}).get("model") != str(source):
-        shutil.rmtree(folder)
+    if not (folder / "run.json").is_file():
+        return
+    with locked(folder):
+        record = run_record(folder)
+        noted = record.get("data", {}).get("model")
+        if record.get("finished") or noted == (url_of_copy(source) or str(source)):
+            return
+        for path in folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
 
 
 def _measure_baseline(job: BaselineJob) -> None:

@@ -225,7 +225,7 @@ def model_seconds(models: Iterable[PretrainedModel], folder: Path) -> list[float
     seconds: list[float | None] = []
     for model in models:
         speed = speeds.get(system_and_size(model.folder.name))
-        total = model.tokens / speed if speed else None
+        total = model.tokens * model.computed_fraction / speed if speed else None
         left = None if total is None else max(0.0, total - seconds_spent(model.folder))
         seconds.append(left if model.is_trained else 0.0)
     return seconds

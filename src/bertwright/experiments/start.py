@@ -38,7 +38,7 @@ def condition(plan: ExperimentPlan, *arms: str) -> str:
     Arms without a model are left out.
     """
     if plan.used_model:
-        return f"model `{plan.used_model.folder.name}`"
+        return f"model `{plan.used_model.title}`"
     by_arm = {name: " and ".join(sorted(_starts(plan, name))) for name in arms}
     starts = {name: start for name, start in by_arm.items() if start}
     if not starts:

@@ -23,6 +23,8 @@ LEAST_PRETRAININGS = 2
 """Pre-trainings that each arm needs at least, before anything but *undecided* is said."""
 _FLOOR_ERRORS = 2.0
 """Standard errors by which a score must exceed the floor before a column tests anything."""
+_OWN_DEGREES = 3
+"""Degrees of freedom from which an arm's own variance says how far it is from the floor."""
 
 ClaimOutcome = Literal["supported", "reversed", "no difference", "undecided", "cannot be tested"]
 OUTCOME_WORDS: Final[Mapping[ClaimOutcome, str]] = {
@@ -69,7 +71,8 @@ class ColumnFacts:
     row_error   standard error of the difference over other rows, from predictions of single rows; None without them
     floor       score that needs no learning, in points; None where it is unknown
     pooled        variance between pre-trainings, pooled over all arms of the task
-    share_bodies  True where both arms are measurements of the same pre-trainings: they are compared in pairs
+    share_pretrainings  True where the two arms of a lead are measurements of the same pre-trainings: they are
+                        compared in pairs
     """
 
     metric: str = ""
@@ -78,7 +81,7 @@ class ColumnFacts:
     row_error: float | None = None
     floor: ArmScores | None = None
     pooled: Variance | None = None
-    share_bodies: bool = False
+    share_pretrainings: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class Comparison:
 
     first, second   mean scores of the arms; of an interaction, the leads that it compares
     units           numbers of pre-trainings of the arms
+    tests           number of columns of the claim that are tested together
     error           standard error over pre-trainings; None where no variance is known
     degrees         its degrees of freedom
     p               p of the null hypothesis that the difference is zero
@@ -101,6 +105,7 @@ class Comparison:
     first: float
     second: float
     units: tuple[int, ...]
+    tests: int = 1
     error: float | None = None
     degrees: float = 0.0
     p: float | None = None
@@ -133,10 +138,14 @@ class Comparison:
 
     @property
     def smallest_visible(self) -> float | None:
-        """Difference in points that the test would have seen with a probability of 80 %."""
+        """Difference in points that the test would have seen with a probability of 80 %.
+
+        Every other column of the claim may have a smaller p, so the correction is that of the smallest of all.
+        """
         if self.error is None:
             return None
-        return (quantile(1 - SIGNIFICANT / 2, self.degrees) + quantile(POWER, self.degrees)) * self.error
+        strict = SIGNIFICANT / self.tests
+        return (quantile(1 - strict / 2, self.degrees) + quantile(POWER, self.degrees)) * self.error
 
     @property
     def holds_for_other_rows(self) -> bool | None:
@@ -145,20 +154,22 @@ class Comparison:
         return None if interval is None else not interval[0] <= 0 <= interval[1]
 
 
-def compare_column(
-    name: str, first: ArmScores, second: ArmScores, facts: ColumnFacts, *, beyond: Sequence[ArmScores] = ()
-) -> Comparison:
+def leads(arms: Sequence[ArmScores]) -> list[tuple[ArmScores, ArmScores]]:
+    """Return the two arms of each lead: one lead, or the two that an interaction compares."""
+    return list(zip(arms[::2], arms[1::2], strict=True))
+
+
+def compare_column(name: str, arms: Sequence[ArmScores], facts: ColumnFacts) -> Comparison:
     """Return the comparison of two arms in a column, without an outcome yet; every arm has a score.
 
-    beyond: of an interaction, two further arms. The lead of the first arm is compared with the lead of the first of
-    these, so the variance of the difference is that of four independent means.
+    arms: two, or four of an interaction: the lead of the first over the second is compared with that of the third over
+    the fourth.
     """
-    arms = (first, second, *beyond)
     units = tuple(len(arm.units) for arm in arms)
     at_floor = all(_is_at_floor(arm, facts) for arm in arms)
-    one, other = first.mean, second.mean
-    if beyond:
-        one, other = one - other, beyond[0].mean - beyond[1].mean
+    one, other, *_ = (arm.mean for arm in arms)
+    if len(leads(arms)) > 1:
+        one, other = (first.mean - second.mean for first, second in leads(arms))
     comparison = Comparison(name, one, other, units, at_floor=at_floor, enough=all(arm.enough for arm in arms))
     variance = _variance_of_difference(arms, facts)
     if variance is None:
@@ -182,7 +193,8 @@ def judge_claim(claim: Claim, comparisons: Sequence[Comparison], *, enough: bool
     """
     tested = [each for each in comparisons if each.p is not None and not each.at_floor]
     adjusted = dict(zip([each.column for each in tested], holm([each.p or 0.0 for each in tested]), strict=True))
-    with_p = [replace(each, adjusted_p=adjusted.get(each.column, each.p)) for each in comparisons]
+    tests = max(1, len(tested))
+    with_p = [replace(each, tests=tests, adjusted_p=adjusted.get(each.column, each.p)) for each in comparisons]
     return tuple(replace(each, outcome=_outcome(claim, each, enough=enough)) for each in with_p)
 
 
@@ -258,12 +270,13 @@ def _outcome(claim: Claim, comparison: Comparison, *, enough: bool) -> ClaimOutc
 
 def _variance_of_difference(arms: Sequence[ArmScores], facts: ColumnFacts) -> Variance | None:
     """Return the variance of the difference of the means; None where it cannot be estimated."""
-    if facts.share_bodies:
-        first, second = arms
-        seeds = sorted(set(first.units) & set(second.units))
-        of_arms = sample_variance([[first.units[seed] - second.units[seed] for seed in seeds]])
-        variance = larger_variance(of_arms, facts.pooled)
-        weight = 1 / len(seeds)
+    if facts.share_pretrainings:
+        pairs = [
+            [first.units[seed] - second.units[seed] for seed in sorted(set(first.units) & set(second.units))]
+            for first, second in leads(arms)
+        ]
+        variance = larger_variance(sample_variance(pairs), facts.pooled)
+        weight = sum(1 / len(differences) for differences in pairs)
     else:
         random = [arm for arm in arms if not arm.is_constant]
         of_arms = sample_variance([list(arm.units.values()) for arm in random])
@@ -275,16 +288,18 @@ def _variance_of_difference(arms: Sequence[ArmScores], facts: ColumnFacts) -> Va
 def _is_at_floor(arm: ArmScores, facts: ColumnFacts) -> bool:
     """Return whether a score exceeds the floor by less than two standard errors.
 
-    The error is that of the arm over rows and pre-trainings, and that of the floor too where it is a trained model.
+    The error is that of the arm over rows and pre-trainings, and that of the floor too where it is a trained model. An
+    arm that varies more than others must not say of them that they are at the floor.
     """
     if facts.floor is None:
         return False
-    pooled = None if facts.share_bodies else facts.pooled
+    pooled = None if facts.share_pretrainings else facts.pooled
     variance = 0.0
     for each in (arm, facts.floor):
         if each.is_constant and each is not arm:
             continue
-        of_arms = larger_variance(sample_variance([list(each.units.values())]), pooled)
+        own = sample_variance([list(each.units.values())])
+        of_arms = own if own.degrees >= _OWN_DEGREES else larger_variance(own, pooled)
         variance += of_arms.value / len(each.units) if of_arms and not each.is_constant else 0.0
         variance += item_variance(facts.metric, each.mean, facts.rows, factor=facts.factor) or 0.0
     return arm.mean - facts.floor.mean < _FLOOR_ERRORS * math.sqrt(variance)

@@ -38,7 +38,7 @@ def open_used_model(source: str, lock: Path) -> UsedModel:
     earlier = _noted(lock)
     if earlier and earlier.digest != used.digest:
         raise InputError(
-            f"--model {source}: the runs of {lock} are of another model, {earlier.folder}; choose another --out"
+            f"--model {source}: the runs of {lock} are of another model, {earlier.title}; choose another --out"
         )
     return used
 
@@ -66,7 +66,7 @@ def note_of(used: UsedModel) -> dict[str, Any]:
     """Return the note of a used model for a lock."""
     settings = used.settings
     return {
-        "name": used.folder.name,
+        "name": used.title,
         "digest": used.digest,
         "shape": used.shape,
         "system": settings.system,

@@ -46,8 +46,8 @@ from bertwright.training.activation_checkpointing import checkpoint_activations
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable, full_state
 from bertwright.training.hardware import Numerics, resolve_numerics
 from bertwright.training.loop import Plan
-from bertwright.training.optimizer import stable_steps
 from bertwright.training.run_folder import RunFolder
+from bertwright.training.settings import stable_steps
 
 _SEGMENTS = "encoder.embeddings.segment.weight"
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from bertwright.training import muon
 from bertwright.training.distributed import local_tensor, sum_over_shards
-from bertwright.training.settings import OptimizerSettings, Schedule
+from bertwright.training.settings import OptimizerSettings, Schedule, stable_steps
 from bertwright.training.sparse_adamw import TableRows, sparse_tables
 
 _NO_CORRECTION = 1e9
@@ -29,11 +29,6 @@ def rate_at(step: int, steps: int, warmup: float, schedule: Schedule = "linear",
     if schedule == "wsd":
         return min(1.0, (steps - step) / max(1, steps - stable_steps(steps, decay)))
     return 1.0 - step / steps if schedule == "linear" else (1.0 + math.cos(math.pi * step / steps)) / 2
-
-
-def stable_steps(steps: int, decay: float) -> int:
-    """Return the number of steps before the learning rate of the schedule wsd falls."""
-    return steps - int(steps * decay)
 
 
 def trained_parameters(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

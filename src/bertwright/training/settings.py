@@ -48,3 +48,8 @@ class OptimizerSettings(Settings):
         if self.method == "adamw" and self.muon_rate != MUON_RATE:
             raise ValueError(f"muon_rate {self.muon_rate:g} is the rate of Muon; it needs --optimizer muon")
         return self
+
+
+def stable_steps(steps: int, decay: float) -> int:
+    """Return the number of steps before the learning rate of the schedule wsd falls."""
+    return steps - int(steps * decay)

@@ -33,7 +33,20 @@ def test_the_flops_of_a_run_are_those_that_training_counts(system: str, scale: s
         )
         step = pretraining_flops(model.encoder, inputs) if system == "bert" else language_flops(model, inputs)
         flops += phase.share * (settings.steps or 0) * step
-    assert costs.pretraining_flops(settings) == pytest.approx(flops, rel=0.02)
+    run = PretrainedModel(settings, Path("corpus"), True, Path("run"))
+    assert costs.pretraining_flops(run) == pytest.approx(flops, rel=0.02)
+
+
+def test_a_run_that_extends_another_one_computes_the_rest_of_the_steps() -> None:
+    costs, wsd = _Costs(SCALES["tiny"].vocabulary), {"optimizer": {"schedule": "wsd", "decay_share": 0.2}}
+    short, long = (pretraining_settings(SCALES["tiny"], {"steps": steps, **wsd}, 0) for steps in (1_600, 4_800))
+    shorter = PretrainedModel(short, Path("corpus"), True, Path("short"))
+    longer = PretrainedModel(long, Path("corpus"), True, Path("long"), shorter)
+    assert longer.computed_fraction == pytest.approx((4_800 - 1_280) / 4_800)
+    whole = costs.pretraining_flops(PretrainedModel(long, Path("corpus"), True, Path("long")))
+    assert costs.pretraining_flops(longer) == pytest.approx(whole * longer.computed_fraction)
+    linear = PretrainedModel(pretraining_settings(SCALES["tiny"], {"steps": 1_600}, 0), Path("c"), True, Path("l"))
+    assert costs.final_bytes(shorter) == costs.final_bytes(linear) + costs.checkpoint_bytes(short)
 
 
 def test_rows_are_counted_as_they_are_written(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, RunFailed
 from bertwright.experiments import run as module
 from bertwright.experiments.run import ExperimentRun
 from bertwright.experiments.scores import RemainingWork, table_cells
 from bertwright.experiments.spec import Arm
 from bertwright.experiments.tables.columns import PERPLEXITY
+from bertwright.files import write_json
 from bertwright.training.run_lock import LOCK, locked
 
 
@@ -100,4 +101,42 @@ def test_a_run_whose_shorter_run_another_process_computes_is_skipped(work: Exper
     (shorter.folder / LOCK).touch()
     with locked(shorter.folder):
         work.attempt(longer, lambda: work._pretrain(longer))
-    assert (work.elsewhere, work.failed) == ({shorter.folder, longer.folder}, {})
+    assert (work.elsewhere, work.waiting, work.failed) == ({shorter.folder}, {longer.folder}, {})
+    (line,) = (line for line in module._incidents(work) if str(longer.folder) in line)
+    assert "waits for a shorter run, which another process computes; repeat the command after it" in line
+
+
+def test_a_run_whose_shorter_run_failed_is_not_begun(work: ExperimentRun, tmp_path: Path) -> None:
+    shorter: Any = SimpleNamespace(folder=tmp_path / "shorter", is_finished=False, extends=None)
+    longer: Any = SimpleNamespace(folder=tmp_path / "longer", is_finished=False, is_trained=True, extends=shorter)
+    begun: list[Any] = []
+
+    def diverge() -> None:
+        begun.append(shorter)
+        raise RunFailed("the loss is not finite")
+
+    work.attempt(shorter, diverge)
+    work.attempt(longer, lambda: work._pretrain(longer))
+    work.attempt(shorter, diverge)
+    assert begun == [shorter]
+    assert work.failed[longer.folder] == f"the run that it extends failed: {shorter.folder}"
+
+
+@pytest.mark.parametrize("noted", ["here", "there"])
+def test_a_fine_tuning_of_a_model_that_was_moved_begins_anew(noted: str, tmp_path: Path) -> None:
+    folder = tmp_path / "tuned"
+    (folder / "checkpoints").mkdir(parents=True)
+    write_json(folder / "run.json", {"data": {"model": str(tmp_path / noted)}})
+    module._remove_outdated(folder, tmp_path / "here")
+    kept = {"run.json", "checkpoints"} if noted == "here" else set()
+    assert {path.name for path in folder.iterdir()} - {LOCK} == kept
+    write_json(folder / "run.json", {"data": {"model": "elsewhere"}, "finished": True})
+    module._remove_outdated(folder, tmp_path / "here")
+    assert (folder / "run.json").is_file()
+
+
+def test_a_fine_tuning_of_a_model_from_a_store_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "url_of_copy", lambda _: "s3://bucket/model")
+    write_json(tmp_path / "run.json", {"data": {"model": "s3://bucket/model"}})
+    module._remove_outdated(tmp_path, Path("/cache/model"))
+    assert (tmp_path / "run.json").is_file()

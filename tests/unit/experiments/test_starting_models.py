@@ -8,9 +8,22 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.experiments import starting_models
+from bertwright.model.folder import WEIGHTS
 
 
-def test_two_models_are_joined_once_and_apart_for_each_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def model_of(folder: Path, name: str, weights: str = "") -> Any:
+    """Return a pre-training with a file of weights in each folder from which a model is taken."""
+
+    def folder_after(fraction: float) -> Path:
+        taken = folder / name / ("model" if fraction == 1.0 else f"step-{fraction:g}")
+        taken.mkdir(parents=True, exist_ok=True)
+        (taken / WEIGHTS).write_text(weights)
+        return taken
+
+    return SimpleNamespace(name=name, folder_after=folder_after)
+
+
+def test_two_models_are_joined_once_for_each_fraction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[Path] = []
 
     def join(left: str, right: str, out: Path) -> None:
@@ -20,12 +33,9 @@ def test_two_models_are_joined_once_and_apart_for_each_share(tmp_path: Path, mon
 
     monkeypatch.setattr(starting_models, "join", join)
 
-    def at(share: float) -> Path:
-        models = [
-            SimpleNamespace(name=name, folder_after=lambda share, name=name: tmp_path / name / f"step-{share:g}")
-            for name in ("left", "right")
-        ]
-        job: Any = SimpleNamespace(models=models, fraction=share, head=None)
+    def at(fraction: float) -> Path:
+        models = [model_of(tmp_path, name) for name in ("left", "right")]
+        job: Any = SimpleNamespace(models=models, fraction=fraction, head=None)
         return starting_models.starting_model(job, tmp_path)
 
     assert [at(1.0), at(0.5), at(1.0)] == [joined[0], joined[1], joined[0]]
@@ -41,8 +51,8 @@ def test_a_model_with_another_head_is_written_once(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(starting_models, "change_head", change_head)
 
-    def starting(head: str | None, *names: str) -> Path:
-        models = [SimpleNamespace(name=name, folder_after=lambda _, n=name: tmp_path / n / "model") for name in names]
+    def starting(head: str | None, *names: str, weights: str = "") -> Path:
+        models = [model_of(tmp_path, name, weights) for name in names]
         job: Any = SimpleNamespace(models=models, fraction=1.0, head=head)
         return starting_models.starting_model(job, tmp_path)
 
@@ -58,3 +68,5 @@ def test_a_model_with_another_head_is_written_once(tmp_path: Path, monkeypatch: 
         "head-other-removed/a",
     ]
     assert written == [("transplanted", ["a", "b"]), ("other-removed", ["a"])]
+    assert starting("transplanted", "a", "b", weights="trained again") == folders[1]
+    assert written[2:] == [("transplanted", ["a", "b"])]

@@ -30,13 +30,13 @@ def arm(*scores: float) -> ArmScores:
 
 
 def outcome(first: ArmScores, second: ArmScores, *, claim: Claim = CLAIM, enough: bool = True, **facts: Any) -> str:
-    (judged,) = judge_claim(claim, [compare_column("x", first, second, ColumnFacts(**facts))], enough=enough)
+    (judged,) = judge_claim(claim, [compare_column("x", (first, second), ColumnFacts(**facts))], enough=enough)
     return judged.outcome
 
 
 def test_two_arms_without_a_prior_are_compared_by_students_t_of_two_samples() -> None:
     first, second = (61.0, 63.0, 62.5, 60.0), (58.0, 57.0, 59.0)
-    comparison = compare_column("x", arm(*first), arm(*second), ColumnFacts())
+    comparison = compare_column("x", (arm(*first), arm(*second)), ColumnFacts())
     test = stats.ttest_ind(first, second)
     interval = test.confidence_interval(0.95)
     assert comparison.p == pytest.approx(test.pvalue)
@@ -46,15 +46,43 @@ def test_two_arms_without_a_prior_are_compared_by_students_t_of_two_samples() ->
 
 def test_arms_that_share_their_pre_trainings_are_compared_in_pairs() -> None:
     first, second = (61.0, 50.0, 72.5), (60.0, 49.5, 71.0)
-    comparison = compare_column("x", arm(*first), arm(*second), ColumnFacts(share_bodies=True))
+    comparison = compare_column("x", (arm(*first), arm(*second)), ColumnFacts(share_pretrainings=True))
     test = stats.ttest_rel(first, second)
     assert comparison.p == pytest.approx(test.pvalue)
+
+
+def test_an_interaction_of_arms_that_share_their_pre_trainings_is_that_of_their_differences() -> None:
+    samples = (78.0, 76.0, 80.0, 24.0), (22.0, 21.0, 22.5, 23.5), (21.0, 21.5, 22.0), (19.0, 22.0, 20.5)
+    comparison = compare_column("x", [arm(*each) for each in samples], ColumnFacts(share_pretrainings=True))
+    one, other = (np.subtract(*pair) for pair in (samples[:2], samples[2:]))
+    test = stats.ttest_ind(one, other)
+    assert comparison.p == pytest.approx(test.pvalue)
+    assert comparison.difference == pytest.approx(one.mean() - other.mean())
+
+
+def test_an_arm_that_varies_more_than_others_does_not_put_them_at_the_floor() -> None:
+    pooled, floor = Variance(400.0, 6.0), arm(50.0)
+    facts: dict[str, Any] = {"pooled": pooled, "floor": ArmScores(floor.units, is_constant=True)}
+    assert outcome(arm(56.0, 56.4, 55.8, 56.2), arm(55.9, 56.1, 56.3, 55.6), **facts) == "undecided"
+    assert outcome(arm(56.0, 56.4), arm(55.9, 56.1), **facts) == "cannot be tested"  # two of them say too little
+
+
+def test_what_is_visible_reckons_with_the_other_columns_of_a_claim() -> None:
+    columns = [compare_column(name, (arm(62.0, 63.0, 61.0), arm(58.0, 57.5, 59.5)), ColumnFacts()) for name in "abc"]
+    alone, *_ = judge_claim(CLAIM, columns[:1])
+    first, *_ = judge_claim(CLAIM, columns)
+    assert alone.smallest_visible
+    assert alone.error
+    assert first.smallest_visible
+    assert first.smallest_visible > alone.smallest_visible
+    reach = stats.t.ppf(1 - 0.05 / 3 / 2, 4) + stats.t.ppf(0.8, 4)
+    assert first.smallest_visible == pytest.approx(reach * alone.error)
 
 
 def test_an_interaction_is_tested_as_in_a_table_of_two_by_two() -> None:
     samples = (61.0, 63.0, 62.5, 60.0), (58.0, 57.0, 59.0), (55.0, 56.5, 54.0), (55.5, 53.0, 54.5, 56.0)
     first, second, *beyond = (arm(*sample) for sample in samples)
-    comparison = compare_column("x", first, second, ColumnFacts(), beyond=beyond)
+    comparison = compare_column("x", (first, second, *beyond), ColumnFacts())
     rows = [
         (a, b, a * b, 1.0)
         for sample, (a, b) in zip(samples, ((0, 0), (1, 0), (0, 1), (1, 1)), strict=True)
@@ -73,12 +101,12 @@ def test_an_interaction_is_tested_as_in_a_table_of_two_by_two() -> None:
 def test_an_arm_without_seeds_has_no_variance() -> None:
     constant = ArmScores({0: 60.0}, is_constant=True)
     scores = (61.0, 63.0, 62.5)
-    comparison = compare_column("x", arm(*scores), constant, ColumnFacts())
+    comparison = compare_column("x", (arm(*scores), constant), ColumnFacts())
     assert comparison.p == pytest.approx(stats.ttest_1samp(scores, 60.0).pvalue)
 
 
 def test_a_pooled_variance_replaces_a_smaller_own_one() -> None:
-    comparison = compare_column("x", arm(60.0, 60.0), arm(58.0, 58.0), ColumnFacts(pooled=Variance(4.0, 10.0)))
+    comparison = compare_column("x", (arm(60.0, 60.0), arm(58.0, 58.0)), ColumnFacts(pooled=Variance(4.0, 10.0)))
     assert comparison.error == pytest.approx(math.sqrt(4.0 * (1 / 2 + 1 / 2)))
     assert comparison.degrees == 10.0
     assert comparison.p == pytest.approx(2 * stats.t.sf(1.0, 10))
@@ -86,15 +114,15 @@ def test_a_pooled_variance_replaces_a_smaller_own_one() -> None:
 
 def test_a_larger_own_variance_is_kept_with_its_few_degrees_of_freedom() -> None:
     first, second = (60.0, 70.0), (58.0, 59.0)
-    comparison = compare_column("x", arm(*first), arm(*second), ColumnFacts(pooled=Variance(4.0, 10.0)))
+    comparison = compare_column("x", (arm(*first), arm(*second)), ColumnFacts(pooled=Variance(4.0, 10.0)))
     assert comparison.p == pytest.approx(stats.ttest_ind(first, second).pvalue)
     assert comparison.degrees == 2
 
 
 def test_one_pre_training_each_has_the_pooled_variance() -> None:
-    comparison = compare_column("x", arm(60.0), arm(58.0), ColumnFacts(pooled=Variance(4.0, 10.0)))
+    comparison = compare_column("x", (arm(60.0), arm(58.0)), ColumnFacts(pooled=Variance(4.0, 10.0)))
     assert (comparison.error, comparison.degrees) == (pytest.approx(math.sqrt(8.0)), 10.0)
-    assert compare_column("x", arm(60.0), arm(58.0), ColumnFacts()).p is None
+    assert compare_column("x", (arm(60.0), arm(58.0)), ColumnFacts()).p is None
 
 
 @pytest.mark.parametrize(
@@ -157,7 +185,7 @@ def test_a_floor_that_is_a_trained_model_has_an_error_of_its_own() -> None:
 def test_the_smallest_visible_difference_is_seen_in_four_of_five_repetitions() -> None:
     """A simulation with the degrees of freedom and the error of the comparison."""
     random, runs, degrees = np.random.default_rng(0), 20_000, 12
-    comparison = compare_column("x", arm(0.0, 0.0), arm(0.0, 0.0), ColumnFacts(pooled=Variance(1.0, degrees)))
+    comparison = compare_column("x", (arm(0.0, 0.0), arm(0.0, 0.0)), ColumnFacts(pooled=Variance(1.0, degrees)))
     assert comparison.smallest_visible is not None
     t = random.normal(comparison.smallest_visible, 1.0, runs) / np.sqrt(random.chisquare(degrees, runs) / degrees)
     assert np.mean(t > stats.t.ppf(0.975, degrees)) == pytest.approx(0.8, abs=0.02)
@@ -196,7 +224,7 @@ def test_the_outcome_of_a_claim_is_that_of_its_decided_columns(outcomes: tuple[A
 
 def test_the_error_of_the_rows_widens_the_interval() -> None:
     facts = ColumnFacts(metric="accuracy", rows=400, pooled=Variance(1.0, 10.0))
-    comparison = compare_column("x", arm(62.0, 62.0), arm(60.0, 60.0), facts)
+    comparison = compare_column("x", (arm(62.0, 62.0), arm(60.0, 60.0)), facts)
     rows = math.sqrt((0.62 * 0.38 + 0.6 * 0.4) / 400) * 100
     assert comparison.row_error == pytest.approx(rows)
     total = math.hypot(1.0, rows)
@@ -207,7 +235,7 @@ def test_the_error_of_the_rows_widens_the_interval() -> None:
 
 def test_the_error_of_the_rows_never_makes_an_interval_narrower() -> None:
     facts = ColumnFacts(metric="accuracy", rows=1000)
-    comparison = compare_column("x", arm(62.0, 65.0), arm(60.0, 60.0), facts)
+    comparison = compare_column("x", (arm(62.0, 65.0), arm(60.0, 60.0)), facts)
     assert comparison.interval(with_rows=True) == comparison.interval()
 
 

@@ -9,7 +9,8 @@ from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.pretraining.extend import extended_settings
 from bertwright.training.checkpoint import list_checkpoints
-from bertwright.training.optimizer import rate_at, stable_steps
+from bertwright.training.optimizer import rate_at
+from bertwright.training.settings import stable_steps
 from tests.support.folders import read_jsonl
 
 

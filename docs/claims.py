@@ -16,12 +16,13 @@ ABOVE = """\
 # Every claim at a glance
 
 One row for each claim. A number is the lead of the model that is better according to the claim. The unit is a point,
-but a lead in perplexity or in seconds per million tokens is in that unit. The condition of a verdict is in brackets:
-the start of attention. *On these rows*: with other dev rows the lead may be on the other side. *Visible from*: the
-pre-trainings are too few to show a smaller difference. *Also different*: the two models differ in more than the claim
-says. The claims are not independent: many of them compare the same two pre-trainings of BERT, and some ask one
-question twice. So they are not counted. [The verdict](../paper.md#the-verdict) has the rules, [the first
-page](index.md) the condition of all verdicts, and [how the verdicts changed](archive.md) those of earlier versions.
+but a lead in perplexity, in seconds per million tokens or in hundredths of a bit a character is in that unit. The
+condition of a verdict is in brackets: the start of attention. *On these rows*: with other dev rows the lead may be on
+the other side. *Visible from*: the pre-trainings are too few to show a smaller difference. *Also different*: the two
+models differ in more than the claim says. The claims are not independent: many of them compare the same two
+pre-trainings of BERT, and some ask one question twice. So they are not counted. [The verdict](../paper.md#the-verdict)
+has the rules, [the first page](index.md) the condition of all verdicts, and [how the verdicts changed](archive.md)
+those of earlier versions.
 
 | page | claim | in the paper | verdict | by task |
 |---|---|---|---|---|
@@ -34,7 +35,7 @@ def overview(folder: Path) -> str:
     names = [f"{name}.md" for name in PAGES.split()]
     rows = [(name, *claim) for name in names for claim in claims(folder / name)]
     lines = [f"| [{title}]({name}) | {' | '.join(cells)} |\n" for name, title, *cells in rows]
-    return ABOVE + "".join(lines) + BELOW
+    return ABOVE + "".join(lines).replace("on this page", "on its page") + BELOW
 
 
 def claims(page: Path) -> Iterator[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from scipy import stats
 
@@ -30,11 +30,16 @@ Do scores on pairs of texts go together with the hand-made attention head with w
 
 ## Answer
 
-Yes, on STS-B and QNLI. The *fraction* is the part of the head's attention that goes to the same piece in the other
-text. Over {count} pre-trainings it explains {explained:.0f} % of the variance of STS-B (Pearson's r = {stsb:.2f}). For
-QNLI r is {qnli:.2f}, and for SST-2, which has single sentences, {sst2:.2f}. The start is `--start matching` in all.
+Yes, on STS-B and QNLI, among models that learn next sentences. The *fraction* is the part of the head's attention that
+goes to the same piece in the other text. Over {count} pre-trainings it explains {explained:.0f} % of the variance of
+STS-B (Pearson's r = {stsb:.2f}). For QNLI r is {qnli:.2f}, and for SST-2, which has single sentences, {sst2:.2f}. The
+start is `--start matching` in all. Models without next sentences break the relation: their head stays as it was, and
+they cannot compare two texts.
 
 ![The fraction of the head's attention that goes to the same piece, and the scores of three tasks](matching-head.png)
+
+Points: the {count} pre-trainings of the first table. Squares: the {bert} BERTs of the second part. Crosses: its {plain}
+models without next sentences. r is that of the points.
 
 ## Here
 
@@ -54,34 +59,55 @@ a task that was not measured.
 A correlation is not a cause, because the arms differ in more than this head. So {bert} BERTs and {plain} models
 without next sentences were changed after pre-training and fine-tuned. "With BERT's head": the head of the BERT of
 the same seed took the place of the model's own. The start is `--start matching` in all. [The page of that
-experiment](head-removal.md) has the verdicts. They are undecided, or cannot be tested: the scores of {bert} BERTs
-differ so much that their mean says little. Here is each pre-training.
+experiment](head-removal.md) has the verdicts, all of them undecided. Here is each pre-training. "Before" is the
+fraction before the first step.
 
-| model | pre-training seed | fraction | STS-B | without the head | without the other head | with BERT's head |
-|---|---|---|---|---|---|---|
+These models differ from those above: a smaller corpus with its own vocabulary, fp32, and scores of one fine-tuning
+after the last epoch. Do not compare the points of the two parts.
+
+| model | pre-training seed | before | fraction | STS-B | without the head | without the other head | with BERT's head |
+|---|---|---|---|---|---|---|---|
 {stsb_removed}
 
-| model | pre-training seed | fraction | QNLI | without the head | without the other head | with BERT's head |
-|---|---|---|---|---|---|---|
+| model | pre-training seed | before | fraction | QNLI | without the head | without the other head | with BERT's head |
+|---|---|---|---|---|---|---|---|
 {qnli_removed}
 
-- **The BERTs that kept the head need it.** {kept} of {bert} kept it in pre-training (fractions of {lowest:.2f} to
-  {highest:.2f}). Without it they fall on STS-B from {whole:.1f} to {removed:.1f} points on average, the level of
-  the models without next sentences ({no_nsp:.1f}). Without the other head of its layer they have {other:.1f}. Where
-  pre-training has lost the head, its removal changes nothing.
-- **The head is not enough.** The models without next sentences keep much of it (fractions of {least:.2f} to
-  {most:.2f}), and they cannot compare two texts. BERT's head in its place does not change that. Models with next
-  sentences and a similar fraction, {like}, have {like_stsb} in the first table. So next sentences seem to teach
-  more than to keep this head. Perhaps the layers above learn to use it; that was not tested.
+- **Where the head had grown, BERT needs it.** In {kept} of {bert} BERTs the fraction grew in pre-training, to
+  {lowest:.2f} to {highest:.2f}. Without the head they fall on STS-B from {whole:.1f} to {removed:.1f} points on
+  average, the level of the models without next sentences ({no_nsp:.1f}). Without the other head of its layer they have
+  {other:.1f}. In one BERT the fraction fell. Its scores are low with the head and without it.
+- **The head alone is not enough.** In the models without next sentences the fraction stays near that of the start, and
+  they cannot compare two texts. BERT's head in its place does not change that. So next sentences seem to teach more
+  than to keep this head. Perhaps the layers above learn to use it; that was not tested.
+- **Together with these {added} models the fraction explains less**: {all_stsb:.0f} % of the variance of STS-B and
+  {all_qnli:.0f} % of that of QNLI, over {all_count} pre-trainings and by their best epochs.
+
+## The same pre-trainings on a GPU
+
+The BERTs of the second part were also trained on a GPU in bf16, with the same settings, text and seeds ([the
+start](start.md)). The numbers are then rounded in another way, and that alone decides which of them learns to compare
+two texts. The fractions on the GPU were not measured.
+
+| pre-training seed | next sentence, CPU | next sentence, GPU | STS-B, CPU | STS-B, GPU |
+|---|---|---|---|---|
+{devices}
+
+Accuracy of the next sentence on validation text, in per cent. A low one goes with a low score on STS-B. So the head and
+what is learned of next sentences go together here, and these runs do not separate them.
 
 ## How sure
 
 - A head that attends to all tokens alike has a fraction of 0.04.
+- The sentences under the tables of the second part are no verdicts. They were written when the scores were known, and
+  rest on {kept} BERTs whose fraction grew and one whose fraction fell. A BERT counts as the former if it has more than
+  before the first step.
 - **The fractions cannot be computed from the published records**, which have no weights. They were measured on the
   weights by `python -m benchmarks.studies.same_piece --data data/glue/STS-B/dev.tsv paper/pretrained/bert-*/model`. It
   prints each head of each layer; the fraction is that of the head that `--start matching` makes, in the second layer.
-  [pretrainings.csv](pretrainings.csv) and [heads.csv](heads.csv) have them as they were printed, with two decimals. To
-  measure them again, train the models again with the commands of [the first page](index.md#the-setting).
+  The fractions before the first step are those of the same command for models of no step.
+  [pretrainings.csv](pretrainings.csv) and [heads.csv](heads.csv) have all of them as they were printed, with two
+  decimals. To measure them again, train the models again with the commands of [the first page](index.md#the-setting).
 - The scores and all correlations are computed from the records and these files:
 
       python docs/records.py
@@ -91,8 +117,9 @@ differ so much that their mean says little. Here is each pre-training.
 - Pre-trainings whose fraction was not measured one by one are not in the first table: 8 layers (between 0.44 and
   0.56), one of 6 layers, and the models without next sentences, the left-to-right models and GPT-1. Theirs was measured
   on other pre-trainings of the same settings. [The log](../log.md#figures-behind-the-pages-of-results) has those
-  values.
-- The {bert} BERTs of the second part have one fine-tuning each.
+  values; a model without next sentences had 0.18 and another one 0.20.
+- The {bert} BERTs of the second part have one fine-tuning each. The other models of [the start](start.md) and [the
+  successors](families.md) are not here: their heads were not measured.
 """
 
 REMOVED = {
@@ -102,10 +129,6 @@ REMOVED = {
     "head-transplanted": "transplanted",
 }
 """Folder of a model in the experiment head-removal → what was changed."""
-LIKE = (0.27, 0.35)
-"""Limits of fractions that are like those of the models without next sentences."""
-LEFT = 0.3
-"""Fraction above which a BERT counts as one whose head was left after pre-training."""
 
 BUDGET = """\
 # The time of all runs
@@ -217,28 +240,63 @@ def removal(folder: Path, measured: Sequence[Mapping[str, Any]]) -> dict[str, An
 
     measured: the pre-trainings of the first table.
     """
-    changed = changed_heads(folder)
-    kept = [row for row in changed if row["arm"] == "BERT" and row["head"] > LEFT]
+    changed = changed_heads(folder, epoch="last")
+    kept = [row for row in changed if row["arm"] == "BERT" and row["head"] > row["start"]]
     plain = [row for row in changed if row["arm"] != "BERT"]
-    like = [row for row in measured if row["stsb"] is not None and LIKE[0] <= row["head"] <= LIKE[1]]
+    together = [*measured, *unchanged(folder)]
+    explained = {task: 100 * stats.pearsonr(*points_of(together, task)).statistic ** 2 for task in ("stsb", "qnli")}
     return {
         "bert": len(changed) - len(plain),
         "plain": len(plain),
         "lowest": min(row["head"] for row in kept),
         "highest": max(row["head"] for row in kept),
         "kept": len(kept),
-        "like": " and ".join(f"{row['head']:.2f}" for row in like),
-        "like_stsb": " and ".join(_points(row["stsb"]) for row in like),
+        "added": len(changed),
+        "all_count": len(together),
+        **{f"all_{task}": value for task, value in explained.items()},
         "no_nsp": fmean(row["stsb"]["whole"] for row in plain),
-        "least": min(row["head"] for row in plain),
-        "most": max(row["head"] for row in plain),
         **{way: fmean(row["stsb"][way] for row in kept) for way in ("whole", "removed", "other")},
         **{f"{task}_removed": "\n".join(_removal_lines(changed, task)) for task in ("stsb", "qnli")},
+        "devices": "\n".join(_device_lines(folder, [row for row in changed if row["arm"] == "BERT"])),
     }
 
 
-def changed_heads(folder: Path) -> list[dict[str, Any]]:
-    """Return arm, seed and fraction of each pre-training of head-removal, with its scores by task and change."""
+def unchanged(folder: Path) -> list[dict[str, Any]]:
+    """Return the pre-trainings of head-removal with their fractions and the scores of their best epochs."""
+    return [{**row, **{task: row[task]["whole"] for task in TASKS}} for row in changed_heads(folder, epoch="best")]
+
+
+def _device_lines(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a line for each BERT: its next-sentence accuracy and its STS-B, computed on a processor and on a GPU."""
+    records = [read_records(folder / f"records-{name}.tar.xz") for name in ("head", "h100")]
+    for row in rows:
+        next_sentence, stsb = [], []
+        for part in records:
+            (record,) = (each for path, each in part.items() if f"/pretrained/{row['pretraining']}/" in path)
+            next_sentence.append(f"{100 * record['result']['held_out']['nsp_accuracy']:.1f}")
+            stsb.append(_points(_last_epochs(part, "stsb").get(row["pretraining"])))
+        yield f"| {_seed(row)} | {' | '.join((*next_sentence, *stsb))} |"
+
+
+def _last_epochs(records: Records, task: str) -> dict[str, float]:
+    """Return the score of each pre-training on a task after the last epoch of its fine-tuning."""
+    return {
+        parts[-2]: 100 * record["result"]["seeds"][0]["epochs"][-1][TASKS[task][1]]
+        for path, record in records.items()
+        if f"/tuned/{task}/" in path and record.get("finished")
+        for parts in [Path(record["data"].get("model") or "").parts]
+        if parts[-3:-2] == ("pretrained",)
+    }
+
+
+def _seed(row: Mapping[str, Any]) -> str:
+    """Return the pre-training seed of a row."""
+    name: str = row["pretraining"]
+    return name.partition("-seed")[2].partition("-")[0]
+
+
+def changed_heads(folder: Path, *, epoch: Literal["last", "best"]) -> list[dict[str, Any]]:
+    """Return arm, seed and fractions of each pre-training of head-removal, with its scores by task and change."""
     by_model: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for path, record in read_records(folder / "records-head.tar.xz").items():
         parts = Path(record.get("data", {}).get("model") or "").parts
@@ -246,18 +304,19 @@ def changed_heads(folder: Path) -> list[dict[str, Any]]:
         task = path.split("/")[2]
         if way and record.get("finished") and task in TASKS:
             name = parts[-2] if way == "whole" else parts[-1].partition("+")[0]
-            by_model[name][task][way] = 100 * record["result"]["seeds"][0]["epochs"][-1][TASKS[task][1]]
+            result = record["result"]["seeds"][0]
+            metrics = result["epochs"][-1] if epoch == "last" else result["scores"]
+            by_model[name][task][way] = 100 * metrics[TASKS[task][1]]
     with (folder / "heads.csv").open(encoding="utf-8", newline="") as file:
-        rows = [{**row, "head": float(row["head"])} for row in csv.DictReader(file)]
+        rows = [{**row, "start": float(row["start"]), "head": float(row["head"])} for row in csv.DictReader(file)]
     return [{**row, **by_model[row["pretraining"]]} for row in rows]
 
 
 def _removal_lines(rows: Sequence[Mapping[str, Any]], task: str) -> Iterator[str]:
     """Yield a line for each pre-training: its seed, its fraction and its scores on a task."""
     for row in rows:
-        seed = row["pretraining"].partition("-seed")[2].partition("-")[0]
         cells = " | ".join(_points(row[task].get(way)) for way in ("whole", "removed", "other", "transplanted"))
-        yield f"| {row['arm']} | {seed} | {row['head']:.2f} | {cells} |"
+        yield f"| {row['arm']} | {_seed(row)} | {row['start']:.2f} | {row['head']:.2f} | {cells} |"
 
 
 def budget_page(folder: Path, records: Records) -> str:
@@ -300,14 +359,17 @@ def further_hours(folder: Path) -> Iterator[str]:
             yield f"| [{path.name}]({path.name}) | {DEVICES[device]} | {' | '.join(cells)} |"
 
 
-def draw_heads(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the score of each task over the fraction of the head."""
+def draw_heads(rows: Sequence[Mapping[str, Any]], further: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the score of each task over the fraction of the head; `further`: the models of the second part."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 3.4), layout="constrained")
     for panel, (task, (title, _)) in zip(figure.subplots(1, len(TASKS)), TASKS.items(), strict=True):
         fractions, values = points_of(rows, task)
         panel.plot(fractions, values, "o", color="#1f4e8c", markersize=5, alpha=0.8, markeredgecolor="white")
+        for arm, mark in (("BERT", "s"), ("no next sentences", "x")):
+            chosen = [row for row in further if row["arm"] == arm]
+            panel.plot(*points_of(chosen, task), mark, color="#b5541c", markersize=5, alpha=0.8, markerfacecolor="none")
         panel.set_title(f"{title}: r = {stats.pearsonr(fractions, values).statistic:.2f}", fontsize=10)
         panel.set_xlim(0.0, 0.55)
         panel.set_ylim(0.0 if task == "stsb" else 50.0, 100.0 if task == "stsb" else 80.0)
@@ -331,7 +393,7 @@ def main() -> Iterator[str]:
     for name, text in (("matching-head.md", head_page(RESULTS, records)), ("budget.md", budget_page(RESULTS, records))):
         (RESULTS / name).write_text(text, "utf-8")
         yield name
-    draw_heads(measured_heads(RESULTS, records), RESULTS / "matching-head.png")
+    draw_heads(measured_heads(RESULTS, records), unchanged(RESULTS), RESULTS / "matching-head.png")
     yield "matching-head.png"
 
 

@@ -41,6 +41,9 @@ def test_pages_whose_models_begin_with_the_matching_head_begin_with_the_box() ->
     without = ("claims", "archive", "matching-head", "budget")
     for page in (page for page in RESULTS.glob("*.md") if page.stem not in without):
         text = page.read_text("utf-8")
+        if page.stem == "head-removal":
+            assert "**Read this first.** This page is about the hand-made attention head" in text
+            continue
         differ = page.stem in ("start", "families")
         starts = "The arms differ in the start" if differ else "All Transformers here begin with one hand-made"
         assert f"**Read this first.** {starts}" in text

@@ -21,7 +21,7 @@ _COLUMNS = """\
 - *95 %*: interval of the difference over other {unit}s, not corrected for the number of tasks
 - *other rows too*: the same interval if the dev rows were others as well
 - *p*: probability of a difference of this size or larger if there were none, corrected for the number of tasks
-- *visible*: smallest difference that the test would find in four of five repetitions"""
+- *visible*: smallest difference that the test would find in four of five repetitions, whatever the other tasks show"""
 
 
 def answer_lines(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence]) -> Iterator[str]:

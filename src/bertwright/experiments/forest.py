@@ -97,7 +97,14 @@ def _draw_row(panel: "Axes", row: int, comparison: Comparison) -> None:
         interval = comparison.interval(with_rows=with_rows)
         if interval is not None:
             panel.plot(interval, [row, row], "-", color=colour, linewidth=width, solid_capstyle="butt")
-    panel.plot(comparison.difference, row, "o", color=colour, markersize=5.5, markeredgecolor="white", zorder=3)
+    panel.plot(comparison.difference, row, color=colour, zorder=3, **_marker(comparison.outcome))
+
+
+def _marker(outcome: ClaimOutcome) -> dict[str, Any]:
+    """Return the point of an outcome: filled, or a ring where nothing can be tested."""
+    colour = _COLOURS[outcome]
+    face, edge = ("white", colour) if outcome == "cannot be tested" else (colour, "white")
+    return {"marker": "o", "markersize": 5.5, "markerfacecolor": face, "markeredgecolor": edge}
 
 
 def axis_ticks(low: float, high: float) -> list[float]:
@@ -136,7 +143,7 @@ def _legend(figure: Any, evidence: Sequence[ClaimEvidence], *, has_paper: bool, 
         for comparison in each.comparisons:
             words[comparison.outcome][outcome_word(each.claim, comparison)] = None
     handles = [
-        Line2D([], [], color=colour, marker="o", markersize=5, linewidth=2.5, label=", ".join(words[outcome]))
+        Line2D([], [], color=colour, label=", ".join(words[outcome]), linewidth=2.5, **_marker(outcome))
         for outcome, colour in _COLOURS.items()
         if outcome in words
     ]

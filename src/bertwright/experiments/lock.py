@@ -11,7 +11,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.experiments.jobs import record_version, run_record
+from bertwright.experiments.jobs import BaselineJob, record_version, run_record
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Claim
 from bertwright.experiments.used_model import note_of
@@ -43,11 +43,15 @@ def lock_of(out: Path, experiment: str, scale: str) -> Path:
 
 
 def write_lock(plan: ExperimentPlan) -> None:
-    """Write the lock of an experiment, unless there is one; it notes how many parts were computed before it."""
+    """Write the lock of an experiment, unless there is one; it notes how many parts were computed before it.
+
+    Baselines without a network do not count, because they say nothing about the claims.
+    """
     path = claims_lock_path(plan)
     if path.is_file():
         return
-    finished = sum(part.is_finished for part in (*plan.all_models, *plan.all_jobs))
+    parts = (*plan.all_models, *(job for job in plan.all_jobs if not isinstance(job, BaselineJob)))
+    finished = sum(part.is_finished for part in parts)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, {**_content(plan), "parts_finished_before": finished})
     say(f"{path}: claims, seeds and δ are locked")

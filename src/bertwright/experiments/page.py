@@ -184,7 +184,8 @@ def _legend(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell]) -> Iter
     """Yield what the numbers of the table are, and what the summaries are where the table has them."""
     scored = [column for column in plan.columns if column.task is not None]
     epoch = "last epoch" if scores_last_epoch(plan) else "best epoch, which was chosen on the same rows"
-    seeds = _count(plan.pretraining_seeds, f"{plan.unit} seed")
+    is_whole = all(len(cell.values) == cell.wanted for cell in cells.values() if cell.values)
+    seeds = f"{'' if is_whole else 'up to '}{_count(plan.pretraining_seeds, f'{plan.unit} seed')}"
     if not plan.used_model:
         seeds += f" x {_count(plan.seeds, 'fine-tuning seed')}"
     yield f"Means ± standard deviations over {seeds}, on the dev set, of the {epoch}."

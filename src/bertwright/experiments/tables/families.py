@@ -40,11 +40,18 @@ _SUCCESSORS: Final = (
 """Arms that are compared with BERT, and the numbers of the papers. A line here is one more arm with its claims."""
 
 
+_WEAK_GENERATOR: Final = (
+    "ELECTRA's generator hardly learned in the runs of docs/results (7.0 nats), and then nothing is said about ELECTRA"
+)
+
+
 def _claims(arm: Arm, paper: str) -> Iterator[Claim]:
     """Yield the claims that an arm is better than BERT: on the tasks, on minimal pairs and in bits a character."""
     both: dict[str, Any] = {"arm": arm.name, "against": _BERT.name, "paper": paper}
-    yield Claim(statement=f"{arm.title} is better than BERT at equal time on the tasks.", **both)
-    if arm.pretraining.get("system") in REPLACED_TOKEN_SYSTEMS:  # its model predicts no piece
+    finds_replaced = arm.pretraining.get("system") in REPLACED_TOKEN_SYSTEMS
+    confound = _WEAK_GENERATOR if finds_replaced else ""
+    yield Claim(statement=f"{arm.title} is better than BERT at equal time on the tasks.", confound=confound, **both)
+    if finds_replaced:  # its model predicts no piece
         return
     yield Claim(
         statement=f"{arm.title} is better than BERT at equal time on minimal pairs.",
@@ -62,7 +69,7 @@ def _claims(arm: Arm, paper: str) -> Iterator[Claim]:
 FAMILIES: Final = Experiment(
     name="families",
     title="BERT's successors at equal time",
-    question="Which of BERT's successors is the best use of a few hours of a few cores?",
+    question="Which of BERT's successors is the best use of the same time on the same processors?",
     arms=lambda _: (_BERT, *(arm for arm, _ in _SUCCESSORS)),
     columns=(*columns.SENTENCE_COLUMNS, columns.BLIMP_ACCURACY, columns.CHARACTER_BITS),
     claims=tuple(claim for arm, paper in _SUCCESSORS for claim in _claims(arm, paper)),

@@ -64,9 +64,9 @@ def choose_factor(losses: Mapping[float, float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class ArmRates:
-    """Speed, steps and trials of an arm at equal time; speed and steps are None before the speed is measured.
+    """Speed, steps and trials of an arm. In a search at equal time both are None before the speed is measured.
 
-    At the scale's steps nothing is measured: the speed is None.
+    In a search at the scale's steps no speed is measured.
 
     factor: factor of the scale's learning rates that the arm gets; None where it was not chosen when the plan was made.
     Another process may finish the last trial later. The arm then has no steps in this plan.
@@ -89,12 +89,12 @@ class SearchedRates:
     @property
     def trials(self) -> list[RateTrial]:
         """All trials that have not diverged."""
-        return [trial for time in self.arms.values() for trial in time.trials if not trial.reason]
+        return [trial for searched in self.arms.values() for trial in searched.trials if not trial.reason]
 
     def is_settled(self, arm: str) -> bool:
         """Return whether the steps and the learning rate of an arm are known; a baseline has neither."""
-        time = self.arms.get(arm)
-        return time is None or (time.steps is not None and time.factor is not None)
+        searched = self.arms.get(arm)
+        return searched is None or (searched.steps is not None and searched.factor is not None)
 
     def seconds(self, model: PretrainedModel) -> float:
         """Return the seconds of a pre-training or a trial, for a search at equal time."""

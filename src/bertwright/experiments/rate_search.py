@@ -34,8 +34,8 @@ def timed_models(plan: ExperimentPlan, minutes: float) -> dict[str, PretrainedMo
 def with_rates(plan: ExperimentPlan, search: RateSearch) -> ExperimentPlan:
     """Return a plan whose arms have their own learning rates, and steps for the minutes of a search that has some.
 
-    plan: the plan whose arms have the scale's steps and rates. Where the speed of an arm is not measured, its settings name
-    the minutes. Where its rate is not chosen, they have the scale's.
+    plan: the plan whose arms have the scale's steps and rates. Where the speed of an arm is not measured, its settings
+    name the minutes. Where its rate is not chosen, they have the scale's.
     """
     workspace, speeds = workspace_of(plan), read_speeds(speeds_path(plan))
     arms, searched, threads = [], {}, {}

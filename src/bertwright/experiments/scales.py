@@ -1,7 +1,7 @@
 """name → scale: from a test of a few seconds to the paper's own settings (paper §A.2, §A.3).
 
-At every scale the arms of an experiment train on the same number of tokens, steps x rows x length, unless the experiment
-compares lengths or gives each arm the same time.
+At every scale the arms of an experiment train on the same number of tokens, steps x rows x length, unless it compares
+lengths or gives each arm the same time.
 """
 
 from collections.abc import Mapping

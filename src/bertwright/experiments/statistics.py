@@ -298,9 +298,9 @@ def _is_at_floor(arm: ArmScores, facts: ColumnFacts) -> bool:
     for each in (arm, facts.floor):
         if each.is_constant and each is not arm:
             continue
-        own = sample_variance([list(each.units.values())])
-        of_arms = own if own.degrees >= _OWN_DEGREES else larger_variance(own, pooled)
-        variance += of_arms.value / len(each.units) if of_arms and not each.is_constant else 0.0
+        sample = sample_variance([list(each.units.values())])
+        of_arm = sample if sample.degrees >= _OWN_DEGREES else larger_variance(sample, pooled)
+        variance += of_arm.value / len(each.units) if of_arm and not each.is_constant else 0.0
         variance += item_variance(facts.metric, each.mean, facts.rows, factor=facts.factor) or 0.0
     return arm.mean - facts.floor.mean < _FLOOR_ERRORS * math.sqrt(variance)
 

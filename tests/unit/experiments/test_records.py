@@ -129,20 +129,22 @@ def test_each_fine_tuning_of_a_used_model_is_an_observation(model: str, tmp_path
     assert (variance.value, variance.degrees) == (pytest.approx((70 - 50) ** 2 / 2 / 2), 2)
 
 
-@pytest.mark.parametrize("changed", ["head-matching-removed/{own}", "head-transplanted/{own}+{other}"])
+@pytest.mark.parametrize("changed", ["head-matching-removed/{model}", "head-transplanted/{model}+{donor}"])
 def test_models_with_a_changed_head_are_compared_in_pairs(changed: str, tmp_path: Path) -> None:
     scores = {"model": (0.8, 0.6, 0.7), "removed": (0.3, 0.3, 0.3)}
     for seed in range(3):
         write_run(tmp_path, "bert", (seed, 0), scores["model"][seed])
         write_run(tmp_path, "donor", (seed, 0), 0.5)
-        own, other = (next((tmp_path / "pretrained").glob(f"{name}-seed{seed}-*")).name for name in ("bert", "donor"))
+        changed_model, donor = (
+            next((tmp_path / "pretrained").glob(f"{name}-seed{seed}-*")).name for name in ("bert", "donor")
+        )
         folder = tmp_path / "tuned" / "rte" / f"bert-seed{seed}.0-removed"
         folder.mkdir()
         record = {
             "finished": True,
             "versions": {"bertwright": "1.0"},
             "settings": {"epochs": 2, "first_seed": 0},
-            "data": {"model": f"/elsewhere/{changed.format(own=own, other=other)}"},
+            "data": {"model": f"/elsewhere/{changed.format(model=changed_model, donor=donor)}"},
             "result": {"seeds": [{"scores": {"accuracy": scores["removed"][seed]}}]},
         }
         (folder / "run.json").write_text(json.dumps(record))

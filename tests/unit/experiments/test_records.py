@@ -144,7 +144,7 @@ def test_models_with_a_changed_head_are_compared_in_pairs(changed: str, tmp_path
             "finished": True,
             "versions": {"bertwright": "1.0"},
             "settings": {"epochs": 2, "first_seed": 0},
-            "data": {"model": f"/elsewhere/{changed.format(model=changed_model, donor=donor)}"},
+            "data": {"model": f"/elsewhere/{changed.format(model=model, donor=donor)}"},
             "result": {"seeds": [{"scores": {"accuracy": scores["removed"][seed]}}]},
         }
         (folder / "run.json").write_text(json.dumps(record))

@@ -135,9 +135,8 @@ def test_models_with_a_changed_head_are_compared_in_pairs(changed: str, tmp_path
     for seed in range(3):
         write_run(tmp_path, "bert", (seed, 0), scores["model"][seed])
         write_run(tmp_path, "donor", (seed, 0), 0.5)
-        changed_model, donor = (
-            next((tmp_path / "pretrained").glob(f"{name}-seed{seed}-*")).name for name in ("bert", "donor")
-        )
+        pretrained = tmp_path / "pretrained"
+        model, donor = (next(pretrained.glob(f"{name}-seed{seed}-*")).name for name in ("bert", "donor"))
         folder = tmp_path / "tuned" / "rte" / f"bert-seed{seed}.0-removed"
         folder.mkdir()
         record = {

@@ -214,11 +214,13 @@ def with_arms(plan: ExperimentPlan, arms: Sequence[Arm]) -> ExperimentPlan:
 
 
 def metric_applies(arm: Arm, column: Column) -> bool:
-    """Return whether the models of an arm have a metric of pre-training.
+    """Return whether the models of an arm have a metric; all have those of tasks.
 
     ELECTRA's discriminator predicts no piece, and a left-to-right model has no bits of masked pieces. A model that is
     joined, or has another head, is not the one whose pre-training has the metric.
     """
+    if column.task is not None:
+        return True
     if arm.head or arm.joined_with is not None:
         return False
     systems = [changes.get("system", "bert") for changes in arm.models]

@@ -73,7 +73,7 @@ def _cell(plan: ExperimentPlan, arm: Arm, column: Column, *, last_epoch: bool) -
     Two joined models have no metric of a pre-training, and an arm has no metric before its learning rate is chosen.
     """
     if plan.rates and not plan.rates.is_settled(arm.name):
-        return Cell({}, 1, applies=column.task is not None or metric_applies(arm, column))
+        return Cell({}, 1, applies=metric_applies(arm, column))
     if column.task is None:
         by_seed = enumerate(plan.models.get(arm.name, ()))
         if not metric_applies(arm, column):

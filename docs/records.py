@@ -10,6 +10,7 @@ import tarfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -20,6 +21,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 TASKS = {"stsb": ("STS-B", "spearman"), "qnli": ("QNLI", "accuracy"), "sst2": ("SST-2", "accuracy")}
 Records = Mapping[str, Mapping[str, Any]]
 """Path of a run.json in the archive → its content."""
+Epoch = Literal["last", "best"]
+"""Epoch of a fine-tuning whose score counts."""
 
 HEAD = """\
 # The head that looks for the same piece
@@ -38,8 +41,8 @@ they cannot compare two texts.
 
 ![The fraction of the head's attention that goes to the same piece, and the scores of three tasks](matching-head.png)
 
-Points: the {count} pre-trainings of the first table. Squares: the {bert} BERTs of the second part. Crosses: its {plain}
-models without next sentences. r is that of the points.
+Dots: the {count} pre-trainings of the first table. Squares: the {bert} BERTs of the second part. Crosses: its {plain}
+models without next sentences. r is that of the dots.
 
 ## Here
 
@@ -105,7 +108,8 @@ what is learned of next sentences go together here, and these runs do not separa
 - **The fractions cannot be computed from the published records**, which have no weights. They were measured on the
   weights by `python -m benchmarks.studies.same_piece --data data/glue/STS-B/dev.tsv paper/pretrained/bert-*/model`. It
   prints each head of each layer; the fraction is that of the head that `--start matching` makes, in the second layer.
-  The fractions before the first step are those of the same command for models of no step.
+  For the fractions before the first step, the command got models with the first weights of these runs: those that
+  `bertwright.pretraining.setup.prepare_pretraining` makes from the settings in `run.json`.
   [pretrainings.csv](pretrainings.csv) and [heads.csv](heads.csv) have all of them as they were printed, with two
   decimals. To measure them again, train the models again with the commands of [the first page](index.md#the-setting).
 - The scores and all correlations are computed from the records and these files:
@@ -163,6 +167,7 @@ are not in it.
 DEVICES = {"cpu": "one thread of a processor", "cuda": "NVIDIA H100"}
 
 
+@cache
 def read_records(path: Path) -> Records:
     """Return every run.json of an archive."""
     with tarfile.open(path) as archive:
@@ -185,19 +190,26 @@ def minutes(record: Mapping[str, Any]) -> float:
     )
 
 
-def scores(records: Records, task: str, metric: str) -> dict[str, float]:
+def scores(records: Records, task: str, *, epoch: Epoch = "best") -> dict[str, float]:
     """Return the mean score of each pre-training on a task, in points, over the fine-tunings of its last model."""
     values: dict[str, list[float]] = defaultdict(list)
     for path, record in records.items():
         parts = Path(record["data"].get("model") or "").parts
-        if f"/tuned/{task}/" in path and parts[-3:-2] == ("pretrained",) and record["finished"]:
-            values[parts[-2]].append(100 * record["result"]["seeds"][0]["scores"][metric])
+        if f"/tuned/{task}/" in path and parts[-3:-2] == ("pretrained",) and record.get("finished"):
+            values[parts[-2]].append(_score(record, task, epoch))
     return {name: fmean(each) for name, each in values.items()}
+
+
+def _score(record: Mapping[str, Any], task: str, epoch: Epoch) -> float:
+    """Return the score of a finished fine-tuning, in points."""
+    result = record["result"]["seeds"][0]
+    metrics = result["epochs"][-1] if epoch == "last" else result["scores"]
+    return 100 * float(metrics[TASKS[task][1]])
 
 
 def measured_heads(folder: Path, records: Records) -> list[dict[str, Any]]:
     """Return the pre-trainings whose fraction is known, with their scores; None for a task that was not measured."""
-    by_task = {task: scores(records, task, metric) for task, (_, metric) in TASKS.items()}
+    by_task = {task: scores(records, task) for task in TASKS}
     return [
         {"name": row["pretraining"], "arm": row["arm"], "head": float(row["head"])}
         | {task: by_task[task].get(row["pretraining"]) for task in TASKS}
@@ -274,19 +286,8 @@ def _device_lines(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[s
         for part in records:
             (record,) = (each for path, each in part.items() if f"/pretrained/{row['pretraining']}/" in path)
             next_sentence.append(f"{100 * record['result']['held_out']['nsp_accuracy']:.1f}")
-            stsb.append(_points(_last_epochs(part, "stsb").get(row["pretraining"])))
+            stsb.append(_points(scores(part, "stsb", epoch="last").get(row["pretraining"])))
         yield f"| {_seed(row)} | {' | '.join((*next_sentence, *stsb))} |"
-
-
-def _last_epochs(records: Records, task: str) -> dict[str, float]:
-    """Return the score of each pre-training on a task after the last epoch of its fine-tuning."""
-    return {
-        parts[-2]: 100 * record["result"]["seeds"][0]["epochs"][-1][TASKS[task][1]]
-        for path, record in records.items()
-        if f"/tuned/{task}/" in path and record.get("finished")
-        for parts in [Path(record["data"].get("model") or "").parts]
-        if parts[-3:-2] == ("pretrained",)
-    }
 
 
 def _seed(row: Mapping[str, Any]) -> str:
@@ -295,7 +296,7 @@ def _seed(row: Mapping[str, Any]) -> str:
     return name.partition("-seed")[2].partition("-")[0]
 
 
-def changed_heads(folder: Path, *, epoch: Literal["last", "best"]) -> list[dict[str, Any]]:
+def changed_heads(folder: Path, *, epoch: Epoch) -> list[dict[str, Any]]:
     """Return arm, seed and fractions of each pre-training of head-removal, with its scores by task and change."""
     by_model: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
     for path, record in read_records(folder / "records-head.tar.xz").items():
@@ -304,9 +305,7 @@ def changed_heads(folder: Path, *, epoch: Literal["last", "best"]) -> list[dict[
         task = path.split("/")[2]
         if way and record.get("finished") and task in TASKS:
             name = parts[-2] if way == "whole" else parts[-1].partition("+")[0]
-            result = record["result"]["seeds"][0]
-            metrics = result["epochs"][-1] if epoch == "last" else result["scores"]
-            by_model[name][task][way] = 100 * metrics[TASKS[task][1]]
+            by_model[name][task][way] = _score(record, task, epoch)
     with (folder / "heads.csv").open(encoding="utf-8", newline="") as file:
         rows = [{**row, "start": float(row["start"]), "head": float(row["head"])} for row in csv.DictReader(file)]
     return [{**row, **by_model[row["pretraining"]]} for row in rows]

@@ -70,7 +70,7 @@ class ColumnFacts:
     rows        number of validation rows; None for a metric of the pre-training
     row_error   standard error of the difference over other rows, from predictions of single rows; None without them
     floor       score that needs no learning, in points; None where it is unknown
-    pooled        variance between pre-trainings, pooled over all arms of the task
+    pooled      variance between pre-trainings, pooled over all arms of the task
     share_pretrainings  True where the two arms of a lead are measurements of the same pre-trainings: they are
                         compared in pairs
     """
@@ -167,8 +167,9 @@ def compare_column(name: str, arms: Sequence[ArmScores], facts: ColumnFacts) -> 
     """
     units = tuple(len(arm.units) for arm in arms)
     at_floor = all(_is_at_floor(arm, facts) for arm in arms)
-    one, other, *_ = (arm.mean for arm in arms)
-    if len(leads(arms)) > 1:
+    if len(arms) == 2:
+        one, other = (arm.mean for arm in arms)
+    else:
         one, other = (first.mean - second.mean for first, second in leads(arms))
     comparison = Comparison(name, one, other, units, at_floor=at_floor, enough=all(arm.enough for arm in arms))
     variance = _variance_of_difference(arms, facts)

@@ -27,6 +27,7 @@ from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.cpu.encoder import packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier, TextBatch
+from bertwright.tasks.inference import multiplies_bytes
 from bertwright.training.hardware import choose_precision, prepare_processor, square_rates
 
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
@@ -49,11 +50,13 @@ def batch(lengths: Numbers, ids: Numbers) -> Batch:
     return ids[: len(lengths), : lengths.max()] * mask, np.zeros_like(mask), mask
 
 
-def ours(model: Bert, *, bf16: bool) -> dict[str, Answer]:
+def ours(model: Bert, *, bf16: bool, int8: bool) -> dict[str, Answer]:
     """By precision, as `predict --precision` runs it; "plain" is the model as it is trained."""
     plain = Classifier(model.encoder.config, LABELS).eval()
     plain.load_state_dict(model.state_dict())
-    answers = {"plain": plain, "fp32": packed_copy(plain, "fp32"), "int8": packed_copy(plain, "int8")}
+    answers = {"plain": plain, "fp32": packed_copy(plain, "fp32")}
+    if int8:
+        answers["int8"] = packed_copy(plain, "int8")
     if bf16:
         half = Classifier(model.encoder.config, LABELS).eval()
         half.load_state_dict(model.state_dict())
@@ -164,9 +167,11 @@ def main() -> None:
     arguments = options.parse_args()
     prepare_processor()
     torch.set_num_threads(arguments.threads)
-    bf16 = choose_precision(square_rates()) == "bf16"
+    bf16, int8 = choose_precision(square_rates()) == "bf16", multiplies_bytes()
     if not bf16:
         print("bf16: not faster than fp32 on this processor, left out", file=sys.stderr)
+    if not int8:
+        print("int8: this processor has no VNNI, left out", file=sys.stderr)
     model = Bert(size_config(arguments.size, 30_522), "BertForSequenceClassification", num_labels=LABELS)
     config = model.encoder.config
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
@@ -175,7 +180,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         calibration = sentences(2 * BATCH, config.vocab_size, seed=1)
         theirs = peers(model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16)
-        mine = ours(model, bf16=bf16)
+        mine = ours(model, bf16=bf16, int8=int8)
+        theirs = {name: answer for name, answer in theirs.items() if int8 or "int8" not in name}
         rows: list[dict[str, Any]] = []
         if "throughput" in arguments.parts:
             rows += throughput(mine, theirs, batches, size=arguments.size, repeats=arguments.repeats)

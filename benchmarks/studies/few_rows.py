@@ -6,6 +6,7 @@ python -m benchmarks.studies.few_rows [--size base] [--repeats 4] [--json]
 """
 
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from bertwright.model.config import size_config
 from bertwright.model.cpu.encoder import PackedLayer, packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier
+from bertwright.tasks.inference import multiplies_bytes
 from bertwright.training.hardware import prepare_processor
 
 LENGTHS = (8, 32, 64, 128, 256)
@@ -46,7 +48,8 @@ def main() -> None:
     model = Classifier(config, 2).eval()
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     random, rows = np.random.default_rng(0), []
-    for kind in ("fp32", "int8"):
+    kinds: list[Literal["fp32", "int8"]] = ["fp32", "int8"] if multiplies_bytes() else ["fp32"]
+    for kind in kinds:
         fast = packed_copy(model, kind)
         for length in LENGTHS:
             one = batch(np.full(1, length), random.integers(0, config.vocab_size, (1, 512)))

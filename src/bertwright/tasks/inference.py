@@ -52,7 +52,7 @@ def choose(precision: str, *, device: Device = "cpu") -> Answering:
         raise InputError(f"--precision {precision}: allowed are {', '.join(PRECISIONS)}")
     if device != "cpu":
         return _choose_on_gpu(precision, device)
-    if precision == "int8" and not _multiplies_bytes():
+    if precision == "int8" and not multiplies_bytes():
         say("int8: this processor or torch lacks exact 8-bit products (VNNI, oneDNN); using plain fp32")
         return "plain"
     if precision == "auto":
@@ -135,7 +135,7 @@ def _in_bf16(model: Model) -> Model:
     return converted.eval()  # type: ignore[return-value]
 
 
-def _multiplies_bytes() -> bool:
+def multiplies_bytes() -> bool:
     """Return whether products of 8 bits are exact: without VNNI, x86 sums pairs in 16 bits, which overflow."""
     return torch.cpu._is_vnni_supported() and hasattr(torch.ops.onednn, "qlinear_pointwise")
 

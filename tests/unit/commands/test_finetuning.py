@@ -125,7 +125,7 @@ def test_explanations_are_written_beside_the_answers(
             assert written == explanation_json(expected)
             assert (written["answer"], written["method"]) == (objects[index]["predicted_label"], expected.method)
             assert [text[word["start"] : word["end"]] for word in written["words"]] == text.split()
-    monkeypatch.setattr(inference, "_multiplies_bytes", lambda: False)
+    monkeypatch.setattr(inference, "multiplies_bytes", lambda: False)
     with warnings.catch_warnings(record=True) as caught:
         assert (
             run_line("predict --model m --input few.tsv --output int8.jsonl --precision int8 --explain gradients") == 0

@@ -163,9 +163,9 @@ def packed_copy(model: Model, precision: Literal["fp32", "int8"]) -> Model:
 
 
 MOST_FUSED: Final = {"fp32": 64, "int8": 256}
-"""Largest number of rows for which the fused layer is faster than separate products (docs/performance.md)."""
-_COLUMNS: Final = 32
-"""Number of outputs that are computed together."""
+"""Largest number of rows for which the fused layer is faster than separate products, with AVX-512 (docs/log.md)."""
+MOST_FUSED_NARROW: Final = 256
+"""The same with narrower vectors, where only fp32 is fused."""
 _PRODUCTS: Final = ("query", "key_value", "output", "expand", "contract")
 
 
@@ -221,11 +221,11 @@ class FusedLayer:
 
     def _product(self, product: PackedProduct | Int8Product) -> _ProductStruct:
         weight, scales = product.unpacked()
-        width, inner = weight.shape
+        (width, inner), columns = weight.shape, kernels.library().columns()
         if scales is None:
-            packed, offsets = weight.view(-1, _COLUMNS, inner).permute(0, 2, 1), None
+            packed, offsets = weight.view(-1, columns, inner).permute(0, 2, 1), None
         else:
-            packed = weight.view(-1, _COLUMNS, inner // 4, 4).permute(0, 2, 1, 3)
+            packed = weight.view(-1, columns, inner // 4, 4).permute(0, 2, 1, 3)
             offsets = kernels.MIDDLE * weight.sum(1, dtype=torch.int32)
         pointers = {"weights": packed, "offsets": offsets, "column_scales": scales, "bias": product.bias}
         return _ProductStruct(inner, width, **{name: self._at(tensor) for name, tensor in pointers.items()})
@@ -242,9 +242,9 @@ class FusedLayer:
 
 def most_fused_rows(layer: PackedLayer) -> int:
     """Return the largest number of rows for which `FusedLayer` is faster; 0 where this machine cannot run it."""
-    wide, inner = layer.expand.shape
-    if kernels.library() is None or inner != kernels.HEAD * layer.heads or inner % _COLUMNS or wide % _COLUMNS:
+    (wide, inner), library = layer.expand.shape, kernels.library()
+    if library is None or inner != kernels.HEAD * layer.heads or inner % library.columns() or wide % library.columns():
         return 0
-    if layer.expand.kind == "int8" and not kernels.library().multiplies_bytes():
+    if layer.expand.kind == "int8" and not library.multiplies_bytes():
         return 0
-    return MOST_FUSED[layer.expand.kind]
+    return MOST_FUSED[layer.expand.kind] if library.columns() == kernels.WIDE_COLUMNS else MOST_FUSED_NARROW

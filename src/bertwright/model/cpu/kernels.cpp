@@ -77,9 +77,20 @@ static void add_norm_rows(float *rows, const float *scales, const float *bias, c
     }
 }
 
+// A vector must be one register of the processor, and the sums of a tile must fit into its registers: otherwise the
+// compiler keeps them in memory, which takes ten times as long. A tile is TILE or QUERIES rows high and two vectors wide,
+// that of the values VALUES vectors. AVX-512 has 32 registers of 16 floats, AVX 16 of 8; all others have 4 floats.
+#if defined(__AVX512F__)
+static const int LANES = 16, VALUES = 4, TILE = 8;
+#elif defined(__AVX__)
+static const int LANES = 8, VALUES = 2, TILE = 6;
+#else
+static const int LANES = 4, VALUES = 2, TILE = 6;
+#endif
+typedef float Lanes __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
 // Attention of heads of width 64: QUERIES rows at a time, so that each loaded key and value is used several times.
-typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
-static const int QUERIES = 6, HEAD = 64, LANES = 16, BLOCK = 2 * LANES;
+static const int QUERIES = 6, HEAD = 64, BLOCK = 2 * LANES, PART = VALUES * LANES;
 
 // Exponentials of the scores, over whole blocks, so that every step is vectorised; returns 1 divided by their sum.
 static inline float softmax(float *scores, const uint8_t *keep, int64_t padded) {
@@ -95,9 +106,10 @@ static inline float softmax(float *scores, const uint8_t *keep, int64_t padded) 
     return 1.0f / sum;
 }
 
-// keys: [padded / BLOCK, HEAD, BLOCK]; values: [tokens, HEAD]; scores: [QUERIES, padded]
-static void attend_rows(const float *const *query, const float *keys, const float *values, const uint8_t *keep,
-                        float *scores, float *out, int64_t num, int64_t tokens, int64_t padded, int64_t width) {
+// The two products are functions of their own, so that nothing else takes registers inside of their loops.
+// scores: [QUERIES, padded], of `query` and keys [padded / BLOCK, HEAD, BLOCK]
+__attribute__((noinline)) static void score_keys(const float *const *query, const float *keys, float *scores,
+                                                 int64_t padded) {
     for (int64_t t = 0; t < padded; t += BLOCK) {
         Lanes sums[QUERIES][2] = {};
         for (int k = 0; k < HEAD; k++) {
@@ -108,16 +120,22 @@ static void attend_rows(const float *const *query, const float *keys, const floa
         _Pragma("GCC unroll 8") for (int q = 0; q < QUERIES; q++)
             _Pragma("GCC unroll 8") for (int j = 0; j < 2; j++) ((Lanes *)(scores + q * padded + t))[j] = sums[q][j];
     }
-    float factors[QUERIES];
-    for (int q = 0; q < QUERIES; q++) factors[q] = softmax(scores + q * padded, keep, padded);
-    Lanes sums[QUERIES][4] = {};
-    for (int64_t t = 0; t < tokens; t++) {
-        const Lanes *value = (const Lanes *)(values + t * HEAD);
+}
+
+// out: the first `num` sums of the values [HEAD / PART, tokens, PART], each times its score and the factor of the query
+__attribute__((noinline)) static void add_values(const float *const *scores, const float *factors, const float *values,
+                                                 float *out, int64_t num, int64_t tokens, int64_t width) {
+    for (int k = 0; k < HEAD; k += PART) {
+        Lanes sums[QUERIES][VALUES] = {};
+        for (int64_t t = 0; t < tokens; t++) {
+            const Lanes *value = (const Lanes *)(values + k * tokens + t * PART);
+            _Pragma("GCC unroll 8") for (int q = 0; q < QUERIES; q++)
+                _Pragma("GCC unroll 8") for (int j = 0; j < VALUES; j++) sums[q][j] += scores[q][t] * value[j];
+        }
         _Pragma("GCC unroll 8") for (int q = 0; q < QUERIES; q++)
-            _Pragma("GCC unroll 8") for (int j = 0; j < 4; j++) sums[q][j] += scores[q * padded + t] * value[j];
+            _Pragma("GCC unroll 8") for (int j = 0; j < VALUES; j++)
+                if (q < num) ((Lanes *)(out + q * width + k))[j] = sums[q][j] * factors[q];
     }
-    for (int q = 0; q < num; q++)
-        _Pragma("GCC unroll 8") for (int j = 0; j < 4; j++) ((Lanes *)(out + q * width))[j] = sums[q][j] * factors[q];
 }
 
 // Copy the keys and values of a head to contiguous memory: in their original layout the rows are so far apart that they
@@ -129,8 +147,9 @@ static void gather(const float *from, float *keys, float *values, int64_t tokens
         for (int64_t i = 0; i < num; i++) {
             const float *row = from + (t + i) * 2 * width;
             memcpy(part[i], row, HEAD * sizeof(float));
-            memcpy(values + (t + i) * HEAD, row + width, HEAD * sizeof(float));
-            for (int k = HEAD; k < 2 * HEAD; k += LANES) {  // prefetch the next head while this one is computed
+            for (int k = 0; k < HEAD; k += PART)
+                memcpy(values + k * tokens + (t + i) * PART, row + width + k, PART * sizeof(float));
+            for (int k = HEAD; k < 2 * HEAD; k += 16) {  // prefetch the next head while this one is computed
                 __builtin_prefetch(row + k);
                 __builtin_prefetch(row + width + k);
             }
@@ -146,6 +165,8 @@ static void attend_all(const float *query, const float *key_value, const uint8_t
     int64_t width = heads * HEAD, padded = (tokens + BLOCK - 1) / BLOCK * BLOCK;
     std::vector<float> keys(HEAD * padded), values(HEAD * tokens), scores(QUERIES * padded);
     std::vector<uint8_t> kept(padded);
+    float *row[QUERIES], factors[QUERIES];
+    for (int i = 0; i < QUERIES; i++) row[i] = scores.data() + i * padded;
 #pragma omp for collapse(2) schedule(static)
     for (int64_t b = 0; b < batch; b++)
         for (int64_t h = 0; h < heads; h++) {
@@ -155,15 +176,18 @@ static void attend_all(const float *query, const float *key_value, const uint8_t
                 int64_t num = queries - q < QUERIES ? queries - q : QUERIES, at = (b * queries + q) * width + h * HEAD;
                 const float *chosen[QUERIES];
                 for (int i = 0; i < QUERIES; i++) chosen[i] = query + at + (i < num ? i : num - 1) * width;
-                attend_rows(chosen, keys.data(), values.data(), kept.data(), scores.data(), out + at, num, tokens,
-                            padded, width);
+                score_keys(chosen, keys.data(), scores.data(), padded);
+                for (int i = 0; i < QUERIES; i++) factors[i] = softmax(row[i], kept.data(), padded);
+                add_values(row, factors, values.data(), out + at, num, tokens, width);
             }
         }
 }
 
 // Matrix products of few rows. Reading the weights dominates; the call of a library would cost as much as the product.
 // weights: [width / COLUMNS, inner, COLUMNS], with 8 bits [width / COLUMNS, inner / 4, COLUMNS, 4]
-static const int TILE = 8, COLUMNS = 2 * LANES;
+static const int COLUMNS = 2 * LANES;
+
+extern "C" int columns() { return COLUMNS; }
 
 static void multiply(const float *rows, const float *weights, float *sums, int64_t count, int64_t inner, int64_t width) {
 #pragma omp for schedule(static)

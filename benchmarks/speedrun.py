@@ -10,7 +10,8 @@ the scores of BLiMP, so that a stopped measurement continues.
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,23 +30,31 @@ _BITS: Final = "mlm_bits_per_character"
 
 def minutes_to(target: float, lines: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the minutes up to the first evaluation with at most `target` bits a character; None without one."""
-    return next((minutes for minutes, bits in _evaluations(lines) if bits <= target), None)
-
-
-def _evaluations(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[float, float]]:
-    """Yield (minutes of training, bits a character) of each evaluation in the lines of metrics.jsonl."""
-    minutes = 0.0
     for line in lines:
-        minutes += line.get("seconds", 0.0) / 60
-        if _BITS in line.get("held_out", {}):
-            yield minutes, line["held_out"][_BITS]
+        if line.get("held_out", {}).get(_BITS, math.inf) <= target:
+            return _minutes_at(line["step"], lines)
+    return None
+
+
+def _minutes_at(step: int, lines: Sequence[Mapping[str, Any]]) -> float:
+    """Return the minutes of training up to a step, which may be within the steps of a line of metrics.jsonl."""
+    seconds, begin = 0.0, 0
+    for line in (line for line in lines if "seconds" in line):
+        seconds += line["seconds"] * min(1.0, max(0.0, (step - begin) / (line["step"] - begin)))
+        begin = line["step"]
+    return seconds / 60
 
 
 def row_of(run: Run, *, held_out: Path, blimp: Path, scores: Path | None) -> dict[str, Any]:
     """Return the figures of a finished run; SystemExit for another one."""
     if run.kind != "pretrain" or run.state != "finished" or run.speed is None or run.speed.seconds is None:
         raise SystemExit(f"{run.folder}: expected a finished pre-training, got {run.kind}, {run.state}")
+    if run.record["data"].get("init_from"):
+        raise SystemExit(f"{run.folder}: expected a pre-training from random weights, got --init-from or --extend")
     model, lines = str(run.folder), run.streams[""]
+    measured = evaluate_pretraining(model, held_out)
+    if _BITS not in measured:
+        raise SystemExit(f"{run.folder}: expected a masked LM, got a model without bits a character of masked pieces")
     settings = ScoreSettings(masking="piece")
     pairs = measure_minimal_pairs(model, blimp, settings=settings, out=scores, precision="fp32")
     return {
@@ -53,7 +62,7 @@ def row_of(run: Run, *, held_out: Path, blimp: Path, scores: Path | None) -> dic
         "minutes": run.speed.seconds / 60,
         "steps": run.steps_done,
         "tokens": run.speed.seconds * run.speed.tokens_per_second,
-        "bits": evaluate_pretraining(model, held_out)[_BITS],
+        "bits": measured[_BITS],
         "blimp": 100 * pairs.accuracy,
         "phenomena": 100 * pairs.phenomena_accuracy,
         **{f"minutes to {target}": minutes_to(target, lines) for target in TARGETS},

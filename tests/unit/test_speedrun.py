@@ -9,9 +9,9 @@ LINES = [
     {"step": 50, "held_out": {"mlm_bits_per_character": 1.4}},
     {"step": 100, "seconds": 30.0},
     {"step": 100, "held_out": {"nsp_accuracy": 0.7}},
-    {"step": 150, "seconds": 30.0},
-    {"step": 150, "held_out": {"mlm_bits_per_character": 1.3}},
-    {"step": 200, "seconds": 60.0},
+    {"step": 125, "held_out": {"mlm_bits_per_character": 1.3}},
+    {"step": 150, "seconds": 60.0},
+    {"step": 200, "seconds": 30.0},
     {"step": 200, "held_out": {"mlm_bits_per_character": 1.25}},
 ]
 

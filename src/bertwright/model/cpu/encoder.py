@@ -164,8 +164,8 @@ def packed_copy(model: Model, precision: Literal["fp32", "int8"]) -> Model:
 
 MOST_FUSED: Final = {"fp32": 64, "int8": 256}
 """Largest number of rows for which the fused layer is faster than separate products, with AVX-512 (docs/log.md)."""
-MOST_FUSED_NARROW: Final = 256
-"""The same with narrower vectors, where only fp32 is fused."""
+MOST_FUSED_AVX: Final = 256
+"""The same in fp32 with AVX or AVX2 (measured with AVX2)."""
 _PRODUCTS: Final = ("query", "key_value", "output", "expand", "contract")
 
 
@@ -247,4 +247,4 @@ def most_fused_rows(layer: PackedLayer) -> int:
         return 0
     if layer.expand.kind == "int8" and not library.multiplies_bytes():
         return 0
-    return MOST_FUSED[layer.expand.kind] if library.columns() == kernels.WIDE_COLUMNS else MOST_FUSED_NARROW
+    return MOST_FUSED_AVX if library.columns() == kernels.AVX_COLUMNS else MOST_FUSED[layer.expand.kind]

@@ -40,8 +40,8 @@ _FLAGS = (
 _X86_FLAGS = ("-mprefer-vector-width=512",)
 HEAD = 64
 """Width of the heads that `attend` is built for; every size of the paper has it."""
-WIDE_COLUMNS = 32
-"""`columns()` of a library built with AVX-512: number of outputs of a product that are computed together."""
+AVX_COLUMNS = 16
+"""`columns()` of a library built with AVX and without AVX-512: outputs of a product at a time."""
 MIDDLE = 128
 """8-bit value of 0; quantised rows have values from 1 to 255."""
 

@@ -1,6 +1,7 @@
 """The compiled steps of answering, built for every width of vectors, against torch."""
 
 import ctypes
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -9,23 +10,34 @@ import pytest
 import torch
 
 from bertwright.jit import compiler_words, cpp_compiler
+from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
+from bertwright.model.cpu.encoder import PackedLayer, PackedProduct
+from bertwright.model.encoder import EncoderLayer
 
-ARCHITECTURES = {"x86-64": 8, "x86-64-v3": 16, "x86-64-v4": 32}
+ARCHITECTURES = {"x86-64": 8, "x86-64-v3": 16, "x86-64-v4": 32, "icelake-server": 32}
 """Kind of processor → number of outputs that are computed together: two registers of 4, 8 or 16 floats."""
 
 
 def built_for(architecture: str, folder: Path) -> ctypes.CDLL:
     """Build the library for another processor; a vector that does not fit into its registers is an error."""
     compiler, out = cpp_compiler(), folder / "kernels.so"
-    assert compiler is not None
+    if platform.machine() != "x86_64" or compiler is None or not is_gcc(compiler):
+        pytest.skip("needs g++ on x86: no other compiler says that it expands a vector")
     flags = [*kernels._FLAGS, f"-march={architecture}", "-Werror=vector-operation-performance"]
     sources = [str(path) for path in kernels._SOURCES if path.suffix == ".cpp"]
-    subprocess.run([*compiler_words(compiler), *flags, *sources, "-o", str(out)], check=True, capture_output=True)
+    command = [*compiler_words(compiler), *flags, *sources, "-o", str(out)]
+    result = subprocess.run(command, check=False, capture_output=True, encoding="utf-8")
+    assert result.returncode == 0, result.stderr
     return ctypes.CDLL(str(out))
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the architectures are those of x86")
+def is_gcc(compiler: str) -> bool:
+    command = [*compiler_words(compiler), "-dM", "-E", "-x", "c++", os.devnull]
+    macros = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
+    return "__GNUC__" in macros and "__clang__" not in macros
+
+
 @pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 def test_every_vector_is_a_register(architecture: str, tmp_path: Path) -> None:
     built = built_for(architecture, tmp_path)
@@ -33,19 +45,30 @@ def test_every_vector_is_a_register(architecture: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", ["native", "x86-64"])
-@pytest.mark.parametrize("tokens", [1, 7, 33, 200])
+@pytest.mark.parametrize(("queries", "tokens"), [(1, 1), (7, 7), (1, 33), (33, 33), (7, 200)])
 def test_attention_of_each_width_is_that_of_torch(
-    architecture: str, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    architecture: str, queries: int, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if architecture != "native":
-        if platform.machine() != "x86_64":
-            pytest.skip("the architectures are those of x86")
-        built = built_for(architecture, tmp_path)
-        monkeypatch.setattr(kernels, "library", lambda: built)
+    built = kernels.library() if architecture == "native" else built_for(architecture, tmp_path)
+    assert built is not None
+    monkeypatch.setattr(kernels, "library", lambda: built)
     generator = torch.Generator().manual_seed(tokens)
-    query, key_value = (torch.randn(3, tokens, width, generator=generator) for width in (128, 256))
+    query = torch.randn(3, queries, 128, generator=generator)
+    key_value = torch.randn(3, tokens, 256, generator=generator)
     keep = torch.rand(3, 1, 1, tokens, generator=generator) < 0.8
     keep[..., 0] = True
     attended = kernels.attend(query, key_value, keep, heads=2)
     monkeypatch.setattr(kernels, "library", lambda: None)
     torch.testing.assert_close(attended, kernels.attend(query, key_value, keep, heads=2), atol=2e-6, rtol=1e-5)
+
+
+def test_few_rows_of_the_narrowest_vectors_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = built_for("x86-64", tmp_path)
+    monkeypatch.setattr(kernels, "library", lambda: built)
+    plain = EncoderLayer(size_config("mini", 30, hidden_dropout=0.0, attention_dropout=0.0)).eval()
+    layer = PackedLayer(plain, PackedProduct)
+    hidden = torch.randn(3, 11, 256, generator=torch.Generator().manual_seed(0))
+    keep = torch.ones(3, 1, 1, 11, dtype=torch.bool)
+    with torch.inference_mode():
+        torch.testing.assert_close(layer(hidden, keep), plain(hidden, keep), atol=1e-5, rtol=1e-5)
+    assert layer._fused is not None

@@ -179,9 +179,8 @@ def main() -> None:
     batches = sentences(arguments.sentences, config.vocab_size, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         calibration = sentences(2 * BATCH, config.vocab_size, seed=1)
-        theirs = peers(model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16)
+        theirs = peers(model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16, int8=int8)
         mine = ours(model, bf16=bf16, int8=int8)
-        theirs = {name: answer for name, answer in theirs.items() if int8 or "int8" not in name}
         rows: list[dict[str, Any]] = []
         if "throughput" in arguments.parts:
             rows += throughput(mine, theirs, batches, size=arguments.size, repeats=arguments.repeats)

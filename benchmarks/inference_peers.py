@@ -27,7 +27,9 @@ Batch = tuple[Numbers, Numbers, Numbers]
 NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
-def peers(model: Bert, calibration: list[Batch], *, folder: Path, threads: int, bf16: bool) -> dict[str, Answer]:
+def peers(
+    model: Bert, calibration: list[Batch], *, folder: Path, threads: int, bf16: bool, int8: bool
+) -> dict[str, Answer]:
     """By name, the plain ones first; `folder` is for the graphs that are written on the way."""
     theirs = as_transformers(model)
     builders: dict[str, Callable[[], Answer]] = {
@@ -47,7 +49,7 @@ def peers(model: Bert, calibration: list[Batch], *, folder: Path, threads: int, 
             "OpenVINO int8 (NNCF), rest bf16": lambda: openvino(theirs, threads, "bf16", calibration=calibration),
         }
     programs = {}
-    for name, build in builders.items():
+    for name, build in ((name, build) for name, build in builders.items() if int8 or "int8" not in name):
         try:
             programs[name] = build()
         except ModuleNotFoundError as error:

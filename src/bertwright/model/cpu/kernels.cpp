@@ -149,7 +149,7 @@ static void gather(const float *from, float *keys, float *values, int64_t tokens
             memcpy(part[i], row, HEAD * sizeof(float));
             for (int k = 0; k < HEAD; k += PART)
                 memcpy(values + k * tokens + (t + i) * PART, row + width + k, PART * sizeof(float));
-            for (int k = HEAD; k < 2 * HEAD; k += 16) {  // prefetch the next head while this one is computed
+            for (int k = HEAD; k < 2 * HEAD; k += 16) {  // prefetch the next head, a line of the cache at a time
                 __builtin_prefetch(row + k);
                 __builtin_prefetch(row + width + k);
             }

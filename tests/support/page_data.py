@@ -49,10 +49,12 @@ def write_texts() -> None:
     Path("other.txt").write_text(f"The other text.\n\n{own_words}\n\n{documents(20)}", "utf-8")
     Path("texts.txt").write_text("".join(f"{sentence}\n" for sentence in plain_sentences(3)), "utf-8")
     Path("sentences.txt").write_bytes(Path("texts.txt").read_bytes())
-    write_blimp(Path("blimp"))
+    paradigms = sorted(write_blimp(Path("blimp")).iterdir())
+    Path("blimp.jsonl.xz").write_bytes(lzma.compress(b"".join(path.read_bytes() for path in paradigms)))
     Path("babylm-filtered-pairids.json").write_text(json.dumps({"transitive": ["0", "2"]}))
     Path("texts.gz").write_bytes(gzip.compress(Path("texts.txt").read_bytes()))
-    Path("wiki-00.xz").write_bytes(lzma.compress(Path("text.txt").read_bytes()))
+    for name, source in (("wiki-00", "text.txt"), ("heldout", "other.txt")):
+        Path(f"{name}.xz").write_bytes(lzma.compress(Path(source).read_bytes()))
     Path("dump").mkdir()
     for number in range(8):
         Path(f"dump/{number}.bz2").write_bytes(bz2.compress(documents(4 + number).encode()))
@@ -138,6 +140,7 @@ def write_pairs() -> None:
     for folder, columns in (("pairs", ("anchor", "positive")), ("questions", ("question", "answer"))):
         for part, rows in (("train", matched[:40]), ("dev", matched[40:])):
             write_table(f"{folder}/{part}.tsv", [columns, *rows])
+    write_table("pairs.tsv", [("anchor", "positive"), *matched])
     labels = ("entailment", "neutral", "contradiction")
     rows = [(labels[day % 3], sentence, f"Day {day} was short.") for day, sentence in enumerate(plain_sentences(60))]
     write_table("nli-train.tsv", [("label", "sentence1", "sentence2"), *rows])

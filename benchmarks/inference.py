@@ -27,7 +27,7 @@ from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.cpu.encoder import packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier, TextBatch
-from bertwright.tasks.inference import multiplies_bytes
+from bertwright.tasks.inference import in_bf16, multiplies_bytes
 from bertwright.training.hardware import choose_precision, prepare_processor, square_rates
 
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
@@ -60,7 +60,7 @@ def ours(model: Bert, *, bf16: bool, int8: bool) -> dict[str, Answer]:
     if bf16:
         half = Classifier(model.encoder.config, LABELS).eval()
         half.load_state_dict(model.state_dict())
-        answers["bf16"] = half.bfloat16()
+        answers["bf16"] = in_bf16(half, half.encoder.config)
     return {name: answering(module) for name, module in answers.items()}
 
 

@@ -5,8 +5,8 @@ python -m benchmarks.studies.few_rows [--size base] [--repeats 4] [--json]
 `model/cpu/encoder.py` ends at the rows up to which one call was the faster way here; both ways compute the same.
 """
 
+import sys
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from benchmarks.inference import answering, batch
 from benchmarks.inference_peers import Batch
 from benchmarks.side_by_side import compare, finish, parser
 from bertwright.model.config import size_config
-from bertwright.model.cpu.encoder import PackedLayer, packed_copy
+from bertwright.model.cpu.encoder import Kind, PackedLayer, multiplies_halves, packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.inference import multiplies_bytes
@@ -48,14 +48,16 @@ def main() -> None:
     model = Classifier(config, 2).eval()
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     random, rows = np.random.default_rng(0), []
-    kinds: list[Literal["fp32", "int8"]] = ["fp32", "int8"] if multiplies_bytes() else ["fp32"]
+    kinds: list[Kind] = ["fp32"]
+    kinds += ["bf16"] if multiplies_halves(config) else []
+    kinds += ["int8"] if multiplies_bytes() else []
     for kind in kinds:
         fast = packed_copy(model, kind)
         for length in LENGTHS:
             one = batch(np.full(1, length), random.integers(0, config.vocab_size, (1, 512)))
             rows += compare(
                 f"{length} tokens, {kind}",
-                partial(turn, fast, one, 512),
+                partial(turn, fast, one, sys.maxsize),
                 {"a product after the other": partial(turn, fast, one, 0)},
                 repeats=options.repeats,
                 unit="texts/s",

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError
-from bertwright.model.config import attends_both_ways
-from bertwright.model.cpu.encoder import Model, packed_copy
+from bertwright.model.config import BackboneConfig, attends_both_ways
+from bertwright.model.cpu.encoder import Model, PackedEncoder, multiplies_halves, packed_copy
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.model.heads import ClassificationHead
 from bertwright.training.hardware import choose_precision, resolve_device, square_rates
@@ -95,7 +95,11 @@ def ready(model: Model, saved: SavedModel) -> Model:
         if saved.answering == "int8":
             say(f"{saved.source}: int8 needs BERT's layers, with attention to both sides; using fp32")
         return model.eval()
-    return _in_bf16(model) if saved.computed == "bf16" else packed_copy(model, saved.computed)
+    return (
+        in_bf16(model, saved.config, device=saved.device)
+        if saved.computed == "bf16"
+        else packed_copy(model, saved.computed)
+    )
 
 
 @contextmanager
@@ -125,13 +129,23 @@ def padded_inputs(
     return torch.from_numpy(ids), torch.from_numpy(segments), torch.from_numpy(mask)
 
 
-def _in_bf16(model: Model) -> Model:
-    """Return the model in bf16, with the last layer of a task's head in fp32."""
+def in_bf16(model: Model, config: BackboneConfig, *, device: Device = "cpu") -> Model:
+    """Return the model in bf16, with the last layer of a task's head in fp32; on processors its layers are packed."""
+    encoder = None
+    if device == "cpu" and attends_both_ways(config) and config.has_bert_blocks and multiplies_halves(config):
+        model = packed_copy(model, "bf16")
+        encoder = cast(PackedEncoder, model.get_submodule("encoder"))
+        encoder.dtype = torch.bfloat16
+        model.register_module("encoder", None)  # its states between the products stay fp32
+        for table in encoder.word_embeddings():
+            table.bfloat16()
     heads = [part for part in model.modules() if isinstance(part, ClassificationHead)]
     exact = [{name: tensor.clone() for name, tensor in head.state_dict().items()} for head in heads]
     converted: nn.Module = model.bfloat16()
     for head, weights in zip(heads, exact, strict=True):
         head.float().load_state_dict(weights)
+    if encoder is not None:
+        converted.register_module("encoder", encoder)
     return converted.eval()  # type: ignore[return-value]
 
 

@@ -77,4 +77,4 @@ def test_packed_layers_answer_as_the_plain_ones(tmp_path: Path, own_tokenizer: P
         wanted = model(ids, segments, mask)["logits"][mask]
         logits = packed_copy(model, precision)(ids, segments, mask)["logits"][mask]
     largest = float((wanted - logits).abs().max() / wanted.abs().max())
-    assert largest < (1e-5 if precision == "fp32" else 0.1)
+    assert largest < (1e-5 if precision == "fp32" else 0.12)

@@ -1,28 +1,35 @@
-"""encoder → encoder for inference on processors: packed weights in fp32 or 8 bits, fused steps between the products.
+"""encoder → encoder for inference on processors: packed weights in fp32, bf16 or 8 bits, without padding.
 
+The rows of all real tokens of a batch follow each other, so that nothing is computed for padding. A layer is a single
+call of `kernels.cpp` where its own products are the faster way: with few rows, because at this size the call of a
+library costs as much as the product, and without AMX in bf16 and 8 bits for any number of rows. Elsewhere the layer is
+one product of oneDNN after the other, with fused steps between them.
+
+The states between two steps, and all sums, are fp32. In bf16 the rows and weights of a product are rounded to bf16.
 With 8 bits, each output of a weight matrix has a fixed scale, and each row of activations has a scale that is computed
-from the row. The result of a row therefore does not depend on the other rows of the batch. Sums and all other numbers
-are fp32.
+from the row. The result of a row therefore does not depend on the other rows of the batch.
 
-A layer over few rows is a single call of `kernels.cpp`, because at this size the call of a library costs as much as the
-product. Most of the time goes into reading the weights. At the first small batch they are therefore packed in the order
-in which they are read.
-
-Shapes: B batch, T tokens, Q query rows, N rows of the batch, D hidden, H heads, K inner and W outer width of a product.
+Shapes: B batch, T tokens, Q queries of a text, N rows of all texts, M rows that are queries, D hidden, H heads, K inner
+and W outer width of a product.
 """
 
 import copy
 import ctypes
+import functools
+import sys
 from typing import Final, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertwright.model.backbones import EncoderOutput
+from bertwright.model.config import EncoderConfig
 from bertwright.model.cpu import kernels
-from bertwright.model.encoder import Encoder, EncoderLayer, gather_rows
+from bertwright.model.encoder import Encoder, EncoderLayer, TransformerBackbone
 
 Model = TypeVar("Model", bound=nn.Module)
+Kind = Literal["fp32", "bf16", "int8"]
 Narrow = tuple[Tensor, Tensor | None]
 """Rows in the precision of a product, and the scale of each row (None in fp32)."""
 
@@ -30,7 +37,7 @@ Narrow = tuple[Tensor, Tensor | None]
 class PackedProduct(nn.Module):
     """fp32 weights in the layout of oneDNN, which the linear layer of torch computes again at every call."""
 
-    kind: Literal["fp32", "int8"] = "fp32"
+    kind: Kind = "fp32"
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -58,7 +65,7 @@ class PackedProduct(nn.Module):
 class Int8Product(nn.Module):
     """8-bit weights in the layout of oneDNN."""
 
-    kind: Literal["fp32", "int8"] = "int8"
+    kind: Kind = "int8"
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -66,8 +73,13 @@ class Int8Product(nn.Module):
         most = weight.detach().abs().amax(1)
         self.scales = torch.where(most > 0, most / 127, 1.0)
         self.weight = (weight.detach() / self.scales[:, None]).round().to(torch.int8)
-        self.packed = torch.ops.onednn.qlinear_prepack(self.weight, None)
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)
+
+    @functools.cached_property
+    def packed(self) -> Tensor:
+        """The weight in oneDNN's layout, made where it is needed."""
+        packed: Tensor = torch.ops.onednn.qlinear_prepack(self.weight, None)
+        return packed
 
     def narrow(self, wide: Tensor) -> Narrow:
         """Quantise each row to 8 bits."""
@@ -91,10 +103,46 @@ class Int8Product(nn.Module):
         return self.weight, self.scales
 
 
+class HalfProduct(nn.Module):
+    """bf16 weights; the sums of oneDNN are rounded to bf16, those of `FusedLayer` are fp32."""
+
+    kind: Kind = "bf16"
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.weight, self.bias, self.shape = weight.detach(), bias.detach(), (weight.shape[0], weight.shape[1])
+
+    @functools.cached_property
+    def packed(self) -> Tensor:
+        """The weight in oneDNN's layout, made where it is needed."""
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.bfloat16().contiguous(), None)
+        return packed
+
+    def narrow(self, wide: Tensor) -> Narrow:
+        """Round the rows to bf16."""
+        return wide.bfloat16(), None
+
+    def activated(self, sums: Tensor, scales: Tensor | None, approximate: str) -> Narrow:
+        """Return GELU of the finished sums in bf16."""
+        return kernels.activate(sums, scales, self.bias, approximate=approximate).bfloat16(), None
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the product [N, W] of rows [N, D], without the bias."""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(values, self.packed, None, "none", [], "")
+        return product.float()
+
+    def unpacked(self) -> tuple[Tensor, None]:
+        """Return the weight [W, D]."""
+        return self.weight.bfloat16(), None
+
+
+Product = PackedProduct | HalfProduct | Int8Product
+
+
 class PackedLayer(nn.Module):
     """An EncoderLayer for inference."""
 
-    def __init__(self, layer: EncoderLayer, product: type[PackedProduct] | type[Int8Product]) -> None:
+    def __init__(self, layer: EncoderLayer, product: type[Product]) -> None:
         super().__init__()
         qkv, width = layer.attention.qkv, layer.attention.qkv.in_features
         self.heads = layer.attention.heads
@@ -107,26 +155,101 @@ class PackedLayer(nn.Module):
         self.approximate = layer.approximate
         self.most_fused, self._fused = most_fused_rows(self), cast(FusedLayer | None, None)
 
-    def forward(self, hidden: Tensor, keep: Tensor, at: Tensor | None = None) -> Tensor:
-        """Compute `EncoderLayer.forward`: [B, T, D] → [B, T, D], or only the positions `at` [B, Q] → [B, Q, D]."""
-        rows = hidden if at is None else gather_rows(hidden, at)  # [B, Q, D]
-        if 0 < hidden.shape[0] * hidden.shape[1] <= self.most_fused and keep.shape[1:3] == (1, 1):
+    def forward(
+        self, hidden: Tensor, begins: Tensor, at: Tensor | None = None, query_begins: Tensor | None = None
+    ) -> Tensor:
+        """Return states [N, D] for the rows `hidden` [N, D] of texts, or [M, D] of the rows `at` [M] alone.
+
+        begins, query_begins: first row of each text in `hidden` and in `at`, and their number at the end [B + 1].
+        """
+        rows, query_begins = (hidden, begins) if at is None else (hidden[at], query_begins)
+        assert query_begins is not None
+        if 0 < len(hidden) <= self.most_fused:
             self._fused = self._fused or FusedLayer(self)
-            return self._fused(hidden, keep, rows)
-        every = with_zero_rows(hidden.flatten(0, 1))
-        before = every if at is None else with_zero_rows(rows.flatten(0, 1))
+            return self._fused(hidden, rows, begins, query_begins)
+        every = with_zero_rows(hidden)
+        before = every if at is None else with_zero_rows(rows)
         narrow, scales = self.query.narrow(every)
-        key_value = _unpadded(kernels.finish(self.key_value(narrow), scales, self.key_value.bias), hidden)  # [B, T, 2D]
+        key_value = kernels.finish(self.key_value(narrow), scales, self.key_value.bias)[: len(hidden)]  # [N, 2D]
         if at is not None:
             narrow, scales = self.query.narrow(before)
-        query = _unpadded(kernels.finish(self.query(narrow), scales, self.query.bias), rows)  # [B, Q, D]
-        context = kernels.attend(query, key_value, keep, heads=self.heads)
-        narrow, scales = self.output.narrow(with_zero_rows(context.flatten(0, 1)))
+        query = kernels.finish(self.query(narrow), scales, self.query.bias)[: len(rows)]  # [M, D]
+        half = self.query.kind != "fp32"
+        context = kernels.attend(query, key_value, begins, query_begins, heads=self.heads, half=half)
+        narrow, scales = self.output.narrow(with_zero_rows(context))
         middle = kernels.add_norm(self.output(narrow), scales, self.output.bias, before, self.attention_norm)
         narrow, scales = self.expand.narrow(middle)
         narrow, scales = self.expand.activated(self.expand(narrow), scales, self.approximate)
         out = kernels.add_norm(self.contract(narrow), scales, self.contract.bias, middle, self.output_norm)
-        return _unpadded(out, rows)
+        return out[: len(rows)]
+
+
+class PackedEncoder(Encoder):
+    """An encoder with packed layers, which computes nothing for padding; states of padding are 0."""
+
+    def __init__(self, encoder: Encoder, product: type[Product]) -> None:
+        TransformerBackbone.__init__(self)
+        self.config, self.embeddings, self.final_norm = encoder.config, encoder.embeddings, encoder.final_norm
+        self.layers = nn.ModuleList(PackedLayer(cast(EncoderLayer, layer), product) for layer in encoder.layers)
+        self.dtype = torch.float32
+        """Type of the states that it returns; that of a head in bf16 is bf16."""
+
+    def forward(
+        self,
+        ids: Tensor,
+        segments: Tensor,
+        mask: Tensor,
+        *,
+        all_hidden: bool = False,
+        at: Tensor | None = None,
+        causal: Tensor | None = None,
+    ) -> EncoderOutput:
+        """Encode a batch, see `Encoder.forward`; causal must be None."""
+        assert causal is None
+        real = RealTokens(mask)
+        rows = real.packed(self.embeddings(ids, segments).float())
+        states = [self._padded(rows, real)] if all_hidden else []
+        for index in range(self.config.layers - 1):
+            rows = self.layer_at(index)(rows, real.begins)
+            states += [self._padded(rows, real)] if all_hidden else []
+        chosen = () if at is None else (real.rows_at(at), torch.arange(len(at) + 1) * at.shape[1])
+        rows = self.layer_at(self.config.layers - 1)(rows, real.begins, *chosen)
+        if self.final_norm is not None:
+            rows = self.final_norm(rows)
+        last = self._padded(rows, real) if at is None else rows.view(*at.shape, -1).to(self.dtype)
+        return EncoderOutput(last, (*states, last) if all_hidden else ())
+
+    def _padded(self, rows: Tensor, real: "RealTokens") -> Tensor:
+        return real.padded(rows).to(self.dtype)
+
+
+class RealTokens:
+    """The real tokens of a batch, whose rows follow each other. A text without tokens keeps its first."""
+
+    def __init__(self, mask: Tensor) -> None:
+        """Take the mask [B, T] of the real tokens."""
+        self.kept = mask.clone()
+        self.kept[:, :1] |= ~mask.any(1, keepdim=True)
+        self.begins = F.pad(self.kept.sum(1).cumsum(0), (1, 0))
+        """First row of each text, and the number of rows [B + 1]."""
+        self._has_padding = not bool(self.kept.all())
+
+    def packed(self, states: Tensor) -> Tensor:
+        """Return the rows [N, D] of the real tokens of [B, T, D]."""
+        return states[self.kept] if self._has_padding else states.flatten(0, 1)
+
+    def padded(self, rows: Tensor) -> Tensor:
+        """Return rows [N, D] as [B, T, D]; those of padding are 0."""
+        if not self._has_padding:
+            return rows.view(*self.kept.shape, -1)
+        padded = rows.new_zeros(*self.kept.shape, rows.shape[1])
+        padded[self.kept] = rows
+        return padded
+
+    def rows_at(self, at: Tensor) -> Tensor:
+        """Return the rows [B·Q] of the positions `at` [B, Q]; for padding, a row beside it."""
+        row_of = (self.kept.flatten().cumsum(0) - 1).view(self.kept.shape)
+        return row_of.gather(1, at.long()).maximum(self.begins[:-1, None]).flatten()
 
 
 def with_zero_rows(rows: Tensor) -> Tensor:
@@ -140,38 +263,36 @@ def with_zero_rows(rows: Tensor) -> Tensor:
     return F.pad(rows, (0, 0, 0, more)) if more else rows
 
 
-def _unpadded(rows: Tensor, like: Tensor) -> Tensor:
-    """Return the rows [N, W] that belong to `like` [B, T, D], as [B, T, W]."""
-    return rows[: like.shape[0] * like.shape[1]].view(*like.shape[:2], rows.shape[1])
+def packed_copy(model: Model, precision: Kind) -> Model:
+    """Return a copy of `model` for inference, whose `encoder` is a PackedEncoder; it shares all other weights.
 
-
-def packed_copy(model: Model, precision: Literal["fp32", "int8"]) -> Model:
-    """Return a copy of `model` for inference, whose `encoder` has packed layers; it shares all other weights.
-
-    The encoder must attend to both sides: all query rows share the mask of the batch.
+    The encoder must attend to both sides. In bf16 it must fit, see `multiplies_halves`.
     """
     encoder = model.get_submodule("encoder")
     assert isinstance(encoder, Encoder)
     assert encoder.config.attends == "both"
     shared = {id(weight): weight for weight in model.parameters()}
     packed = copy.deepcopy(model, shared)
-    product = Int8Product if precision == "int8" else PackedProduct
+    products: dict[Kind, type[Product]] = {"fp32": PackedProduct, "bf16": HalfProduct, "int8": Int8Product}
     with torch.inference_mode():
-        layers = nn.ModuleList(PackedLayer(layer, product) for layer in encoder.layers)  # type: ignore[arg-type]
-    packed.get_submodule("encoder").register_module("layers", layers)
+        packed.register_module("encoder", PackedEncoder(encoder, products[precision]))
     return packed.eval()
 
 
-MOST_FUSED: Final = {"fp32": 64, "int8": 256}
-"""Largest number of rows for which the fused layer is faster than separate products, with AVX-512 (docs/log.md)."""
+MOST_FUSED: Final = 64
+"""Largest number of rows for which the fused layer is faster than oneDNN, in fp32 with AVX-512 (docs/log.md)."""
 MOST_FUSED_AVX: Final = 256
 """The same in fp32 with AVX or AVX2 (measured with AVX2)."""
+MOST_FUSED_AMX: Final = 256
+"""The same in 8 bits where oneDNN has AMX."""
 _PRODUCTS: Final = ("query", "key_value", "output", "expand", "contract")
+_KINDS: Final[tuple[Kind, ...]] = ("fp32", "bf16", "int8")
+"""The order of `Kind` in kernels.cpp."""
 
 
 class _ProductStruct(ctypes.Structure):
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("inner", "width")),
+        *((name, ctypes.c_int64) for name in ("kind", "inner", "width")),
         *((name, ctypes.c_void_p) for name in ("weights", "offsets", "column_scales", "bias")),
     )
 
@@ -202,33 +323,32 @@ class FusedLayer:
             out=self._norm(layer.output_norm),
         )
 
-    def __call__(self, hidden: Tensor, keep: Tensor, rows: Tensor) -> Tensor:
-        """Return the layer's output [B, Q, D] at the rows [B, Q, D] of `hidden` [B, T, D]; `hidden` itself for all."""
-        (batch, tokens, width), some = hidden.shape, rows.shape[0] * rows.shape[1]
-        hidden, wide = hidden.contiguous(), self.layer.expand.width
+    def __call__(self, hidden: Tensor, rows: Tensor, begins: Tensor, query_begins: Tensor) -> Tensor:
+        """Return the layer's output [M, D] at the rows [M, D] of `hidden` [N, D]; `hidden` itself for all."""
+        (tokens, width), (queries, _), wide = hidden.shape, rows.shape, self.layer.expand.width
+        most = min(max(tokens, queries), kernels.library().rows_at_once())
+        hidden = hidden.contiguous()
         rows = hidden if rows.data_ptr() == hidden.data_ptr() and rows.shape == hidden.shape else rows.contiguous()
-        kept = keep.expand(batch, 1, 1, tokens).contiguous()
-        between = 2 * batch * tokens * width + some * (3 * width + wide) + max(batch * tokens, some)
+        between = 2 * tokens * width + queries * width + most * (width + wide + 1)
         floats, out = (torch.empty(shape, dtype=torch.float32) for shape in ((between,), rows.shape))
-        narrow = torch.empty(max(batch * tokens * width, some * max(width, wide)), dtype=torch.uint8)
+        narrow = torch.empty(2 * most * max(width, wide), dtype=torch.uint8)
         kernels.library().layer(
             ctypes.byref(self.layer),
-            *(ctypes.c_void_p(tensor.data_ptr()) for tensor in (hidden, rows, kept, out, floats, narrow)),
-            *(ctypes.c_int64(number) for number in (batch, rows.shape[1], tokens)),
+            *(kernels.at(tensor) for tensor in (hidden, rows, out, floats, narrow, begins, query_begins)),
+            ctypes.c_int64(len(begins) - 1),
             ctypes.c_int(torch.get_num_threads()),
         )
         return out
 
-    def _product(self, product: PackedProduct | Int8Product) -> _ProductStruct:
+    def _product(self, product: Product) -> _ProductStruct:
         weight, scales = product.unpacked()
         (width, inner), columns = weight.shape, kernels.library().columns()
-        if scales is None:
-            packed, offsets = weight.view(-1, columns, inner).permute(0, 2, 1), None
-        else:
-            packed = weight.view(-1, columns, inner // 4, 4).permute(0, 2, 1, 3)
-            offsets = kernels.MIDDLE * weight.sum(1, dtype=torch.int32)
+        together = {"fp32": 1, "bf16": 2, "int8": 4}[product.kind]
+        packed = weight.view(-1, columns, inner // together, together).permute(0, 2, 1, 3)
+        offsets = None if scales is None else kernels.MIDDLE * weight.sum(1, dtype=torch.int32)
         pointers = {"weights": packed, "offsets": offsets, "column_scales": scales, "bias": product.bias}
-        return _ProductStruct(inner, width, **{name: self._at(tensor) for name, tensor in pointers.items()})
+        addresses = {name: self._at(tensor) for name, tensor in pointers.items()}
+        return _ProductStruct(_KINDS.index(product.kind), inner, width, **addresses)
 
     def _norm(self, norm: nn.LayerNorm) -> _Norm:
         return _Norm(self._at(norm.weight), self._at(norm.bias), norm.eps)
@@ -243,8 +363,23 @@ class FusedLayer:
 def most_fused_rows(layer: PackedLayer) -> int:
     """Return the largest number of rows for which `FusedLayer` is faster; 0 where this machine cannot run it."""
     (wide, inner), library = layer.expand.shape, kernels.library()
-    if library is None or inner != kernels.HEAD * layer.heads or inner % library.columns() or wide % library.columns():
+    if library is None or not _fits(inner, wide, layer.heads):
         return 0
-    if layer.expand.kind == "int8" and not library.multiplies_bytes():
-        return 0
-    return MOST_FUSED_AVX if library.columns() == kernels.AVX_COLUMNS else MOST_FUSED[layer.expand.kind]
+    if layer.expand.kind == "fp32":
+        return MOST_FUSED_AVX if library.columns() == kernels.AVX_COLUMNS else MOST_FUSED
+    if layer.expand.kind == "int8" and (not library.multiplies_bytes() or torch.cpu._is_amx_tile_supported()):
+        return MOST_FUSED_AMX if library.multiplies_bytes() else 0
+    return sys.maxsize
+
+
+def multiplies_halves(config: EncoderConfig) -> bool:
+    """Return whether packed layers in bf16 are the faster way: with AMX, the plain ones of torch are."""
+    library = kernels.library()
+    has_halves = library is not None and library.multiplies_halves() and not torch.cpu._is_amx_tile_supported()
+    return has_halves and _fits(config.hidden, config.intermediate, config.heads)
+
+
+def _fits(inner: int, wide: int, heads: int) -> bool:
+    """Return whether `kernels.cpp` computes layers of these widths."""
+    columns = kernels.library().columns()
+    return inner // heads in kernels.HEADS and inner % columns == 0 and wide % columns == 0

@@ -38,8 +38,8 @@ _FLAGS = (
     ),
 )
 _X86_FLAGS = ("-mprefer-vector-width=512",)
-HEAD = 64
-"""Width of the heads that `attend` is built for; every size of the paper has it."""
+HEADS = (32, 64)
+"""Widths of heads that `attend` is built for; every size of the paper has 64, MiniLM's small models have 32."""
 AVX_COLUMNS = 16
 """`columns()` of a library built with AVX and without AVX-512: outputs of a product at a time."""
 MIDDLE = 128
@@ -97,18 +97,39 @@ def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, 
     return sums
 
 
-def attend(query: Tensor, key_value: Tensor, keep: Tensor, *, heads: int) -> Tensor:
-    """Return the attention [B, Q, D] from `query` [B, Q, D] to `key_value` [B, T, 2D]; `keep`: see SelfAttention."""
-    built, (batch, tokens, both) = library(), key_value.shape
-    if built is None or both != 2 * HEAD * heads or keep.shape[1:3] != (1, 1):
-        parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (query, *key_value.chunk(2, dim=-1))]
-        context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=keep)  # [B, H, Q, K]
-        return context.transpose(1, 2).flatten(2)
-    out, kept = torch.empty(query.shape, dtype=torch.float32), keep.expand(batch, 1, 1, tokens).contiguous()
-    threads = torch.get_num_threads() if batch * heads * tokens * query.shape[1] > 1 << 14 else 1
-    sizes = map(ctypes.c_int64, (batch, query.shape[1], tokens, heads))
-    built.attend(at(query), at(key_value), at(kept), at(out), *sizes, ctypes.c_int(threads))
+def attend(
+    query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Tensor, *, heads: int, half: bool = False
+) -> Tensor:
+    """Return the attention [M, D] of the rows `query` [M, D] to `key_value` [N, 2D] of the same text.
+
+    begins, query_begins: first row of each text, and the number of rows at the end [B + 1], int64.
+    half: True to multiply in bf16 where the processor can; sums stay fp32.
+    """
+    built, head = library(), query.shape[1] // heads
+    if built is None or head not in HEADS:
+        return _attended(query, key_value, begins, query_begins, heads)
+    out = torch.empty(query.shape, dtype=torch.float32)
+    threads = torch.get_num_threads() if len(key_value) * query.shape[1] > 1 << 14 else 1
+    numbers = map(ctypes.c_int64, (len(begins) - 1, heads, head))
+    pointers = map(at, (query, key_value, out, begins, query_begins))
+    built.attend(*pointers, *numbers, ctypes.c_int(half), ctypes.c_int(threads))
     return out
+
+
+def _attended(query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Tensor, heads: int) -> Tensor:
+    """Compute `attend` in torch, with the rows of each text filled up to those of the longest."""
+    chosen, kept = mask_of(query_begins), mask_of(begins)  # [B, Q], [B, T]
+    queries, keys = query.new_zeros(*chosen.shape, query.shape[1]), query.new_zeros(*kept.shape, key_value.shape[1])
+    queries[chosen], keys[kept] = query, key_value
+    parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (queries, *keys.chunk(2, dim=-1))]
+    context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=kept[:, None, None])
+    return context.transpose(1, 2).flatten(2)[chosen]
+
+
+def mask_of(begins: Tensor) -> Tensor:
+    """Return the mask [B, T] of texts whose rows begin at `begins` [B + 1]; T is the longest."""
+    lengths = begins.diff()
+    return torch.arange(int(lengths.max()) if len(lengths) else 0) < lengths[:, None]
 
 
 @functools.cache

@@ -20,3 +20,18 @@ static inline float exponential(float x) {
     memcpy(&power, &bits, 4);
     return sum * power;
 }
+
+// bf16 is the upper half of a float.
+static inline float widen(uint16_t half) {
+    uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+
+// The nearest bf16; of two that are as near the even one.
+static inline uint16_t round_to_half(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}

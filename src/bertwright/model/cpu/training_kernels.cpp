@@ -4,21 +4,6 @@
 
 #include "rows.h"
 
-// bf16 is the upper half of a float.
-static inline float widen(uint16_t half) {
-    uint32_t bits = (uint32_t)half << 16;
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
-}
-
-// The nearest bf16; of two that are as near the even one.
-static inline uint16_t round_to_half(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, 4);
-    return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
 // tile: logits of the columns from `first` on, without bias, which become e^(logit + bias); 0 where the row's label is.
 // sums: the sum of each row is added.
 static void raise_rows(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first, int64_t count,

@@ -32,7 +32,7 @@ from bertwright.training.hardware import choose_precision, prepare_processor, sq
 
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
 LATENCIES = (8, 32, 128, 512)
-PACKAGES = ("transformers", "onnxruntime", "openvino", "nncf")
+PACKAGES = ("transformers", "onnxruntime", "openvino", "nncf", "zentorch")
 
 
 def sentences(count: int, vocab_size: int, *, seed: int) -> list[Batch]:

@@ -4,6 +4,7 @@ Each is a function (ids, segments, mask: int64 arrays [B, T]) → logits [B, L].
 out, and standard error says why.
 """
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,8 @@ def peers(
     theirs = as_transformers(model)
     builders: dict[str, Callable[[], Answer]] = {
         "transformers fp32": lambda: in_torch(theirs),
+        "torch.compile with freezing fp32": lambda: in_torch(compiled(theirs)),
+        "zentorch fp32": lambda: in_torch(zentorch(theirs)),
         "torch dynamic int8": lambda: in_torch(dynamic_int8(model)),
         "ONNX Runtime fp32": lambda: onnx_runtime(own_graph(model, folder), threads),
         "ONNX Runtime int8": lambda: onnx_runtime(own_int8(model, folder), threads),
@@ -45,6 +48,8 @@ def peers(
     if bf16:
         builders |= {
             "transformers bf16": lambda: in_torch(as_transformers(model).bfloat16()),
+            "torch.compile with freezing bf16": lambda: in_torch(compiled(as_transformers(model).bfloat16())),
+            "zentorch bf16": lambda: in_torch(zentorch(as_transformers(model).bfloat16())),
             "OpenVINO bf16": lambda: openvino(theirs, threads, "bf16"),
             "OpenVINO int8 (NNCF), rest bf16": lambda: openvino(theirs, threads, "bf16", calibration=calibration),
         }
@@ -52,8 +57,8 @@ def peers(
     for name, build in ((name, build) for name, build in builders.items() if int8 or "int8" not in name):
         try:
             programs[name] = build()
-        except ModuleNotFoundError as error:
-            print(f"{name}: absent ({error}); install it with: pip install 'bertwright[bench]'", file=sys.stderr)
+        except (ImportError, OSError) as error:
+            print(f"{name}: left out ({error}); to install it: pip install 'bertwright[bench]'", file=sys.stderr)
     return programs
 
 
@@ -75,6 +80,17 @@ def in_torch(module: Any) -> Answer:
             return logits
 
     return answer
+
+
+def compiled(module: Any) -> Any:
+    """Compile for all shapes, with the weights as constants; half a minute at the first batch."""
+    return torch.compile(module, dynamic=True, options={"freezing": True})
+
+
+def zentorch(module: Any) -> Any:
+    """Compile by AMD's plugin, whose version must be that of torch: pip install zentorch deprecated."""
+    importlib.import_module("zentorch")
+    return torch.compile(module, dynamic=True, backend="zentorch")
 
 
 def dynamic_int8(model: Bert) -> Any:

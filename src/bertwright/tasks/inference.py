@@ -19,7 +19,7 @@ from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig, attends_both_ways
 from bertwright.model.cpu.encoder import Model, PackedEncoder, multiplies_halves, packed_copy
 from bertwright.model.folder import SavedModel, open_model
-from bertwright.model.heads import ClassificationHead
+from bertwright.model.heads import ClassificationHead, MaskedLMHead
 from bertwright.training.hardware import choose_precision, resolve_device, square_rates
 from bertwright.training.settings import Device
 
@@ -130,10 +130,16 @@ def padded_inputs(
 
 
 def in_bf16(model: Model, config: BackboneConfig, *, device: Device = "cpu") -> Model:
-    """Return the model in bf16, with the last layer of a task's head in fp32; on processors its layers are packed."""
+    """Return the model in bf16, with the last layer of a task's head in fp32.
+
+    Where `multiplies_halves`, BERT's layers are packed, and of the rest only a masked-LM model is converted: the heads
+    of tasks are small.
+    """
     encoder = None
     if device == "cpu" and attends_both_ways(config) and config.has_bert_blocks and multiplies_halves(config):
         model = packed_copy(model, "bf16")
+        if not any(isinstance(part, MaskedLMHead) for part in model.modules()):
+            return model
         encoder = cast(PackedEncoder, model.get_submodule("encoder"))
         encoder.dtype = torch.bfloat16
         model.register_module("encoder", None)  # its states between the products stay fp32

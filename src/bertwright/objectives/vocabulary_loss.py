@@ -37,7 +37,9 @@ from bertwright.model.heads import for_loss
 from bertwright.text.published_tokenizer import PublishedTokenizer
 
 _COLUMNS: Final = 384
-"""Number of columns of a tile; with 600 rows a tile about fills the second-level cache of a core."""
+"""Number of columns of a tile; with 600 rows a tile of fp32 about fills the second-level cache of a core."""
+_BF16_COLUMNS: Final = 2048
+"""The same in bf16, where a call costs more than the cache saves (docs/log.md)."""
 _BLOCK: Final = 1024
 """Number of rows of a block on processors."""
 Z_LOSS: Final = "z"
@@ -199,7 +201,8 @@ def _column_sums(tile: Tensor, weights: Tensor) -> Tensor:
 
 def _tiles(powers: Tensor, rows: int, size: int) -> Iterator[tuple[Tensor, slice]]:
     """Yield each tile [M, C] with the slice of the vocabulary that it covers."""
-    width = _COLUMNS if powers.device.type == "cpu" else size  # a GPU has no such cache, and starting a kernel is slow
+    width = _BF16_COLUMNS if powers.dtype == torch.bfloat16 else _COLUMNS
+    width = width if powers.device.type == "cpu" else size  # a GPU has no such cache, and starting a kernel is slow
     for begin in range(0, size, width):
         end = min(begin + width, size)
         yield powers[rows * begin : rows * end].view(rows, end - begin), slice(begin, end)

@@ -12,7 +12,7 @@ from torch import Tensor
 from bertwright.model.cpu import kernels
 from bertwright.objectives import vocabulary_loss as projection
 from bertwright.objectives.vocabulary_loss import (
-    _COLUMNS,
+    _BF16_COLUMNS,
     loss_terms,
     projected_loss,
     projected_losses,
@@ -24,7 +24,7 @@ from bertwright.objectives.vocabulary_loss import (
 
 def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    size = 2 * _COLUMNS + 45  # whole tiles and a part of one
+    size = 2 * _BF16_COLUMNS + 45  # whole tiles and a part of one
     states = torch.randn(37, 24, generator=generator)
     words, bias = torch.randn(size, 24, generator=generator) * scale, torch.randn(size, generator=generator)
     labels = torch.randint(0, size, (37,), generator=generator)
@@ -270,7 +270,7 @@ def test_z_loss_in_slices(
     torch.testing.assert_close(z_loss.double(), expected_z, atol=0, rtol=close)
     for mine, other in zip(torch.autograd.grad(0.3 * loss, tensors), gradients, strict=True):
         away = float((mine.double() - 0.3 * other).norm() / (0.3 * other).norm())
-        assert away < (0.1 if bf16 else 1e-5)
+        assert away < (0.12 if bf16 else 1e-5)
 
 
 @pytest.mark.parametrize("compute", [projected_losses, running_losses])

@@ -35,8 +35,8 @@ def peers(
     theirs = as_transformers(model)
     builders: dict[str, Callable[[], Answer]] = {
         "transformers fp32": lambda: in_torch(theirs),
-        "torch.compile with freezing fp32": lambda: in_torch(compiled(theirs)),
-        "zentorch fp32": lambda: in_torch(zentorch(theirs)),
+        "torch.compile with freezing fp32": lambda: in_torch(compiled(as_transformers(model))),
+        "zentorch fp32": lambda: in_torch(zentorch(as_transformers(model))),
         "torch dynamic int8": lambda: in_torch(dynamic_int8(model)),
         "ONNX Runtime fp32": lambda: onnx_runtime(own_graph(model, folder), threads),
         "ONNX Runtime int8": lambda: onnx_runtime(own_int8(model, folder), threads),
@@ -88,7 +88,10 @@ def compiled(module: Any) -> Any:
 
 
 def zentorch(module: Any) -> Any:
-    """Compile by AMD's plugin, whose version must be that of torch: pip install zentorch deprecated."""
+    """Compile by AMD's plugin, whose version must be that of torch: pip install zentorch deprecated.
+
+    It writes into the weights of the module, so the module must be its own.
+    """
     importlib.import_module("zentorch")
     return torch.compile(module, dynamic=True, backend="zentorch")
 

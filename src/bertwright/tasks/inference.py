@@ -130,7 +130,7 @@ def padded_inputs(
 
 
 def in_bf16(model: Model, config: BackboneConfig, *, device: Device = "cpu") -> Model:
-    """Return the model in bf16, with the last layer of a task's head in fp32.
+    """Return the model in bf16, with the last layer of a task's head in fp32; `model` itself may be changed.
 
     Where `multiplies_halves`, BERT's layers are packed, and of the rest only a masked-LM model is converted: the heads
     of tasks are small.

@@ -1,13 +1,13 @@
 """encoder → encoder for inference on processors: packed weights in fp32, bf16 or 8 bits, without padding.
 
-The rows of all real tokens of a batch follow each other, so that nothing is computed for padding. A layer is a single
-call of `kernels.cpp` where its own products are the faster way: with few rows, because at this size the call of a
+The rows of all real tokens of a batch follow each other, so that the layers compute nothing for padding. A layer is a
+single call of `kernels.cpp` where its own products are the faster way: with few rows, because at this size the call of a
 library costs as much as the product, and without AMX in bf16 and 8 bits for any number of rows. Elsewhere the layer is
 one product of oneDNN after the other, with fused steps between them.
 
 The states between two steps, and all sums, are fp32. In bf16 the rows and weights of a product are rounded to bf16.
 With 8 bits, each output of a weight matrix has a fixed scale, and each row of activations has a scale that is computed
-from the row. The result of a row therefore does not depend on the other rows of the batch.
+from the row. What a layer computes for a row therefore does not depend on the other rows of the batch.
 
 Shapes: B batch, T tokens, Q queries of a text, N rows of all texts, M rows that are queries, D hidden, H heads, K inner
 and W outer width of a product.
@@ -110,12 +110,13 @@ class HalfProduct(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
-        self.weight, self.bias, self.shape = weight.detach(), bias.detach(), (weight.shape[0], weight.shape[1])
+        self.bias, self.shape = bias.detach(), (weight.shape[0], weight.shape[1])
+        self.weight = weight.detach().bfloat16()
 
     @functools.cached_property
     def packed(self) -> Tensor:
         """The weight in oneDNN's layout, made where it is needed."""
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.bfloat16().contiguous(), None)
+        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight, None)
         return packed
 
     def narrow(self, wide: Tensor) -> Narrow:
@@ -133,7 +134,7 @@ class HalfProduct(nn.Module):
 
     def unpacked(self) -> tuple[Tensor, None]:
         """Return the weight [W, D]."""
-        return self.weight.bfloat16(), None
+        return self.weight, None
 
 
 Product = PackedProduct | HalfProduct | Int8Product
@@ -185,7 +186,7 @@ class PackedLayer(nn.Module):
 
 
 class PackedEncoder(Encoder):
-    """An encoder with packed layers, which computes nothing for padding; states of padding are 0."""
+    """An encoder with packed layers, which compute nothing for padding; states of padding are 0."""
 
     def __init__(self, encoder: Encoder, product: type[Product]) -> None:
         TransformerBackbone.__init__(self)
@@ -275,7 +276,8 @@ def packed_copy(model: Model, precision: Kind) -> Model:
     packed = copy.deepcopy(model, shared)
     products: dict[Kind, type[Product]] = {"fp32": PackedProduct, "bf16": HalfProduct, "int8": Int8Product}
     with torch.inference_mode():
-        packed.register_module("encoder", PackedEncoder(encoder, products[precision]))
+        copied = cast(Encoder, packed.get_submodule("encoder"))
+        packed.register_module("encoder", PackedEncoder(copied, products[precision]))
     return packed.eval()
 
 
@@ -284,7 +286,7 @@ MOST_FUSED: Final = 64
 MOST_FUSED_AVX: Final = 256
 """The same in fp32 with AVX or AVX2 (measured with AVX2)."""
 MOST_FUSED_AMX: Final = 256
-"""The same in 8 bits where oneDNN has AMX."""
+"""The same in bf16 and 8 bits where oneDNN has AMX."""
 _PRODUCTS: Final = ("query", "key_value", "output", "expand", "contract")
 _KINDS: Final[tuple[Kind, ...]] = ("fp32", "bf16", "int8")
 """The order of `Kind` in kernels.cpp."""
@@ -367,9 +369,9 @@ def most_fused_rows(layer: PackedLayer) -> int:
         return 0
     if layer.expand.kind == "fp32":
         return MOST_FUSED_AVX if library.columns() == kernels.AVX_COLUMNS else MOST_FUSED
-    if layer.expand.kind == "int8" and (not library.multiplies_bytes() or torch.cpu._is_amx_tile_supported()):
-        return MOST_FUSED_AMX if library.multiplies_bytes() else 0
-    return sys.maxsize
+    if not (library.multiplies_bytes() if layer.expand.kind == "int8" else library.multiplies_halves()):
+        return 0
+    return MOST_FUSED_AMX if torch.cpu._is_amx_tile_supported() else sys.maxsize
 
 
 def multiplies_halves(config: EncoderConfig) -> bool:

@@ -224,13 +224,15 @@ def test_nothing_to_answer() -> None:
 
 
 def test_the_model_itself_stays_as_it_was() -> None:
-    model = noisy_classifier()
+    model = noisy_classifier().train()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     packed = packed_copy(model, "fp32")
     with torch.inference_mode():
         packed(text_batch(2, 9))
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     assert packed.pooler.dense.weight is model.pooler.dense.weight
+    assert all(part.training for part in model.modules())
+    assert not any(part.training for part in packed.modules())
 
 
 def test_auto_is_never_int8_and_what_is_chosen_is_reported(

@@ -13,7 +13,7 @@ import torch
 from bertwright.jit import compiler_words, cpp_compiler
 from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
-from bertwright.model.cpu.encoder import PackedLayer, PackedProduct
+from bertwright.model.cpu.encoder import HalfProduct, PackedLayer, PackedProduct, multiplies_halves
 from bertwright.model.encoder import EncoderLayer
 from tests.support.processor import needs_halves
 
@@ -88,3 +88,12 @@ def test_few_rows_of_the_narrowest_vectors_are_those_of_torch(
         answered = layer(hidden.flatten(0, 1), torch.arange(4) * 11)
         torch.testing.assert_close(answered, plain(hidden, keep).flatten(0, 1), atol=1e-5, rtol=1e-5)
     assert layer._fused is not None
+
+
+def test_a_library_without_bf16_computes_no_layer_in_bf16(
+    narrowest: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "library", lambda: narrowest)
+    layer = PackedLayer(EncoderLayer(size_config("mini", 30)).eval(), HalfProduct)
+    assert layer.most_fused == 0
+    assert not multiplies_halves(size_config("mini", 30))

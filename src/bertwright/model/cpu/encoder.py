@@ -1,8 +1,8 @@
 """encoder → encoder for inference on processors: packed weights in fp32, bf16 or 8 bits, without padding.
 
 The rows of all real tokens of a batch follow each other, so that the layers compute nothing for padding. A layer is a
-single call of `kernels.cpp` where its own products are the faster way: with few rows, because at this size the call of a
-library costs as much as the product, and without AMX in bf16 and 8 bits for any number of rows. Elsewhere the layer is
+single call of `kernels.cpp` where its own products are the faster way: with few rows, because a call of a
+library then costs as much as the product, and without AMX in bf16 and 8 bits for any number of rows. Elsewhere the layer is
 one product of oneDNN after the other, with fused steps between them.
 
 The states between two steps, and all sums, are fp32. In bf16 the rows and weights of a product are rounded to bf16.

@@ -2,8 +2,8 @@
 
 The rows of all real tokens of a batch follow each other, so that the layers compute nothing for padding. A layer is a
 single call of `kernels.cpp` where its own products are the faster way: with few rows, because a call of a
-library then costs as much as the product, and without AMX in bf16 and 8 bits for any number of rows. Elsewhere the layer is
-one product of oneDNN after the other, with fused steps between them.
+library then costs as much as the product, and without AMX in bf16 and 8 bits for any number of rows. Elsewhere the
+layer is one product of oneDNN after the other, with fused steps between them.
 
 The states between two steps, and all sums, are fp32. In bf16 the rows and weights of a product are rounded to bf16.
 With 8 bits, each output of a weight matrix has a fixed scale, and each row of activations has a scale that is computed

@@ -25,6 +25,7 @@ Numbers = NDArray[Any]
 Answer = Callable[[Numbers, Numbers, Numbers], Numbers]
 Batch = tuple[Numbers, Numbers, Numbers]
 
+_INSTALL = "to install it: pip install 'bertwright[bench]', or for zentorch: pip install zentorch deprecated"
 NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
@@ -58,7 +59,7 @@ def peers(
         try:
             programs[name] = build()
         except (ImportError, OSError) as error:
-            print(f"{name}: left out ({error}); to install it: pip install 'bertwright[bench]'", file=sys.stderr)
+            print(f"{name}: left out ({error}); {_INSTALL}", file=sys.stderr)
     return programs
 
 

@@ -118,7 +118,7 @@ def attend(
 
 def _attended(query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Tensor, heads: int) -> Tensor:
     """Compute `attend` in torch, with the rows of each text filled up to those of the longest."""
-    chosen, kept = mask_of(query_begins), mask_of(begins)  # [B, Q], [B, T]
+    chosen, kept = _mask_of(query_begins), _mask_of(begins)  # [B, Q], [B, T]
     queries, keys = query.new_zeros(*chosen.shape, query.shape[1]), query.new_zeros(*kept.shape, key_value.shape[1])
     queries[chosen], keys[kept] = query, key_value
     parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (queries, *keys.chunk(2, dim=-1))]
@@ -126,7 +126,7 @@ def _attended(query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Te
     return context.transpose(1, 2).flatten(2)[chosen]
 
 
-def mask_of(begins: Tensor) -> Tensor:
+def _mask_of(begins: Tensor) -> Tensor:
     """Return the mask [B, T] of texts whose rows begin at `begins` [B + 1]; T is the longest."""
     lengths = begins.diff()
     return torch.arange(int(lengths.max()) if len(lengths) else 0) < lengths[:, None]

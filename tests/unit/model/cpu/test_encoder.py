@@ -173,7 +173,7 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
                 inputs.mask[row : row + 1, :length],
             )
             difference = float((model(alone)[0] - together[row]).abs().max())
-            assert difference <= FAR[kind], (row, difference)
+            assert difference <= (FAR[kind] if kind == "int8" else CLOSE), (row, difference)
 
 
 @pytest.mark.parametrize("changes", [{"heads": 2}, {"activation": "gelu_tanh"}])

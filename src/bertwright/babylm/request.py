@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.babylm.settings import FIXED, PLAIN_ENTRY, EntrySettings
+from bertwright.babylm.settings import ENTRY_SYSTEMS, FIXED, PLAIN_ENTRY, EntrySettings
 from bertwright.config import Option
 from bertwright.corpus.manifest import MANIFEST, SampleSettings, read_manifest
 from bertwright.corpus.sample import parse_mix
@@ -132,7 +132,11 @@ def check_request(request: EntryRequest) -> dict[str, list[Paradigm]]:
     decided = FIXED & set(request.pretraining)
     if decided:
         raise InputError(f"babylm: {', '.join(sorted(decided))} follow from --words and --epochs; leave them out")
-    _ = request.settings
+    if (system := request.settings.system) not in ENTRY_SYSTEMS:
+        raise InputError(
+            f"--system {system}: an entry needs a masked LM, which scores minimal pairs; expected one of "
+            f"{', '.join(ENTRY_SYSTEMS)}"
+        )
     _check_folder(request)
     if request.built_corpus:
         _check_built(request.built_corpus, request.entry)

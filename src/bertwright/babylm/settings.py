@@ -5,12 +5,15 @@ from typing import Annotated, Final
 from pydantic import ConfigDict, Field
 
 from bertwright.config import Count, Option, Positive, Settings
+from bertwright.model.system import MASKED_LM_SYSTEMS, REPLACED_TOKEN_SYSTEMS
 from bertwright.pretraining.settings import PLAIN, PretrainSettings
 from bertwright.scoring.settings import Masking
 from bertwright.text.word_counts import MILLION, parse_words
 
-FIXED = frozenset({"system", "steps", "minutes", "words", "epochs", "checkpoints_by_words", "snapshots"})
+FIXED = frozenset({"steps", "minutes", "words", "epochs", "checkpoints_by_words", "snapshots"})
 """Settings of pre-training that an entry decides."""
+ENTRY_SYSTEMS: Final = tuple(system for system in MASKED_LM_SYSTEMS if system not in REPLACED_TOKEN_SYSTEMS)
+"""Systems of which an entry can be made: their masked LM scores minimal pairs."""
 PLAIN_ENTRY: Final[PretrainSettings] = PLAIN.model_copy(
     update={"examples": PLAIN.examples.model_copy(update={"second_sentence": "none"})}
 )

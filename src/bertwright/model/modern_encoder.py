@@ -8,13 +8,15 @@ Shapes: B batch, T tokens, Q positions that are computed, D hidden, H heads, K h
 """
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from bertwright.model.attention import Stacked, attention_context, attention_probabilities, dropout
 from bertwright.model.backbones import EncoderOutput
+from bertwright.model.cpu import training_kernels
 from bertwright.model.encoder import ACTIVATIONS, TransformerBackbone, WordEmbeddings, gather_rows, layer_norm
 from bertwright.model.local_attention import attend_in_blocks, block_mask, is_long, window_mask
 from bertwright.model.modern_config import ModernBertConfig
@@ -72,8 +74,27 @@ class RotaryAttention(nn.Module):
 
     def _parts(self, hidden: Tensor, turn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [B, H, T, K], the first two turned."""
-        query, key, value = self.qkv(hidden).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        projected = self.qkv(hidden).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, H, K]
+        if training_kernels.are_usable(projected):
+            query, key, value = _Turned.apply(projected, turn).permute(2, 0, 3, 1, 4)  # type: ignore[no-untyped-call]
+            return query, key, value
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
         return turned(query, turn), turned(key, turn), value
+
+
+class _Turned(torch.autograd.Function):
+    """The queries and keys of [B, T, 3, H, K] turned in one pass, in bf16 on processors."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, turn: Tensor) -> Tensor:
+        ctx.save_for_backward(turn)
+        return training_kernels.turn_pairs(projected, turn)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (turn,) = ctx.saved_tensors
+        return training_kernels.turn_pairs(gradient, turn, back=True), None
 
 
 def _merged(context: Tensor, at: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
 from bertwright.model.config import BackboneConfig, Start, attends_both_ways, has_bert_blocks, initializer_range_for
 from bertwright.model.folder import open_model
-from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
+from bertwright.model.system import MASKED_LM_SYSTEMS, RATE_FACTORS, system_config
 from bertwright.pretraining.exposure import refuse_uncounted
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.settings import (
@@ -164,7 +164,7 @@ def _for_shape(
             chosen = {name: value for name, value in chosen.items() if name != "batch_size"}
         return resolve_settings(None, merged(chosen, typed), from_model=from_model)
 
-    chosen = _values_of_shape(config, settings_with({}).system, from_model=from_model)
+    chosen = _values_of_shape(config, settings_with({}), from_model=from_model)
     settings = settings_with(chosen)
     is_open = not BUDGETS & set(typed)
     most = MOST_PASSES * budget.text_tokens if is_open else math.inf
@@ -186,15 +186,16 @@ def _for_shape(
     return settings, _line(settings, budget, passes * budget.text_tokens, weights, name)
 
 
-def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -> dict[str, Any]:
-    """Return the settings that depend on the width of the model, its layers and the number of its positions.
+def _values_of_shape(config: BackboneConfig, typed: PretrainSettings, *, from_model: bool) -> dict[str, Any]:
+    """Return the settings that depend on the system, on the width of the model, its layers and its positions.
 
     The learning rate falls with the width. Weights that were trained before get a quarter of it.
     """
     is_wide = config.hidden >= WIDE
     phases = _PAPER.phases if is_wide else PLAIN.phases
     longest = config.max_positions
-    rate = PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden / (4 if from_model else 1)
+    factor = 0.25 if from_model else RATE_FACTORS[typed.system]
+    rate = factor * PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden
     values: dict[str, Any] = {
         "phases": [{"length": min(phase.length, longest), "share": phase.share} for phase in phases],
         "batch_size": _PAPER.batch_size if is_wide else PLAIN.batch_size,
@@ -202,8 +203,10 @@ def _values_of_shape(config: BackboneConfig, system: str, *, from_model: bool) -
     }
     if not from_model:
         values["initializer_range"] = initializer_range_for(config.hidden)
-        if not system.startswith("lstm"):
-            values["start"] = _start(config, system)
+        if typed.optimizer.method == "muon":
+            values["optimizer"]["muon_rate"] = factor * PLAIN.optimizer.muon_rate
+        if not typed.system.startswith("lstm"):
+            values["start"] = _start(config, typed.system)
     return values
 
 

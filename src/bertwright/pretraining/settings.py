@@ -300,6 +300,7 @@ ADAPTED: frozenset[str] = frozenset(
         "batch_size",
         "minutes",
         "learning_rate",
+        "muon_rate",
         "dropout",
         "initializer_range",
         "start",

@@ -92,6 +92,19 @@ def test_its_models_open_as_the_pipeline_of_the_challenge_opens_them(entry: Path
     assert len(weights) == 3
 
 
+@pytest.mark.parametrize("system", ["modernbert", "gpt-bert"])
+def test_an_entry_of_another_system(
+    system: str, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "entry"
+    options = ["--corpus", str(entry_data / "text.txt"), *TEXT, "--blimp", str(entry_data / "blimp")]
+    assert entry_of(out, *options, "--system", system) == 0
+    assert read_object(out / "pretraining" / "run.json")["settings"]["system"] == system
+    assert read_object(out / "results.json")["blimp"]["pairs"] > 0
+    assert entry_of(out, *options, "--system", "albert") == 2
+    assert f'its entry was begun with system "{system}", now it is "albert"' in capsys.readouterr().err
+
+
 def test_its_numbers_are_those_of_the_single_commands(entry: Path, entry_data: Path, tmp_path: Path) -> None:
     results = read_object(entry / "results.json")
 
@@ -328,6 +341,8 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("--mix {text}=0.5 --words 1k", "expected fractions that sum to 1"),
     ("--corpus {corpus} --words 2M", "has 1,000,000 words, and --words 2M are asked for"),
     ("--corpus {corpus} --words 900k", "has 1,000,000 words, and --words 900k are asked for"),
+    ("--corpus {text} --words 1k --system electra", "--system electra: an entry needs a masked LM"),
+    ("--corpus {text} --words 1k --system gpt2", "--system gpt2: an entry needs a masked LM"),
     ("--corpus {text} --words 1k --blimp absent", "--blimp absent: there is no such file or folder"),
     ("--corpus {text} --words 1k --blimp {text}", "expected"),
     ("--corpus {text} --words 1k --supplement {data}", "expected files *.jsonl"),

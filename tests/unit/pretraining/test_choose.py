@@ -123,6 +123,15 @@ def test_a_model_to_start_from_decides_the_shape_and_gets_a_lower_rate() -> None
     assert [phase.length for phase in settings.phases] == [64, 96]
 
 
+@pytest.mark.parametrize(("system", "factor"), [("bert", 1.0), ("modernbert", 2.0), ("gpt-bert", 2.0)])
+def test_a_system_has_the_rates_that_suit_it(system: str, factor: float) -> None:
+    rates = chosen({"system": system, "size": "4x128", "minutes": 60.0}).optimizer
+    assert (rates.learning_rate, rates.muon_rate) == (2e-3 * factor, PLAIN.optimizer.muon_rate * factor)
+    plain = chosen({"system": system, "size": "4x128", "minutes": 60.0, "optimizer": {"method": "adamw"}}).optimizer
+    assert (plain.learning_rate, plain.muon_rate) == (2e-3 * factor, PLAIN.optimizer.muon_rate)
+    assert chosen({"system": system, "minutes": 60.0, "optimizer": {"muon_rate": 0.5}}).optimizer.muon_rate == 0.5
+
+
 @pytest.mark.parametrize("system", ["gpt", "bert-left", "lstm-right"])
 def test_language_models_get_settings_that_they_can_have(system: str) -> None:
     settings = chosen({"system": system, "minutes": 60.0}, flops=2e14)

@@ -1,4 +1,5 @@
-// Steps of training in bf16 that torch computes in several passes: the exponentials and sums of the vocabulary loss.
+// Steps of training in bf16 that torch computes in several passes: the exponentials and sums of the vocabulary loss, and
+// rotary positions.
 // Numbers are read and written as bf16, and computed as floats.
 // Each row, and each column of the sums, is computed by one thread, so the number of threads changes no bit.
 
@@ -42,6 +43,27 @@ static void weigh_columns(const uint16_t *tile, const float *weights, float *out
     }
 }
 
+// rows: queries, keys and values of each token, each of `heads` times `width` numbers. turn: cosine and sine of the angles
+// of `length` positions. out: the rows, with numbers i and i + width / 2 of queries and keys turned; by a sign of -1, back.
+static void turn_rows(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads, int64_t width,
+                      float sign, int64_t count) {
+    int64_t half = width / 2, values = heads * width;
+    EACH_ROW {
+        const float *cosine = turn + r % length * width, *sine = cosine + length * width;
+        const uint16_t *from = rows + 3 * values * r;
+        uint16_t *to = out + 3 * values * r;
+        for (int64_t h = 0; h < 2 * heads; h++, from += width, to += width) {
+#pragma omp simd
+            for (int64_t i = 0; i < half; i++) {
+                float first = widen(from[i]), second = widen(from[i + half]), turned = sign * sine[i];
+                to[i] = round_to_half(first * cosine[i] - second * turned);
+                to[i + half] = round_to_half(second * cosine[i] + first * turned);
+            }
+        }
+        memcpy(to, from, values * sizeof(uint16_t));
+    }
+}
+
 extern "C" void exponentials(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first,
                              int64_t count, int64_t width, int threads) {
     WITH_THREADS raise_rows(tile, bias, labels, sums, first, count, width);
@@ -50,4 +72,9 @@ extern "C" void exponentials(uint16_t *tile, const float *bias, const int64_t *l
 extern "C" void column_sums(const uint16_t *tile, const float *weights, float *out, int64_t count, int64_t width,
                             int threads) {
     WITH_THREADS weigh_columns(tile, weights, out, count, width);
+}
+
+extern "C" void turn(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads, int64_t width,
+                     float sign, int64_t count, int threads) {
+    WITH_THREADS turn_rows(rows, turn, out, length, heads, width, sign, count);
 }

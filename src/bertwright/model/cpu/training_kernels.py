@@ -1,9 +1,9 @@
-"""Steps of training in bf16, each in one pass: exponentials and sums of the vocabulary loss.
+"""Steps of training in bf16, each in one pass: exponentials and sums of the vocabulary loss, and rotary positions.
 
 `training_kernels.cpp` is built with `kernels.cpp`. Without a C++ compiler torch computes the same in several
-passes (objectives/vocabulary_loss.py).
+passes (objectives/vocabulary_loss.py, model/modern_encoder.py).
 
-Shapes: N rows, W columns.
+Shapes: N rows, W columns, B batch, T tokens, H heads, K head width.
 """
 
 import ctypes
@@ -39,3 +39,19 @@ def column_sums(tile: Tensor, weights: Tensor) -> Tensor:
     sums = weights.new_empty(tile.shape[1])
     kernels.library().column_sums(at(tile), at(weights), at(sums), *sizes(tile))
     return sums
+
+
+def turn_pairs(projected: Tensor, turn: Tensor, *, back: bool = False) -> Tensor:
+    """Return queries, keys and values [B, T, 3, H, K], the first two turned by the angles of their positions.
+
+    turn: cosine and sine of the angles [2, T, K], fp32; dimensions k and k + K/2 have the same. back: True to turn by
+    the opposite angles, which is the gradient. It is computed in fp32.
+    """
+    _, length, _, heads, width = projected.shape
+    rows = projected.flatten(2).flatten(0, 1).contiguous()  # [B T, 3 H K]
+    out = torch.empty_like(rows)
+    count, _, threads = sizes(rows)
+    shape = map(ctypes.c_int64, (length, heads, width))
+    sign = ctypes.c_float(-1.0 if back else 1.0)
+    kernels.library().turn(at(rows), at(turn), at(out), *shape, sign, count, threads)
+    return out.view(projected.shape)

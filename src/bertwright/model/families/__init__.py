@@ -73,12 +73,14 @@ class SystemFamily(Family[AnyConfig]):
     trains_on_spans: True for a language model that is trained on spans of the text, without tokens around sentences.
     second_sentence: the usual objective for pairs of sentences (`objectives.settings`), of systems with masked LM.
     learns_pairs: False where masked LM may have no such objective.
+    rate_factor: learning rates that suit new weights, as a multiple of BERT's.
     """
 
     systems: Mapping[str, str]
     learns_positions: bool = True
     second_sentence: str = "next"
     learns_pairs: bool = True
+    rate_factor: float = 1.0
     trains_on_spans: bool = False
 
     @abstractmethod

@@ -186,6 +186,7 @@ MODERNBERT_FAMILY = _ModernBert(
     published_tokenizers=True,
     second_sentence="none",
     learns_pairs=False,
+    rate_factor=2.0,
     model_types=("modernbert",),
     title_in_messages="ModernBERT",
     prefix="model",

@@ -1,9 +1,14 @@
 """The compiled steps of training in bf16 against torch."""
 
+from typing import cast
+
 import pytest
 import torch
 
 from bertwright.model.cpu import training_kernels
+from bertwright.model.modern_config import ModernBertConfig
+from bertwright.model.modern_encoder import RotaryAttention, View, turned, turns
+from bertwright.model.system import system_config
 
 
 def tile_of(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -44,3 +49,39 @@ def test_column_sums_have_the_weights_of_the_rows(rows: int, columns: int) -> No
     weights = torch.rand(rows, generator=torch.Generator().manual_seed(1))
     exact = weights.double() @ tile.double()
     torch.testing.assert_close(training_kernels.column_sums(tile, weights).double(), exact, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 2), (3, 7, 2, 10), (9, 128, 3, 64)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_queries_and_keys_are_turned_as_in_torch(shape: tuple[int, int, int, int], threads: int) -> None:
+    """The numbers that are rounded differ in their last bits. Values are copied."""
+    batch, length, heads, width = shape
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    rows = torch.randn(batch, length, 3, heads, width, generator=torch.Generator().manual_seed(batch)).bfloat16()
+    turn = turns(length, width, 1e4, device=rows.device)
+    out = training_kernels.turn_pairs(rows, turn)
+    back = training_kernels.turn_pairs(rows, turn, back=True)
+    torch.set_num_threads(before)
+    for result, angles in ((out, turn), (back, turn * torch.tensor([1.0, -1.0])[:, None, None])):
+        for part in (0, 1):
+            expected = turned(rows[:, :, part].transpose(1, 2), angles).transpose(1, 2)
+            torch.testing.assert_close(result[:, :, part].double(), expected.double(), atol=1e-5, rtol=2**-7)
+        assert torch.equal(result[:, :, 2], rows[:, :, 2])
+
+
+def test_a_turned_attention_has_the_gradients_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = RotaryAttention(cast(ModernBertConfig, system_config("modernbert", "2x128", vocab_size=100))).eval()
+    hidden = torch.randn(4, 33, 128, generator=torch.Generator().manual_seed(0))
+    turn = turns(33, 64, 1e4, device=hidden.device)
+    results = []
+    for is_plain in (False, True):
+        if is_plain:
+            monkeypatch.setattr(training_kernels, "are_usable", lambda _: False)
+        states = hidden.clone().requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = layer(states, View(torch.ones(4, 1, 1, 33, dtype=torch.bool), turn))
+        weights = (layer.qkv.weight, layer.output.weight)
+        results.append((out, *torch.autograd.grad(out.float().square().sum(), (states, *weights))))
+    for ours, plain in zip(*results, strict=True):
+        assert torch.cosine_similarity(ours.flatten().double(), plain.flatten().double(), dim=0) > 0.9999

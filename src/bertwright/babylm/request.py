@@ -61,8 +61,9 @@ class EntryRequest:
 
     @property
     def typed(self) -> dict[str, Any]:
-        """Typed settings of pre-training, with masked LM alone where no second sentence was typed."""
-        return merged({"examples": {"second_sentence": PLAIN_ENTRY.examples.second_sentence}}, self.pretraining)
+        """Typed settings of pre-training, over the defaults in which an entry differs from `pretrain`."""
+        defaults = {"system": PLAIN_ENTRY.system, "examples": {"second_sentence": PLAIN_ENTRY.examples.second_sentence}}
+        return merged(defaults, self.pretraining)
 
     @property
     def settings(self) -> PretrainSettings:
@@ -109,7 +110,8 @@ class EntryRequest:
     def record(self) -> dict[str, Any]:
         """Return what decides the entry, as JSON values; the paths are absolute."""
         free = PretrainSettings.numeric | PretrainSettings.changeable
-        settings = {name: value for name, value in self.pretraining.items() if name not in free}
+        typed = {"system": self.typed["system"], **self.pretraining}
+        settings = {name: value for name, value in typed.items() if name not in free}
         record = {
             "corpus": [_absolute(name) for name in self.corpus],
             "mix": [{**each.model_dump(), "name": _absolute(each.name)} for each in parse_mix(self.mix)],
@@ -170,7 +172,11 @@ def opened(request: EntryRequest) -> Iterator[None]:
 def _check_folder(request: EntryRequest) -> None:
     """Raise InputError where the folder has other files, or an entry that was begun with another request."""
     if request.is_begun:
-        _refuse_other(request.out, read_object(request.out / RECORD), request.record())
+        earlier = read_object(request.out / RECORD)
+        earlier.setdefault("pretraining", {}).setdefault(
+            "system", "bert"
+        )  # the records of version 1.0.0 have no system
+        _refuse_other(request.out, earlier, request.record())
     else:
         refuse_occupied(request.out)
 

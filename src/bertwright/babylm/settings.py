@@ -15,9 +15,10 @@ FIXED = frozenset({"steps", "minutes", "words", "epochs", "checkpoints_by_words"
 ENTRY_SYSTEMS: Final = tuple(system for system in MASKED_LM_SYSTEMS if system not in REPLACED_TOKEN_SYSTEMS)
 """Systems of which an entry can be made: their masked LM scores minimal pairs."""
 PLAIN_ENTRY: Final[PretrainSettings] = PLAIN.model_copy(
-    update={"examples": PLAIN.examples.model_copy(update={"second_sentence": "none"})}
+    update={"system": "modernbert", "examples": PLAIN.examples.model_copy(update={"second_sentence": "none"})}
 )
-"""Defaults of the pre-training: those of `pretrain`, but masked LM alone."""
+"""Defaults of the pre-training: those of `pretrain`, but ModernBERT, with masked LM alone (docs/log.md, "The system of
+an entry")."""
 
 
 class EntrySettings(Settings):

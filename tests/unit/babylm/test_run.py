@@ -105,6 +105,19 @@ def test_an_entry_of_another_system(
     assert f'its entry was begun with system "{system}", now it is "albert"' in capsys.readouterr().err
 
 
+def test_an_entry_without_a_system_in_its_record_is_one_of_bert(
+    entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--corpus", str(entry_data / "text.txt"), *TEXT]
+    assert entry_of(tmp_path / "entry", *options, "--system", "bert") == 0
+    record = read_object(tmp_path / "entry" / "entry.json")
+    assert record["pretraining"].pop("system") == "bert"
+    write_json(tmp_path / "entry" / "entry.json", record)
+    assert entry_of(tmp_path / "entry", *options) == 2
+    assert 'its entry was begun with system "bert", now it is "modernbert"' in capsys.readouterr().err
+    assert entry_of(tmp_path / "entry", *options, "--system", "bert") == 0
+
+
 def test_its_numbers_are_those_of_the_single_commands(entry: Path, entry_data: Path, tmp_path: Path) -> None:
     results = read_object(entry / "results.json")
 

@@ -12,15 +12,6 @@
 #include <immintrin.h>
 #endif
 
-// x times the normal distribution's cumulative probability of x; Abramowitz and Stegun 7.1.26, to 1.5e-7.
-static inline float gelu(float x) {
-    float a = std::fabs(x) * 0.70710678f;
-    float t = 1.0f / (1.0f + 0.3275911f * a);
-    float sum = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-    float tail = 0.5f * sum * exponential(-a * a);
-    return x * (x < 0.0f ? tail : 1.0f - tail);
-}
-
 // x (1 + tanh y) / 2, which is x / (1 + e^-2y)
 static inline float gelu_tanh(float x) {
     float twice = 1.59576912f * (x + 0.044715f * x * x * x);
@@ -485,9 +476,9 @@ extern "C" void layer(const Layer *layer, const float *hidden, const float *quer
     float *row_scales = kind == NARROW ? scales : nullptr;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        auto input_of = [&](const float *rows, int64_t count, int64_t inner) -> Input {
-            if (kind == NARROW) quantise_rows(rows, (uint8_t *)bytes, scales, count, inner);
-            if (kind == HALF) halve_rows(rows, (uint16_t *)bytes, count, inner);
+        auto input_of = [&](const float *rows, int64_t count) -> Input {
+            if (kind == NARROW) quantise_rows(rows, (uint8_t *)bytes, scales, count, width);
+            if (kind == HALF) halve_rows(rows, (uint16_t *)bytes, count, width);
             return {rows, bytes, scales};
         };
         auto project = [&](const Product &product, const Input &input, float *sums, int64_t count) {
@@ -496,22 +487,22 @@ extern "C" void layer(const Layer *layer, const float *hidden, const float *quer
         };
         for (int64_t r = 0; r < num_tokens; r += ROWS) {
             int64_t count = num_tokens - r < ROWS ? num_tokens - r : ROWS;
-            Input input = input_of(hidden + r * width, count, width);
+            Input input = input_of(hidden + r * width, count);
             project(layer->key_value, input, key_value + r * 2 * width, count);
             if (query_rows == hidden) project(layer->query, input, query + r * width, count);
         }
         for (int64_t r = 0; r < num_queries && query_rows != hidden; r += ROWS) {
             int64_t count = num_queries - r < ROWS ? num_queries - r : ROWS;
-            project(layer->query, input_of(query_rows + r * width, count, width), query + r * width, count);
+            project(layer->query, input_of(query_rows + r * width, count), query + r * width, count);
         }
         attend_all(query, key_value, query, texts, layer->heads, width / layer->heads, kind != WIDE);
         for (int64_t r = 0; r < num_queries; r += ROWS) {
             int64_t count = num_queries - r < ROWS ? num_queries - r : ROWS;
             float *done = out + r * width;
-            multiply(layer->output, input_of(query + r * width, count, width), middle, count);
+            multiply(layer->output, input_of(query + r * width, count), middle, count);
             add_norm_rows(middle, row_scales, layer->output.bias, query_rows + r * width, layer->attention.gain,
                           layer->attention.shift, layer->attention.epsilon, count, width);
-            multiply(layer->expand, input_of(middle, count, width), expanded, count);
+            multiply(layer->expand, input_of(middle, count), expanded, count);
             // Row by row, the scales of the input are read just before the scales of the output overwrite them.
             activate_rows(expanded, row_scales, layer->expand.bias, kind == NARROW ? (uint8_t *)bytes : nullptr, scales,
                           count, wide, layer->with_tanh);

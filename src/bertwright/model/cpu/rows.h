@@ -35,3 +35,17 @@ static inline uint16_t round_to_half(float value) {
     memcpy(&bits, &value, 4);
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
+
+// The normal distribution's cumulative probability of x, and its density at x; Abramowitz and Stegun 7.1.26, to 1.5e-7.
+struct Normal {
+    float below, density;
+};
+static inline Normal normal(float x) {
+    float a = std::fabs(x) * 0.70710678f;
+    float t = 1.0f / (1.0f + 0.3275911f * a);
+    float sum = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    float power = exponential(-a * a), tail = 0.5f * sum * power;
+    return {x < 0.0f ? tail : 1.0f - tail, 0.39894228f * power};
+}
+
+static inline float gelu(float x) { return x * normal(x).below; }

@@ -1,5 +1,5 @@
-// Steps of training in bf16 that torch computes in several passes: the exponentials and sums of the vocabulary loss, and
-// rotary positions.
+// Steps of training in bf16 that torch computes in several passes: the exponentials and sums of the vocabulary loss,
+// rotary positions, and gated GELU.
 // Numbers are read and written as bf16, and computed as floats.
 // Each row, and each column of the sums, is computed by one thread, so the number of threads changes no bit.
 
@@ -64,6 +64,31 @@ static void turn_rows(const uint16_t *rows, const float *turn, uint16_t *out, in
     }
 }
 
+// rows: twice `width` numbers, values and gates. out: GELU of each value, times its gate.
+static void gate_rows(const uint16_t *rows, uint16_t *out, int64_t count, int64_t width) {
+    EACH_ROW {
+        const uint16_t *values = rows + 2 * width * r, *gates = values + width;
+        uint16_t *to = out + width * r;
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) to[i] = round_to_half(gelu(widen(values[i])) * widen(gates[i]));
+    }
+}
+
+// gradient: that of the result of `gate_rows`. out: that of its rows.
+static void gate_back(const uint16_t *rows, const uint16_t *gradient, uint16_t *out, int64_t count, int64_t width) {
+    EACH_ROW {
+        const uint16_t *values = rows + 2 * width * r, *gates = values + width, *arrived = gradient + width * r;
+        uint16_t *to_values = out + 2 * width * r, *to_gates = to_values + width;
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) {
+            float value = widen(values[i]), step = widen(arrived[i]);
+            Normal at = normal(value);
+            to_values[i] = round_to_half((at.below + value * at.density) * step * widen(gates[i]));
+            to_gates[i] = round_to_half(value * at.below * step);
+        }
+    }
+}
+
 extern "C" void exponentials(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first,
                              int64_t count, int64_t width, int threads) {
     WITH_THREADS raise_rows(tile, bias, labels, sums, first, count, width);
@@ -77,4 +102,13 @@ extern "C" void column_sums(const uint16_t *tile, const float *weights, float *o
 extern "C" void turn(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads, int64_t width,
                      float sign, int64_t count, int threads) {
     WITH_THREADS turn_rows(rows, turn, out, length, heads, width, sign, count);
+}
+
+extern "C" void gate(const uint16_t *rows, uint16_t *out, int64_t count, int64_t width, int threads) {
+    WITH_THREADS gate_rows(rows, out, count, width);
+}
+
+extern "C" void gate_gradient(const uint16_t *rows, const uint16_t *gradient, uint16_t *out, int64_t count, int64_t width,
+                              int threads) {
+    WITH_THREADS gate_back(rows, gradient, out, count, width);
 }

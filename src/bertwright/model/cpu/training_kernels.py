@@ -1,9 +1,9 @@
-"""Steps of training in bf16, each in one pass: exponentials and sums of the vocabulary loss, and rotary positions.
+"""Steps of training in bf16, each in one pass: sums of the vocabulary loss, rotary positions, gated GELU.
 
 `training_kernels.cpp` is built with `kernels.cpp`. Without a C++ compiler torch computes the same in several
 passes (objectives/vocabulary_loss.py, model/modern_encoder.py).
 
-Shapes: N rows, W columns, B batch, T tokens, H heads, K head width.
+Shapes: N rows, W columns, I inner width, B batch, T tokens, H heads, K head width.
 """
 
 import ctypes
@@ -55,3 +55,20 @@ def turn_pairs(projected: Tensor, turn: Tensor, *, back: bool = False) -> Tensor
     sign = ctypes.c_float(-1.0 if back else 1.0)
     kernels.library().turn(at(rows), at(turn), at(out), *shape, sign, count, threads)
     return out.view(projected.shape)
+
+
+def gate(rows: Tensor) -> Tensor:
+    """Return exact GELU of the first half of rows [… 2I] times the second half: [… I]. It is computed in fp32."""
+    rows = rows.contiguous()
+    out = rows.new_empty(*rows.shape[:-1], rows.shape[-1] // 2)
+    kernels.library().gate(at(rows), at(out), *sizes(out.view(-1, out.shape[-1])))
+    return out
+
+
+def gate_gradient(rows: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of rows [… 2I] from that of `gate` [… I]."""
+    rows, gradient = rows.contiguous(), gradient.contiguous()
+    out = torch.empty_like(rows)
+    shape = sizes(gradient.view(-1, gradient.shape[-1]))
+    kernels.library().gate_gradient(at(rows), at(gradient), at(out), *shape)
+    return out

@@ -7,7 +7,7 @@ import torch
 
 from bertwright.model.cpu import training_kernels
 from bertwright.model.modern_config import ModernBertConfig
-from bertwright.model.modern_encoder import RotaryAttention, View, turned, turns
+from bertwright.model.modern_encoder import ModernLayer, View, turned, turns
 from bertwright.model.system import system_config
 
 
@@ -70,8 +70,22 @@ def test_queries_and_keys_are_turned_as_in_torch(shape: tuple[int, int, int, int
         assert torch.equal(result[:, :, 2], rows[:, :, 2])
 
 
-def test_a_turned_attention_has_the_gradients_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = RotaryAttention(cast(ModernBertConfig, system_config("modernbert", "2x128", vocab_size=100))).eval()
+@pytest.mark.parametrize("shape", [(1, 2), (3, 5, 6), (70, 9, 128)])
+def test_a_gate_and_its_gradient_are_those_of_exact_gelu(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(shape[0])
+    rows = (4 * torch.randn(shape, generator=generator)).bfloat16()
+    gradient = torch.randn(*shape[:-1], shape[-1] // 2, generator=generator).bfloat16()
+    exact = rows.double().requires_grad_()
+    values, gates = exact.chunk(2, dim=-1)
+    out = torch.nn.functional.gelu(values) * gates
+    (expected,) = torch.autograd.grad(out, exact, gradient.double())
+    torch.testing.assert_close(training_kernels.gate(rows).double(), out.detach(), atol=1e-5, rtol=2**-8)
+    ours = training_kernels.gate_gradient(rows, gradient)
+    torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=2**-8)
+
+
+def test_a_layer_has_the_gradients_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = ModernLayer(cast(ModernBertConfig, system_config("modernbert", "2x128", vocab_size=100)), 1).eval()
     hidden = torch.randn(4, 33, 128, generator=torch.Generator().manual_seed(0))
     turn = turns(33, 64, 1e4, device=hidden.device)
     results = []
@@ -81,7 +95,7 @@ def test_a_turned_attention_has_the_gradients_of_torch(monkeypatch: pytest.Monke
         states = hidden.clone().requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out = layer(states, View(torch.ones(4, 1, 1, 33, dtype=torch.bool), turn))
-        weights = (layer.qkv.weight, layer.output.weight)
-        results.append((out, *torch.autograd.grad(out.float().square().sum(), (states, *weights))))
+        weights = (states, layer.attention.qkv.weight, layer.expand.weight, layer.contract.weight)
+        results.append((out, *torch.autograd.grad(out.float().square().sum(), weights)))
     for ours, plain in zip(*results, strict=True):
         assert torch.cosine_similarity(ours.flatten().double(), plain.flatten().double(), dim=0) > 0.9999

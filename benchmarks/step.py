@@ -1,23 +1,24 @@
 """Time of one step of pre-training, and the operations of torch that take it.
 
-python -m benchmarks.step [--size 4x128] [--rows 64] [--length 64] [--vocabulary 8192] [--method muon] [--dropout 0]
-                          [--precision bf16] [--threads 2] [--repeats 15] [--profile] [--json]
+python -m benchmarks.step [--system bert] [--size 4x128] [--rows 64] [--length 64] [--vocabulary 8192] [--method muon]
+                          [--dropout 0] [--precision bf16] [--threads 2] [--repeats 15] [--profile] [--json]
 
-Masked LM and next sentence on random pieces, in the program's own loop. The options' defaults are what `pretrain`
-chooses for thirty minutes on two cores. To compare two versions of the program, run the two in turns.
+Masked LM, and for BERT next sentence, on random pieces, in the program's own loop. The options' defaults are what
+`pretrain` chooses for thirty minutes on two cores. To compare two versions of the program, run the two in turns.
 """
 
 import statistics
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 
 from benchmarks.memory import rows
 from benchmarks.side_by_side import finish, parser
-from bertwright.model.config import size_config
+from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
+from bertwright.model.system import system_config
 from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task
 from bertwright.training.hardware import apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
@@ -37,14 +38,14 @@ def training_step(
     precision: Literal["auto", "fp32", "bf16"],
     dropout: float | None = None,
     method: str = "adamw",
+    system: Literal["bert", "roberta", "albert", "modernbert"] = "bert",
 ) -> Callable[[], int]:
     """Return a function that takes one step and returns its number of tokens. dropout: None for that of the size."""
     numerics = resolve_numerics(precision, threads=threads)
     apply_numerics(numerics)
-    config = size_config(size, vocabulary)
-    if dropout is not None:
-        config = config.model_copy(update={"hidden_dropout": dropout, "attention_dropout": dropout})
-    model = PretrainingModel(config)
+    rates = {} if dropout is None else {"hidden_dropout": dropout, "attention_dropout": dropout}
+    config = cast(EncoderConfig, system_config(system, size, vocabulary, **rates))
+    model = PretrainingModel(config, second_sentence="next" if system == "bert" else "none")
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     optimizer = OptimizerSettings.model_validate({"method": method})
     loop = Loop(pretraining_task(model), Plan(steps=10**6, seed=0, optimizer=optimizer), numerics, None)
@@ -69,6 +70,7 @@ def main() -> None:
     """Time the step, and print the median with the fastest and the slowest."""
     options_parser = parser(__doc__)
     options_parser.set_defaults(repeats=15)
+    options_parser.add_argument("--system", choices=("bert", "roberta", "albert", "modernbert"), default="bert")
     options_parser.add_argument("--size", default="4x128")
     options_parser.add_argument("--rows", type=int, default=64)
     options_parser.add_argument("--length", type=int, default=64)
@@ -87,6 +89,7 @@ def main() -> None:
         precision=options.precision,
         dropout=options.dropout,
         method=options.method,
+        system=options.system,
     )
     for _ in range(WARM):
         tokens = step()
@@ -103,7 +106,8 @@ def main() -> None:
         options,
         [],
         packages=[],
-        work=f"{options.size}, {options.rows} rows of {options.length}, {options.precision}, {options.threads} threads",
+        work=f"{options.system} {options.size}, {options.rows} rows of {options.length}, {options.precision}, "
+        f"{options.threads} threads",
         milliseconds=milliseconds,
         tokens_per_second=round(tokens / statistics.median(seconds)),
         **({"operations": profile(step)} if options.profile else {}),

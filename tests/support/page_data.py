@@ -53,7 +53,7 @@ def write_texts() -> None:
     Path("blimp.jsonl.xz").write_bytes(lzma.compress(b"".join(path.read_bytes() for path in paradigms)))
     Path("babylm-filtered-pairids.json").write_text(json.dumps({"transitive": ["0", "2"]}))
     Path("texts.gz").write_bytes(gzip.compress(Path("texts.txt").read_bytes()))
-    for name, source in (("wiki-00", "text.txt"), ("heldout", "other.txt")):
+    for name, source in (("wiki-00", "text.txt"), ("heldout", "other.txt"), ("novels-0", "novels.txt")):
         Path(f"{name}.xz").write_bytes(lzma.compress(Path(source).read_bytes()))
     Path("dump").mkdir()
     for number in range(8):

@@ -15,7 +15,7 @@ from bertwright.experiments.data import make_subset
 from bertwright.finetuning.schedule import scheduled
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import BackboneConfig
-from bertwright.model.system import system_config
+from bertwright.model.system import NAMES, system_config
 from bertwright.pretraining.choose import UTILISATION, Budget, choose_for_budget, layer_weights
 from bertwright.pretraining.dry_run import plan_pretraining
 from bertwright.pretraining.exposure import marks_up_to
@@ -91,7 +91,7 @@ def _corpus_step(request: EntryRequest, words: int, *, is_built: bool) -> dict[s
 
 
 def _pretraining_step(request: EntryRequest, pace: _Pace) -> dict[str, Any]:
-    what = f"{pace.size}, {words_text(pace.words)} words seen"
+    what = f"{NAMES[request.settings.system]} {pace.size}, {words_text(pace.words)} words seen"
     return _step("pre-training", what, minutes=pace.minutes, finished=_is_finished(request.run))
 
 

@@ -173,9 +173,8 @@ def _check_folder(request: EntryRequest) -> None:
     """Raise InputError where the folder has other files, or an entry that was begun with another request."""
     if request.is_begun:
         earlier = read_object(request.out / RECORD)
-        earlier.setdefault("pretraining", {}).setdefault(
-            "system", "bert"
-        )  # the records of version 1.0.0 have no system
+        # Records of version 1.0.0 have no system.
+        earlier.setdefault("pretraining", {}).setdefault("system", "bert")
         _refuse_other(request.out, earlier, request.record())
     else:
         refuse_occupied(request.out)

@@ -11,6 +11,7 @@ from bertwright.corpus.manifest import read_manifest
 from bertwright.errors import MissingExtra
 from bertwright.files import atomic_file
 from bertwright.model.folder import CARD, model_folder, open_model
+from bertwright.model.system import NAMES
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.runs import metrics_of, read_run
 from bertwright.text.word_counts import MILLION
@@ -41,6 +42,7 @@ def budget_of(request: EntryRequest, corpus: Path) -> dict[str, Any]:
         "epochs": result["epochs"],
         "steps": result["steps"],
         "tokens": round(result["steps"] * settings.tokens_per_step),
+        "system": settings.system,
         "size": settings.size,
         "parameters": sum(weight.numel() for weight in weights.values()),
         "minutes": None if seconds is None else round(seconds / 60, 1),
@@ -125,7 +127,7 @@ def _budget_lines(request: EntryRequest, budget: Mapping[str, Any]) -> list[str]
         f"tokens: {text['tokens']:,} of the text, {budget['tokens']:,} in all steps with padding",
         f"vocabulary: {text['vocabulary']:,} pieces"
         + ("" if request.built_corpus else ", learned from the words of text alone"),
-        f"parameters: {budget['parameters']:,}",
+        f"parameters: {budget['parameters']:,}; {NAMES[budget['system']]} {budget['size']}",
         f"training: {budget['steps']:,} steps, {minutes}",
     ]
 

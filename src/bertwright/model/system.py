@@ -27,7 +27,7 @@ NAMES: dict[str, str] = {system: family.systems[system] for system, family in _F
 USUAL_SECOND_SENTENCE: dict[str, str] = {system: family.second_sentence for system, family in _FAMILIES.items()}
 """Usual objective for pairs of sentences of each system that learns masked LM."""
 RATE_FACTORS: dict[str, float] = {system: family.rate_factor for system, family in _FAMILIES.items()}
-"""Learning rates that suit new weights of each system, as a multiple of BERT's (docs/results/families.md)."""
+"""Learning rates of new weights of each system with Muon, as a multiple of BERT's."""
 
 if TYPE_CHECKING:
     System = str

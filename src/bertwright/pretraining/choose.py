@@ -16,7 +16,7 @@ from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
 from bertwright.model.config import BackboneConfig, Start, attends_both_ways, has_bert_blocks, initializer_range_for
 from bertwright.model.folder import open_model
-from bertwright.model.system import MASKED_LM_SYSTEMS, RATE_FACTORS, system_config
+from bertwright.model.system import MASKED_LM_SYSTEMS, RATE_FACTORS, system_config, system_of
 from bertwright.pretraining.exposure import refuse_uncounted
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.settings import (
@@ -194,16 +194,17 @@ def _values_of_shape(config: BackboneConfig, typed: PretrainSettings, *, from_mo
     is_wide = config.hidden >= WIDE
     phases = _PAPER.phases if is_wide else PLAIN.phases
     longest = config.max_positions
-    factor = 0.25 if from_model else RATE_FACTORS[typed.system]
-    rate = factor * PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden
+    rate = PLAIN.optimizer.learning_rate * MEASURED_WIDTH / config.hidden / (4 if from_model else 1)
+    with_muon = typed.optimizer.method == "muon" and not from_model
+    factor = RATE_FACTORS.get(system_of(config) or "", 1.0) if with_muon else 1.0
     values: dict[str, Any] = {
         "phases": [{"length": min(phase.length, longest), "share": phase.share} for phase in phases],
         "batch_size": _PAPER.batch_size if is_wide else PLAIN.batch_size,
-        "optimizer": {"learning_rate": float(f"{rate:.1g}")},
+        "optimizer": {"learning_rate": factor * float(f"{rate:.1g}")},
     }
     if not from_model:
         values["initializer_range"] = initializer_range_for(config.hidden)
-        if typed.optimizer.method == "muon":
+        if with_muon:
             values["optimizer"]["muon_rate"] = factor * PLAIN.optimizer.muon_rate
         if not typed.system.startswith("lstm"):
             values["start"] = _start(config, typed.system)
@@ -240,10 +241,12 @@ def layer_weights(config: BackboneConfig) -> int:
 def _line(settings: PretrainSettings, budget: Budget, tokens: float, weights: int, name: str) -> str:
     """Return the chosen settings and their reason as one line."""
     lengths = " then ".join(str(phase.length) for phase in settings.phases)
+    optimizer = settings.optimizer
+    matrices = f" (matrices: {optimizer.muon_rate:g})" if optimizer.method == "muon" else ""
     masked = f"{settings.examples.masking.share:.0%} masked, " if settings.system in MASKED_LM_SYSTEMS else ""
     return (
         f"settings: {name}, rows of {lengths} tokens, {settings.batch_text} rows a step, "
-        f"{settings.optimizer.method} with learning rate {settings.optimizer.learning_rate:g}, "
+        f"{optimizer.method} with learning rate {optimizer.learning_rate:g}{matrices}, "
         f"dropout {settings.dropout:g}, {masked}start {settings.start}; "
         f"about {tokens / 1e6:.3g} M tokens in {_length(settings)} at {budget.flops / 1e9:.3g} GFLOP/s, "
         f"{tokens / weights:.0f} for each weight and {tokens / budget.text_tokens:.3g} for each token of the text"

@@ -232,10 +232,9 @@ class PretrainSettings(Settings):
         second = f"(second_sentence {examples.second_sentence})"
         if system in MASKED_LM_SYSTEMS:
             is_fixed = self.start != "random" and system not in STARTED_SYSTEMS
-            start = f"(start {self.start})"
-            yield is_fixed, f"its attention has no initialisation; expected random, or --system bert {start}"
+            yield is_fixed, f"its attention has no initialisation; expected random (start {self.start})"
             has_pairs = examples.pairs and system not in PAIR_SYSTEMS
-            yield has_pairs, f"its rows have no second sentence; expected none, or --system bert {second}"
+            yield has_pairs, f"its rows have no second sentence; expected none {second}"
             return
         yield examples.pairs, f"a language model has no second sentence {second}"
         yield examples.masking != MaskingSettings(), "nothing is masked in a language model (masking)"

@@ -92,15 +92,18 @@ def test_its_models_open_as_the_pipeline_of_the_challenge_opens_them(entry: Path
     assert len(weights) == 3
 
 
-@pytest.mark.parametrize("system", ["modernbert", "gpt-bert"])
+@pytest.mark.parametrize("system", ["bert --second-sentence next", "gpt-bert"])
 def test_an_entry_of_another_system(
     system: str, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "entry"
     options = ["--corpus", str(entry_data / "text.txt"), *TEXT, "--blimp", str(entry_data / "blimp")]
-    assert entry_of(out, *options, "--system", system) == 0
+    system, *others = system.split()
+    assert entry_of(out, *options, "--system", system, *others) == 0
+    results = read_object(out / "results.json")
+    assert 0 < results["budget"]["words"] <= 2 * results["budget"]["text"]["words"]
     assert read_object(out / "pretraining" / "run.json")["settings"]["system"] == system
-    assert read_object(out / "results.json")["blimp"]["pairs"] > 0
+    assert results["blimp"]["pairs"] > 0
     assert entry_of(out, *options, "--system", "albert") == 2
     assert f'its entry was begun with system "{system}", now it is "albert"' in capsys.readouterr().err
 

@@ -123,13 +123,22 @@ def test_a_model_to_start_from_decides_the_shape_and_gets_a_lower_rate() -> None
     assert [phase.length for phase in settings.phases] == [64, 96]
 
 
-@pytest.mark.parametrize(("system", "factor"), [("bert", 1.0), ("modernbert", 2.0), ("gpt-bert", 2.0)])
-def test_a_system_has_the_rates_that_suit_it(system: str, factor: float) -> None:
-    rates = chosen({"system": system, "size": "4x128", "minutes": 60.0}).optimizer
-    assert (rates.learning_rate, rates.muon_rate) == (2e-3 * factor, PLAIN.optimizer.muon_rate * factor)
-    plain = chosen({"system": system, "size": "4x128", "minutes": 60.0, "optimizer": {"method": "adamw"}}).optimizer
-    assert (plain.learning_rate, plain.muon_rate) == (2e-3 * factor, PLAIN.optimizer.muon_rate)
-    assert chosen({"system": system, "minutes": 60.0, "optimizer": {"muon_rate": 0.5}}).optimizer.muon_rate == 0.5
+@pytest.mark.parametrize(("size", "rate"), [("4x128", 2e-3), ("4x192", 1e-3), ("base", 3e-4)])
+def test_modernbert_has_twice_the_rates_of_bert_with_muon(size: str, rate: float) -> None:
+    for system, factor in (("bert", 1.0), ("modernbert", 2.0), ("gpt-bert", 1.0)):
+        typed: dict[str, Any] = {"system": system, "size": size, "minutes": 60.0}
+        rates = chosen(typed).optimizer
+        assert (rates.learning_rate, rates.muon_rate) == (rate * factor, PLAIN.optimizer.muon_rate * factor)
+        adam = chosen({**typed, "optimizer": {"method": "adamw"}}).optimizer
+        assert (adam.learning_rate, adam.muon_rate) == (rate, PLAIN.optimizer.muon_rate)
+        assert chosen({**typed, "optimizer": {"muon_rate": 0.5}}).optimizer.muon_rate == 0.5
+
+
+def test_modernbert_has_these_rates_as_a_student_too_and_not_once_it_was_trained() -> None:
+    config = system_config("modernbert", "4x128", 8000)
+    student = chosen({"minutes": 60.0}, initial=config, has_weights=False).optimizer
+    assert (student.learning_rate, student.muon_rate) == (4e-3, 0.012)
+    assert chosen({"minutes": 60.0}, initial=config).optimizer.learning_rate == 5e-4
 
 
 @pytest.mark.parametrize("system", ["gpt", "bert-left", "lstm-right"])
@@ -172,7 +181,7 @@ def test_the_command_says_what_it_chose_and_resumes_with_it(
     shape = "--lengths 32 --batch-size 8 --threads 1 --log-every 1".split()
     result, said = run_json(capsys, *start, *shape)
     (line,) = (line for line in said.splitlines() if line.startswith("settings: "))
-    assert "settings: tiny, rows of 32 tokens, 8 rows a step, muon with learning rate 0.002" in line
+    assert "settings: tiny, rows of 32 tokens, 8 rows a step, muon with learning rate 0.002 (matrices: 0.006)" in line
     settings = json.loads((tmp_path / "run" / "run.json").read_text())["settings"]
     assert (settings["size"], settings["optimizer"]["bias_correction"], settings["steps"]) == ("tiny", True, 3)
     # The measured machine, which may choose other settings, is not asked again.

@@ -136,7 +136,7 @@ def _mask_of(begins: Tensor) -> Tensor:
 def library() -> Any:
     """Return the compiled functions; None where they cannot be built on this machine."""
     if (compiler := cpp_compiler()) is None:
-        say("there is no C++ compiler here (c++): bias, GELU, LayerNorm and exponentials take several passes each")
+        say("there is no C++ compiler here (c++): bias, GELU, LayerNorm and other steps take several passes each")
         return None
     command = [*compiler_words(compiler), *_FLAGS, *(_X86_FLAGS if _has_wide_vectors() else ())]
     key = _digest(repr((command, [source.read_bytes() for source in _SOURCES], _processor())).encode())
@@ -148,7 +148,7 @@ def library() -> Any:
         return ctypes.CDLL(str(kept[0] if kept else _build(command, folder, key)))
     except (OSError, subprocess.CalledProcessError) as error:
         reason = ((getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()[-1]
-        say(f"{_SOURCES[0].name} could not be built ({reason}): its steps take several passes each")
+        say(f"the compiled steps could not be built ({reason}): they take several passes each")
         return None
 
 

@@ -7,8 +7,8 @@
 
 // tile: logits of the columns from `first` on, without bias, which become e^(logit + bias); 0 where the row's label is.
 // sums: the sum of each row is added.
-static void raise_rows(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first, int64_t count,
-                       int64_t width) {
+static void raise_rows(uint16_t *tile, const float *bias, const int64_t *labels, float *sums, int64_t first,
+                       int64_t count, int64_t width) {
     EACH_ROW {
         uint16_t *row = tile + r * width;
         int64_t label = labels[r] - first;
@@ -43,10 +43,11 @@ static void weigh_columns(const uint16_t *tile, const float *weights, float *out
     }
 }
 
-// rows: queries, keys and values of each token, each of `heads` times `width` numbers. turn: cosine and sine of the angles
-// of `length` positions. out: the rows, with numbers i and i + width / 2 of queries and keys turned; by a sign of -1, back.
-static void turn_rows(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads, int64_t width,
-                      float sign, int64_t count) {
+// rows: queries, keys and values of each token, each of `heads` times `width` numbers. turn: cosine and sine of the
+// angles of `length` positions. out: the rows, with numbers i and i + width / 2 of queries and keys turned; by a sign
+// of -1, back.
+static void turn_rows(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads,
+                      int64_t width, float sign, int64_t count) {
     int64_t half = width / 2, values = heads * width;
     EACH_ROW {
         const float *cosine = turn + r % length * width, *sine = cosine + length * width;
@@ -99,8 +100,8 @@ extern "C" void column_sums(const uint16_t *tile, const float *weights, float *o
     WITH_THREADS weigh_columns(tile, weights, out, count, width);
 }
 
-extern "C" void turn(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads, int64_t width,
-                     float sign, int64_t count, int threads) {
+extern "C" void turn(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads,
+                     int64_t width, float sign, int64_t count, int threads) {
     WITH_THREADS turn_rows(rows, turn, out, length, heads, width, sign, count);
 }
 
@@ -108,7 +109,7 @@ extern "C" void gate(const uint16_t *rows, uint16_t *out, int64_t count, int64_t
     WITH_THREADS gate_rows(rows, out, count, width);
 }
 
-extern "C" void gate_gradient(const uint16_t *rows, const uint16_t *gradient, uint16_t *out, int64_t count, int64_t width,
-                              int threads) {
+extern "C" void gate_gradient(const uint16_t *rows, const uint16_t *gradient, uint16_t *out, int64_t count,
+                              int64_t width, int threads) {
     WITH_THREADS gate_back(rows, gradient, out, count, width);
 }

@@ -73,7 +73,8 @@ class SystemFamily(Family[AnyConfig]):
     trains_on_spans: True for a language model that is trained on spans of the text, without tokens around sentences.
     second_sentence: the usual objective for pairs of sentences (`objectives.settings`), of systems with masked LM.
     learns_pairs: False where masked LM may have no such objective.
-    rate_factor: learning rates that suit new weights, as a multiple of BERT's.
+    rate_factor: learning rates of new weights with Muon, as a multiple of BERT's; see docs/log.md, "The system of an
+    entry".
     """
 
     systems: Mapping[str, str]

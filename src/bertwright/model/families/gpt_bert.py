@@ -54,5 +54,4 @@ GPT_BERT_FAMILY = _GPTBert(
     systems={"gpt-bert": "GPT-BERT"},
     second_sentence="none",
     learns_pairs=False,
-    rate_factor=2.0,
 )

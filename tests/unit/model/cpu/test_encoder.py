@@ -260,7 +260,7 @@ def test_a_missing_compiler_is_reported(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", "false")
     assert kernels.library.__wrapped__() is None
-    assert "kernels.cpp could not be built" in capsys.readouterr().err
+    assert "the compiled steps could not be built" in capsys.readouterr().err
     monkeypatch.delenv("CXX")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert kernels.library.__wrapped__() is None

@@ -84,18 +84,31 @@ def test_a_gate_and_its_gradient_are_those_of_exact_gelu(shape: tuple[int, ...])
     torch.testing.assert_close(ours.double(), expected, atol=1e-5, rtol=2**-8)
 
 
+def test_a_gate_takes_no_rows_and_gradients_in_any_order() -> None:
+    assert training_kernels.gate(torch.zeros(0, 3, 8).bfloat16()).shape == (0, 3, 4)
+    rows, gradient = torch.randn(5, 3, 8).bfloat16(), torch.randn(3, 5, 4).bfloat16().transpose(0, 1)
+    ours = training_kernels.gate_gradient(rows, gradient)
+    assert torch.equal(ours, training_kernels.gate_gradient(rows, gradient.contiguous()))
+
+
 def test_a_layer_has_the_gradients_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """bf16 has steps of 0.4 %, and the two ways round at other places."""
+    torch.manual_seed(0)
     layer = ModernLayer(cast(ModernBertConfig, system_config("modernbert", "2x128", vocab_size=100)), 1).eval()
     hidden = torch.randn(4, 33, 128, generator=torch.Generator().manual_seed(0))
-    turn = turns(33, 64, 1e4, device=hidden.device)
+    view = View(torch.ones(4, 1, 1, 33, dtype=torch.bool), turns(33, 64, 1e4, device=hidden.device))
+    states = hidden.requires_grad_()
+    weights = (states, layer.attention.qkv.weight, layer.expand.weight, layer.contract.weight)
+    assert training_kernels.are_usable(hidden.bfloat16())
     results = []
     for is_plain in (False, True):
         if is_plain:
             monkeypatch.setattr(training_kernels, "are_usable", lambda _: False)
-        states = hidden.clone().requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            out = layer(states, View(torch.ones(4, 1, 1, 33, dtype=torch.bool), turn))
-        weights = (states, layer.attention.qkv.weight, layer.expand.weight, layer.contract.weight)
-        results.append((out, *torch.autograd.grad(out.float().square().sum(), weights)))
+            out = layer(states, view)
+        results.append((out.detach(), *torch.autograd.grad(out.float().square().sum(), weights)))
     for ours, plain in zip(*results, strict=True):
-        assert torch.cosine_similarity(ours.flatten().double(), plain.flatten().double(), dim=0) > 0.9999
+        # The three parts of a weight are those of queries, keys and values.
+        for part, expected in zip(ours.chunk(3), plain.chunk(3), strict=True):
+            scale = float(expected.abs().max())
+            torch.testing.assert_close(part / scale, expected / scale, atol=0.02, rtol=0.0)

@@ -85,6 +85,7 @@ def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.
         "--batch-size": "64",
         "--steps": "1000000",
         "--optimizer": "adamw",
+        "--muon-rate": "0.006",
         "--learning-rate": "0.00025",
         "--warmup": "0.002",
         "--schedule": "cosine",

@@ -97,6 +97,7 @@ def test_the_help_shows_the_values_of_a_recipe(typed: list[str], capsys: pytest.
         "--size",
         "--dropout",
         "--initializer-range",
+        "--muon-rate",
         "--lengths",
         "--batch-size",
         "--minutes",

@@ -20,7 +20,7 @@ CommandResult = Mapping[str, Any]
 """
 
 COMMANDS = {
-    "quickstart": ("pretraining", "vocabulary, pre-training, fine-tuning and a comparison, in about four minutes"),
+    "quickstart": ("pretraining", "vocabulary, pre-training, fine-tuning and a comparison, in about five minutes"),
     "tokenizer train": ("text", "learn a vocabulary from text: WordPiece, or byte pairs"),
     "tokenizer import": ("text", "make a tokenizer of a released vocab.txt"),
     "tokenizer extend": ("text", "add pieces for another domain's text to a vocabulary"),

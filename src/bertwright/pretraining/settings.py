@@ -305,9 +305,11 @@ ADAPTED: frozenset[str] = frozenset(
         "initializer_range",
         "start",
         "evaluations",
+        "causal_share",
+        "share",
     }
 )
-"""Settings that `choose.py` adapts."""
+"""Settings that `choose.py` adapts, or whose default depends on the system."""
 
 
 BUDGETS: frozenset[str] = frozenset({"steps", "minutes", "words", "epochs"})

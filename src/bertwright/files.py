@@ -139,6 +139,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     where another process made or changed it during the block. Raises DiskFull where there is no room.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
+    if _is_here(path):
+        raise InputError(f"{path}: is the working folder, which cannot be replaced; name another folder")
     if path.exists() and not path.is_dir():
         raise InputError(f"{path}: expected a folder or a free name, got a file; choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,18 +166,23 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     refuse_occupied(path)
     is_mount = os.path.ismount(path) or not os.access(path.absolute().parent, os.W_OK)
-    if not path.is_dir() or not is_mount:
+    if not path.is_dir() or not (is_mount or _is_here(path)):
         with atomic_folder(path) as folder:
             yield folder
         return
     with _name_full_disk(path), temporary(path / "content", is_folder=True) as folder:
-        yield folder  # inside `path`, which may be the mount point of another disk: that cannot be replaced
+        yield folder  # inside `path`, which may be the working folder or the mount point of a disk: both stay
         sync(folder)
         if {each.name for each in path.iterdir()} - {lock_file(folder).name} != {folder.name}:
             raise InputError(_changed_meanwhile(path))
         for each in folder.iterdir():
             replace_path(each, path / each.name)
     sync(path)
+
+
+def _is_here(path: Path) -> bool:
+    """Return True for the working folder: once it is replaced, the shell is in a removed folder."""
+    return path.is_dir() and samefile(path, os.curdir)
 
 
 def _content(folder: Path) -> dict[str, tuple[int, int, int]]:

@@ -177,6 +177,19 @@ def test_a_folder_that_somebody_else_made_meanwhile_stays(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["theirs"]
 
 
+def test_the_working_folder_is_filled_and_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with new_folder(Path()) as new:
+        (new / "ours").write_text("ours")
+    assert paths_under(Path.cwd()) == ["ours"]
+    with (
+        pytest.raises(InputError, match=r"^\.: is the working folder, which cannot be replaced"),
+        atomic_folder(Path()),
+    ):
+        pass
+    assert paths_under(Path.cwd()) == ["ours"]
+
+
 def paths_under(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 

@@ -38,10 +38,10 @@ def baseline_advice(result: Mapping[str, Any], *, is_cosine: bool) -> str:
         more.append("more epochs (--epochs)")
     listed = f"{', '.join(more[:-1])}, or {more[-1]}"
     if is_cosine:
-        return (
-            "Use the vectors of the model before fine-tuning (bertwright.load(MODEL).vectors in Python), train its "
-            f"vectors on the pairs (bertwright finetune embed), or try {listed}."
-        )
+        frozen = "Use the vectors of the model before fine-tuning (bertwright.load(MODEL).vectors in Python)"
+        if result.get("task") == "embed":
+            return f"{frozen}, or try {listed}."
+        return f"{frozen}, train its vectors on the pairs (bertwright finetune embed), or try {listed}."
     return f"Try {listed}."
 
 

@@ -110,4 +110,5 @@ def write_checkpoint(foreign: ForeignCheckpoint, out: Path) -> None:
             labels=foreign.labels,
             extra=foreign.extra,
             vectors=foreign.vectors,
+            replaces=False,
         )

@@ -12,7 +12,7 @@ import torch
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.files import atomic_folder, file_digest, refuse_unwritable, write_json
+from bertwright.files import file_digest, new_folder, refuse_unwritable, write_json
 from bertwright.interop.onnx_graph import (
     OPSET,
     SENTENCE_VECTORS,
@@ -98,7 +98,7 @@ def export_onnx(
     batches = list(comparison_batches(torch_model, rows, num_separate))
     data = None if check_retrieval is None else open_retrieval(check_retrieval)
     ranking = RankingCheck(texts, data, least_overlap=overlap, least_agreement=least_agreement)
-    with atomic_folder(out) as folder:
+    with new_folder(out) as folder:
         say("writing model.onnx")
         graphs = folder if head is None else folder / "onnx"
         graphs.mkdir(exist_ok=True)

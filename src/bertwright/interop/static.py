@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder, refuse_unwritable
+from bertwright.files import new_folder, refuse_unwritable
 from bertwright.model.folder import open_model, weights_digest
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
@@ -72,7 +72,7 @@ def export_static(
     static = StaticVectors(weighted_table(tokenizer, pieces, components, sif / (sif + probabilities)), tokenizer)
     described = {"tokenizer_name": saved.source, "apply_pca": static.size, "sif_coefficient": sif}
     notes = {"version": __version__, "model": saved.source, "model_sha256": weights_digest(saved), **counted}
-    with atomic_folder(out) as folder:
+    with new_folder(out) as folder:
         static.save(folder, {**described, "bertwright": notes})
     return {
         "out": str(out),

@@ -15,7 +15,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.files import atomic_file, atomic_folder, check_digest, file_digest, note_digest, read_object, write_json
+from bertwright.files import (
+    atomic_file,
+    atomic_folder,
+    check_digest,
+    file_digest,
+    new_folder,
+    note_digest,
+    read_object,
+    write_json,
+)
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig, size_config
 from bertwright.model.hf_config import MULTI_LABEL, describe_model, read_description
@@ -80,11 +89,12 @@ def save_model(
     extra: Mapping[str, Any] | None = None,
     card: str | None = None,
     vectors: VectorHead | None = None,
+    replaces: bool = True,
 ) -> None:
     """Write a model, or its fp32 weights by our names, as a Hugging Face folder, atomically.
 
     tokenizer: folder whose tokenizer files are copied. card: text of README.md. vectors: with it the folder is one of
-    sentence-transformers too. The other fields: see `SavedModel`.
+    sentence-transformers too. replaces: False to refuse an earlier model. The other fields: see `SavedModel`.
     """
     weights = model.state_dict() if isinstance(model, nn.Module) else model
     notes = dict(extra or {})
@@ -93,8 +103,16 @@ def save_model(
         description |= {"problem_type": MULTI_LABEL}
     beside = map(tokenizer.joinpath, TOKENIZER_FILES)
     tensors = stored_names(weights, config, architecture)
-    positions = config.max_positions
-    write_folder(folder, tensors, described=description, beside=beside, card=card, positions=positions, vectors=vectors)
+    write_folder(
+        folder,
+        tensors,
+        described=description,
+        beside=beside,
+        card=card,
+        positions=config.max_positions,
+        vectors=vectors,
+        replaces=replaces,
+    )
 
 
 def is_multilabel(notes: Mapping[str, Any]) -> bool:
@@ -135,14 +153,16 @@ def write_folder(
     positions: int,
     card: str | None = None,
     vectors: VectorHead | None = None,
+    replaces: bool = True,
 ) -> None:
     """Write tensors by their stored names, and the other files of a model folder, atomically.
 
     described: content of config.json. beside: files that are copied; a file that does not exist is left out.
     positions: maximum number of tokens of the model, written to tokenizer_config.json for other programs.
+    replaces: False to refuse an earlier model.
     """
     named = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    with model_folder(folder) as temporary:
+    with model_folder(folder) if replaces else new_folder(folder) as temporary:
         stored = temporary / WEIGHTS
         try:
             save_file(named, stored, metadata={"format": "pt"})

@@ -43,12 +43,14 @@ _LOCK: Final = "lock"
 class IndexedText:
     """A row to index, and its location for messages, as "file:line".
 
-    numbered: True where the id is only the number of the row in its tables; the index gives it the next free number.
+    number: number of the row in its tables, from 1 on; rows that are left out count. is_numbered: True where the id is
+    only this number; the index then gives the row the next free number.
     """
 
     row: IndexRow
     location: str
-    numbered: bool = False
+    number: int = 0
+    is_numbered: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,15 +192,16 @@ def _with_segment(
 
     A segment that a killed process wrote has no entry in the manifest, and its files are replaced here.
     """
-    number, num_cut, ids, numbered = next_number(manifest), 0, set[str](), manifest.numbered
+    number, num_cut, ids, offset = next_number(manifest), 0, set[str](), manifest.numbered
+    numbered = offset
     with new_segment(folder, number, manifest.width) as segment, Status(ends=False) as status:
         for block in filter(None, texts):
             index_rows = []
             for text in block:
-                numbered += 1
-                while text.numbered and (str(numbered) in taken or str(numbered) in ids):
-                    numbered += 1
-                row = replace(text.row, id=str(numbered)) if text.numbered else text.row
+                while text.is_numbered and any(str(offset + text.number) in others for others in (taken, ids)):
+                    offset += 1
+                numbered = offset + text.number
+                row = replace(text.row, id=str(numbered)) if text.is_numbered else text.row
                 _check_row(row, text.location)
                 _refuse_taken(row.id, text.location, taken, ids)
                 ids.add(row.id)

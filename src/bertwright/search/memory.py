@@ -14,6 +14,7 @@ from bertwright.search.nearest import VectorIndex
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.finite import check_finite
+from bertwright.tasks.sentence_vectors import say_cut
 from bertwright.tasks.static_vectors import TextVectors
 
 
@@ -51,7 +52,9 @@ class MemoryIndex(VectorIndex):
         check_similarity(encoder.similarity)
         names = list(map(str, range(len(texts)))) if ids is None else list(ids)
         _check(texts, names)
-        vectors = encoder.of_rows(encoder.rows(texts, "document")[0], "document", width=width)
+        encoded, cut = encoder.rows(texts, "document")
+        say_cut(cut, "texts")
+        vectors = encoder.of_rows(encoded, "document", width=width)
         check_finite(vectors, "text {}".format)
         manifest = IndexManifest(
             model="", fingerprint=encoder.fingerprint, width=vectors.shape[1], similarity=encoder.similarity

@@ -15,6 +15,7 @@ from bertwright.search.index_files import IndexManifest, Segment
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.finite import check_finite
+from bertwright.tasks.sentence_vectors import say_cut
 from bertwright.tasks.static_vectors import TextVectors
 
 _SCORES: Final = 1 << 22
@@ -67,7 +68,9 @@ class VectorIndex:
             refuse_halves([query], f"query {number} ")
             if is_blank(query):
                 raise InputError(f"query {number}: expected a text, got an empty one")
-        vectors = encoder.of_rows(encoder.rows(queries, "query")[0], "query", width=self.manifest.width)
+        rows, cut = encoder.rows(queries, "query")
+        say_cut(cut, "queries")
+        vectors = encoder.of_rows(rows, "query", width=self.manifest.width)
         check_finite(vectors, "query {}".format)
         return self.hits(as_compared(vectors, self.manifest.similarity), top_k, exact=exact)
 

@@ -55,9 +55,9 @@ class TextTables:
             columns: _Columns | None = None
             with bad_rows_of(source, self.on_error) as bad_rows:
                 for table in self._tables(source, bad_rows.add):
-                    columns = columns or self._columns(table)
+                    columns = columns or self._columns(table, source)
                     block = list(_rows(table, columns, number, bad_rows.add))
-                    number += len(block)
+                    number += len(table)
                     if block:
                         yield block
 
@@ -69,9 +69,16 @@ class TextTables:
         with open_table(source, headerless=headerless, format=format, on_error=on_error) as opened:
             yield from opened.blocks(_BLOCK)
 
-    def _columns(self, table: Table) -> _Columns:
+    def _columns(self, table: Table, source: str) -> _Columns:
         """Return the columns of texts and of ids in a table. Raises InputError where one of them is missing."""
         texts = self.text or tuple(name for name in _TEXT_COLUMNS if name in table.columns)[:1]
+        is_guessed = source == "-" and self.format == "auto" and table.format == "tsv"
+        if not texts and is_guessed:
+            raise InputError(
+                f"{table.source}: expected a column 'text' in the first line of a pipe, got "
+                f"{', '.join(map(shown, table.available))}; name the column with --text-column, or give --input-format "
+                "lines for one text a line"
+            )
         if not texts and len(table.columns) != 1:
             raise InputError(
                 f"{table.source}: expected a column 'text', got {', '.join(map(shown, table.available))}; name the "
@@ -92,9 +99,8 @@ def _rows(table: Table, columns: _Columns, first: int, on_error: Callable[[Input
     others = as_format(table, "jsonl")
     kept = [index for index, name in enumerate(others.columns) if name not in (*columns.texts, columns.ids)]
     all_cells = zip(*(_cells(table, name) for name in columns.texts), strict=True)
-    number = first
     for row, (cells, id, values) in enumerate(zip(all_cells, _ids(table, columns), others.rows, strict=True)):
-        location = table.location(row)
+        location, number = table.location(row), first + row
         try:
             text = _text(cells, columns.texts, location)
             id_text = _id(id, columns.ids, location) or str(number)
@@ -102,8 +108,7 @@ def _rows(table: Table, columns: _Columns, first: int, on_error: Callable[[Input
             on_error(error)
             continue
         fields = {others.columns[index]: json_value(values[index]) for index in kept if values[index] is not ABSENT}
-        number += 1
-        yield IndexedText(IndexRow(id_text, text, fields), location, numbered=columns.ids is None)
+        yield IndexedText(IndexRow(id_text, text, fields), location, number, is_numbered=columns.ids is None)
 
 
 def _cells(table: Table, name: str) -> Sequence[object]:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError
-from bertwright.files import digest_note
+from bertwright.files import digest_note, read_object
 from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.schedule import scheduled
 from bertwright.finetuning.settings import FinetuneSettings
@@ -28,7 +28,7 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
-from bertwright.model.folder import CARD, TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
+from bertwright.model.folder import TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
 from bertwright.model.vector_head import VectorHead, head_bytes, head_of_bytes, open_vector_head
 from bertwright.tasks.binding import LabelledData, open_tokenizer
 from bertwright.tasks.inference import Answerable, choose
@@ -40,7 +40,9 @@ from bertwright.training.hardware import Numerics, apply_numerics, resolve_numer
 from bertwright.training.loop import train
 
 _SOURCE: Final = "this estimator"
-_MODEL_FILES: Final = {CARD, "config.json", WEIGHTS, digest_note(Path(WEIGHTS)).name, *TOKENIZER_FILES}
+_CONFIG: Final = "config.json"
+_MODEL_FILES: Final = {_CONFIG, WEIGHTS, digest_note(Path(WEIGHTS)).name, *TOKENIZER_FILES}
+"""Files that `Learned.save` writes; a README.md is a person's, or the card of a model of `finetune`."""
 _ONE_AT_A_TIME = threading.RLock()
 """Lock of all code that draws random numbers. Dropout and new modules use the only generator of the process, so that
 the numbers of one thread would depend on other threads.
@@ -70,13 +72,13 @@ class Learned:
         return self._ready
 
     def save(self, folder: Path) -> None:
-        """Write a model folder, atomically. Raises InputError for a folder with files that are not a model's."""
+        """Write a model folder, atomically; it replaces a model that was saved there before.
+
+        Raises InputError for a folder with other files, such as the card of a model of `finetune`.
+        """
         saved = self.saved
         assert saved.weights is not None
-        others = sorted({path.name for path in folder.iterdir()} - _MODEL_FILES) if folder.is_dir() else []
-        if others or (folder.exists() and not folder.is_dir()):
-            problem = f"it has {others[0]}, which would be lost" if others else "it is a file"
-            raise InputError(f"{folder}: {problem}; name a new folder, or one with nothing but a model")
+        _refuse_other_files(folder)
         with tempfile.TemporaryDirectory() as temporary:
             for name, content in self.files.items():
                 (Path(temporary) / name).write_bytes(content)
@@ -117,6 +119,20 @@ class Learned:
         self.tokenizer, self.files, self._ready = state["tokenizer"], state["files"], None
         vectors = state.get("vectors")
         self.head = None if vectors is None else head_of_bytes(vectors)
+
+
+def _refuse_other_files(folder: Path) -> None:
+    """Raise InputError where `folder` is neither free, nor empty, nor a model that `Learned.save` wrote."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder}: it is a file; name a new folder, or one with nothing but a model")
+    names = {path.name for path in folder.iterdir()}
+    is_ours = _CONFIG in names and "bertwright" in read_object(folder / _CONFIG)
+    if others := sorted(names - _MODEL_FILES if is_ours else names):
+        raise InputError(
+            f"{folder}: it has {others[0]}, which would be lost; name a new folder, or one with nothing but a model"
+        )
 
 
 def read(model: str | Path) -> Learned:

@@ -116,7 +116,12 @@ def _utf16(raw: bytes) -> str:
 
 
 def _windows(raw: bytes, wrong: int) -> str:
-    """Return how the text around the byte `wrong` reads in Windows-1252, and what to do."""
+    """Return how the text around the byte `wrong` reads in CP949 or Windows-1252, and what to do."""
+    if korean := re.match(rb"(?:[\xb0-\xc8][\xa1-\xfe]){2,}", raw[wrong : wrong + _AROUND]):  # Hangul of KS X 1001
+        return (
+            f": as CP949 (Korean) it reads {shown(repr(korean[0].decode('cp949')))}; if that is right, convert the "
+            "file, for example with iconv -f CP949 -t UTF-8; else save it again as UTF-8"
+        )
     around = raw[max(0, wrong - _AROUND) : wrong + _AROUND].decode("cp1252", "replace").strip()
     return (
         f": as Windows-1252 it reads {shown(repr(around))}; if that is right, convert the file, for example with iconv "

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.model.backbones import Backbone
 from bertwright.model.folder import SavedModel, weights_digest
@@ -52,6 +53,12 @@ def prompt_of(settings: VectorSettings, role: TextRole) -> str:
 def limit_of(settings: VectorSettings, role: TextRole, max_length: int) -> int:
     """Return the maximum number of tokens of texts of a role, where it is `max_length` for all other texts."""
     return settings.query_length or max_length if role == "query" else max_length
+
+
+def say_cut(cut: Sequence[bool], texts: str) -> None:
+    """Print how many texts were cut, where any was: True in `cut`. `texts`: plural of what they are."""
+    if any(cut):
+        say(f"{sum(cut):,} of {len(cut):,} {texts} have more tokens than the model reads, and are cut")
 
 
 def num_prompt_tokens(tokenizer: BaseTokenizer, prompt: str, *, max_length: int | None = None) -> int:
@@ -197,7 +204,9 @@ class SentenceEncoder:
         width: number of components W; None is that of the folder. Raises RunFailed for a vector that is not finite;
         its message counts texts from `first`.
         """
-        vectors = self.of_rows(self.rows(texts, role)[0], role, width=width, progress="vectors computed")
+        rows, cut = self.rows(texts, role)
+        say_cut(cut, "texts")
+        vectors = self.of_rows(rows, role, width=width, progress="vectors computed")
         check_finite(vectors, "text {}".format, first=first)
         return vectors
 

@@ -22,6 +22,7 @@ def test_the_advice_depends_on_the_start_and_the_best_epoch() -> None:
     assert "small-wiki, which comes with" in baseline_advice(result("random:tiny"), is_cosine=False)
     assert "small-wiki" not in baseline_advice(result("some/published"), is_cosine=True)
     assert "bertwright finetune embed" in baseline_advice(result(), is_cosine=True)
+    assert "bertwright finetune embed" not in baseline_advice({**result(), "task": "embed"}, is_cosine=True)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from bertwright.errors import InputError
 from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.interop import checkpoint
 from bertwright.interop.import_model import import_model
 from bertwright.model.bert import open_architecture
 from bertwright.model.folder import open_model
@@ -621,6 +622,20 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path, pieces: list[str]) -> 
         import_model(str(tmp_path / "m"), tmp_path / "own")
     shutil.rmtree(tmp_path / "own")
     import_model(str(tmp_path / "m"), tmp_path / "own")
+
+
+def test_a_model_that_is_written_during_an_import_stays(
+    tmp_path: Path, pieces: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path / "m", pieces)
+    import_model(str(tmp_path / "m"), tmp_path / "first")
+
+    def late(foreign: Any) -> None:
+        shutil.copytree(tmp_path / "first", tmp_path / "own")
+
+    monkeypatch.setattr(checkpoint, "check_complete", late)
+    with pytest.raises(InputError, match="own: exists already and is not an empty folder"):
+        import_model(str(tmp_path / "m"), tmp_path / "own")
 
 
 def test_a_gpt_is_recognised(tmp_path: Path) -> None:

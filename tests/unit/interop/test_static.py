@@ -14,6 +14,7 @@ from sklearn.decomposition import PCA
 from transformers import AutoModel
 
 from bertwright.errors import InputError
+from bertwright.interop import static as static_module
 from bertwright.interop.static import export_static, principal_components
 from bertwright.model.vector_settings import VectorSettings
 from bertwright.search.evaluate import evaluate_embed
@@ -145,3 +146,19 @@ def test_what_cannot_be_exported_is_refused_and_nothing_written(
     out.mkdir()
     with pytest.raises(InputError, match=r"--out .*out: exists already"):
         export_static(model, out)
+
+
+def test_a_folder_that_is_made_during_the_export_stays(
+    own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def late(vectors: np.ndarray[Any, Any], width: int) -> tuple[np.ndarray[Any, Any], float]:
+        out.mkdir()
+        (out / "thesis.txt").write_text("mine")
+        return principal_components(vectors, width)
+
+    monkeypatch.setattr(static_module, "principal_components", late)
+    with pytest.raises(InputError, match="out: exists already and is not an empty folder"):
+        export_static(write_encoder(tmp_path / "model", own_tokenizer), out)
+    assert [path.name for path in out.iterdir()] == ["thesis.txt"]

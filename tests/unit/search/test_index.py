@@ -50,7 +50,7 @@ def open_encoder(folder: Path) -> SentenceEncoder:
 
 def blocks(texts: dict[str, str], size: int = 3) -> list[list[IndexedText]]:
     rows = [
-        IndexedText(IndexRow(id, text, {"line": line}), f"a.tsv:{line}")
+        IndexedText(IndexRow(id, text, {"line": line}), f"a.tsv:{line}", line + 1)
         for line, (id, text) in enumerate(texts.items())
     ]
     return [rows[first : first + size] for first in range(0, len(rows), size)]
@@ -136,7 +136,8 @@ def test_removed_rows_cost_no_copy_of_the_vectors(tmp_path: Path, monkeypatch: p
 
 def test_rows_without_ids_get_the_next_free_numbers(build: Callable[..., SearchIndex], vector_model: Path) -> None:
     encoder, index = open_encoder(vector_model), build(TEXTS)
-    lines = [[IndexedText(IndexRow(str(line), f"Line {line}.", {}), f"a.txt:{line}", numbered=True) for line in (1, 2)]]
+    rows = [IndexRow(str(line), f"Line {line}.", {}) for line in (1, 2)]
+    lines = [[IndexedText(row, f"a.txt:{row.id}", int(row.id), is_numbered=True) for row in rows]]
     index.add(encoder, blocks({"7": "A ship."}))
     index.add(encoder, lines)  # `index` was opened before the row 7 was added
     index.add(encoder, lines)

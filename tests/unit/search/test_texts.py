@@ -2,7 +2,9 @@
 
 import gzip
 import json
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ from bertwright.search.texts import TextTables
 from bertwright.tasks.beir import documents_in_blocks
 
 
-def rows(*sources: Path, **options: Any) -> list[IndexRow]:
+def rows(*sources: Path | str, **options: Any) -> list[IndexRow]:
     return [text.row for block in TextTables(tuple(map(str, sources)), **options).blocks() for text in block]
 
 
@@ -44,6 +46,22 @@ def test_lines_of_text_are_numbered_through_all_files(tmp_path: Path) -> None:
     assert rows(first, tmp_path / "b.txt.gz") == expected
     table = write_lines(tmp_path / "c.txt", "id\ttext", "a\tOne.")
     assert rows(table, format="tsv") == [IndexRow("a", "One.", {})]
+
+
+def test_a_row_that_is_left_out_keeps_its_number(tmp_path: Path) -> None:
+    lines = write_lines(tmp_path / "a.txt", "One.", "", "Three.")
+    assert [row.id for row in rows(lines, lines, on_error="skip")] == ["1", "3", "4", "6"]
+
+
+def test_the_first_line_of_a_pipe_is_no_column_unless_it_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def piped(*lines: str, **options: Any) -> list[str]:
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO("\n".join(lines).encode())))
+        return [row.text for row in rows("-", **options)]
+
+    with pytest.raises(InputError, match=r"expected a column 'text' in the first line of a pipe, got One\..*lines"):
+        piped("One.", "Two.")
+    assert piped("One.", "Two.", format="lines") == ["One.", "Two."]
+    assert piped("text", "Two.") == piped("words", "Two.", text=("words",)) == piped('{"words": "Two."}') == ["Two."]
 
 
 def test_named_columns_are_read_and_several_are_joined(tmp_path: Path) -> None:
@@ -134,5 +152,5 @@ def test_bad_rows_are_left_out_on_request(tmp_path: Path, capsys: pytest.Capture
     table = write_lines(tmp_path / "a.txt", "One.", "", "Two.")
     with pytest.raises(InputError, match=r"a.txt:2: expected a text in 'text', got an empty one"):
         rows(table)
-    assert rows(table, on_error="skip") == [IndexRow("1", "One.", {}), IndexRow("2", "Two.", {})]
+    assert rows(table, on_error="skip") == [IndexRow("1", "One.", {}), IndexRow("3", "Two.", {})]
     assert "1 row is left out: 1 without a text" in capsys.readouterr().err

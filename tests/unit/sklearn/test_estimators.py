@@ -503,6 +503,11 @@ def test_what_is_saved_is_a_model_folder_like_any_other(fitted: BertClassifier, 
         match=r"again: it has mine\.txt, which would be lost; name a new folder, or one with nothing but a model",
     ):
         back.save(tmp_path / "again")
+    for name in ("README.md", "config.json"):
+        (theirs := tmp_path / name.partition(".")[0]).mkdir()
+        (theirs / name).write_text("{}")
+        with pytest.raises(EstimatorError, match=f"it has {name}, which would be lost"):
+            back.save(theirs)
     predictions = bertwright.load(tmp_path / "m", precision="fp32")(X)
     assert [one.label for one in predictions] == Y.tolist()
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in X))

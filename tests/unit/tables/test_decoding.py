@@ -31,6 +31,11 @@ ENCODINGS = [
         "text\tlabel\ncafé noir\tpos\n".encode("cp1252"),
         r"a\.tsv:2: not UTF-8 text \(byte 4 of the cell\): as Windows-1252 it reads 'café noir'; .*-f WINDOWS-1252",
     ),
+    (
+        "a.csv",
+        "text,label\n한국어 문장,b\n".encode("cp949"),
+        r"a\.csv:2: not UTF-8 text \(byte 1 of the cell\): as CP949 \(Korean\) it reads '한국어'; .*-f CP949",
+    ),
     ("a.csv", "café,label\na,b\n".encode("cp1252"), r"a\.csv:1: not UTF-8 text \(byte 4 of the cell\): .*'café'"),
     ("a.jsonl", '{"text": "é"}\n'.encode("cp1252"), r"a\.jsonl:1: not UTF-8 text \(byte 11 of the line\)"),
     ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", r"a\.csv: expected text, got an Excel workbook .*save the table as \.csv"),

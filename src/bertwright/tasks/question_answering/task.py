@@ -206,6 +206,7 @@ class SpanKind(TaskKind):
         answers = decode_spans(windows, span_logits(model, windows), questions, task, threshold=threshold)
         if not as_lines:
             with atomic_folder(Path(target)) as folder:
+                _refuse_other_content(Path(target), request.bare.suffix)  # it may have been made meanwhile
                 _write_folder(folder, answers, task)
             return {"questions": len(answers)}
         objects = request.explained([*map(_line, answers)], [(each.text, each.context) for each in questions.items])

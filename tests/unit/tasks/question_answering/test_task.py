@@ -23,6 +23,7 @@ from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import open_model
 from bertwright.tasks import inference
 from bertwright.tasks.classification.spec import get_task
+from bertwright.tasks.question_answering import task as task_module
 from bertwright.tasks.question_answering.data import Question, Questions
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2
 from bertwright.tasks.question_answering.task import (
@@ -221,6 +222,20 @@ def test_a_run_has_the_baselines_of_questions(trained: dict[str, Any]) -> None:
     assert f", of the baseline {nearest}\n" in card
     if trained["task"].null:
         assert "- f1: 27.2727, of the baseline no answer\n" in card  # 3 of 11 questions have no answer
+
+
+def test_a_folder_that_is_made_during_the_answers_stays(
+    trained: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(*given: Any) -> Any:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "thesis.txt").write_text("mine")
+        return span_logits(*given)
+
+    monkeypatch.setattr(task_module, "span_logits", late)
+    with pytest.raises(InputError, match=r"out: the folder has thesis\.txt"):
+        predict_file(str(trained["run"]), str(trained["data"] / "dev-own.json"), str(tmp_path / "out"))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
 
 
 def test_what_stands_in_the_output_folder_is_not_lost(trained: dict[str, Any], tmp_path: Path) -> None:

@@ -305,11 +305,9 @@ ADAPTED: frozenset[str] = frozenset(
         "initializer_range",
         "start",
         "evaluations",
-        "causal_share",
-        "share",
     }
 )
-"""Settings that `choose.py` adapts, or whose default depends on the system."""
+"""Settings that `choose.py` adapts."""
 
 
 BUDGETS: frozenset[str] = frozenset({"steps", "minutes", "words", "epochs"})

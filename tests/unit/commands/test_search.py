@@ -79,7 +79,7 @@ def test_queries_that_cannot_be_used_are_left_out_on_request(
     _, said = run_json(capsys, *ask, code=2)
     assert "queries.txt:2: expected a text in 'text', got an empty one" in said
     result, said = run_json(capsys, *ask, "--on-error", "skip")
-    assert [(one["id"], one["hits"][0]["id"]) for one in result["queries"]] == [("1", "c"), ("2", "a")]
+    assert [(one["id"], one["hits"][0]["id"]) for one in result["queries"]] == [("1", "c"), ("3", "a")]
     assert "1 row is left out: 1 without a text" in said
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from bertwright.console import say
 from bertwright.distillation.settings import default_distillation
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, read_object
+from bertwright.files import atomic_file, is_stream, read_object
 from bertwright.finetuning.schedule import CHOSEN
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS
@@ -59,10 +59,19 @@ def write_report(folder: Path, other: Path | None = None, *, out: Path | None = 
     target = out or folder / (f"report-against-{runs[1].name}.html" if other else REPORT)
     if target.is_dir() or not target.parent.is_dir():
         raise InputError(f"{target}: --out names a file in a folder that exists")
+    if target.is_file() and not is_stream(target) and not _is_page(target):
+        raise InputError(f"--out {target}: is no report and would be lost; name another file")
     html = _html(_content(runs, corpus))
     with atomic_file(target) as stream:
         stream.write(html.encode(errors="backslashreplace"))  # names of files need not be UTF-8
     return target
+
+
+def _is_page(path: Path) -> bool:
+    """Return True for an empty file or a page of HTML."""
+    with path.open("rb") as file:
+        start = file.read(64).lstrip().lower()
+    return not start or start.startswith((b"<!doctype html", b"<html"))
 
 
 def report_page(folder: Path, other: Path | None = None, *, corpus: Path | None = None) -> str:

@@ -99,6 +99,16 @@ def test_a_name_that_is_not_utf8_has_a_page_too(tmp_path: Path) -> None:
     assert "r\\udcff" in page_text(write_report(run.folder, corpus=None))
 
 
+def test_a_file_that_is_no_report_stays(tmp_path: Path) -> None:
+    run = pretraining(tmp_path / "r")
+    before = (record := run.folder / "run.json").read_bytes()
+    with pytest.raises(InputError, match=r"--out .*run\.json: is no report and would be lost"):
+        write_report(run.folder, out=record, corpus=None)
+    assert record.read_bytes() == before
+    page = write_report(run.folder, out=tmp_path / "page.html", corpus=None)
+    assert write_report(run.folder, out=page, corpus=None) == page
+
+
 def test_a_run_without_validation_metrics_or_without_any_line(tmp_path: Path) -> None:
     run = pretraining(tmp_path / "r", held_out=False)
     shown = page_text(write_report(run.folder, corpus=None))

@@ -632,10 +632,12 @@ def test_a_model_that_is_written_during_an_import_stays(
 
     def late(foreign: Any) -> None:
         shutil.copytree(tmp_path / "first", tmp_path / "own")
+        (tmp_path / "own" / "README.md").write_text("mine")
 
     monkeypatch.setattr(checkpoint, "check_complete", late)
     with pytest.raises(InputError, match="own: exists already and is not an empty folder"):
         import_model(str(tmp_path / "m"), tmp_path / "own")
+    assert (tmp_path / "own" / "README.md").read_text() == "mine"
 
 
 def test_a_gpt_is_recognised(tmp_path: Path) -> None:

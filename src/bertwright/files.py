@@ -5,9 +5,11 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os.path import samefile
 from pathlib import Path
 from typing import IO, Any, Final
@@ -122,6 +124,8 @@ def atomic_file(path: Path, *, keep_new: bool = False) -> Iterator[IO[bytes]]:
     is_free = not os.path.lexists(path)
     with _name_full_disk(path), temporary(path) as unfinished:
         with unfinished.open("w+b") as stream:  # readable too, since some callers map the file
+            if not is_free:
+                _keep_mode(path, unfinished)
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -146,6 +150,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     before = _content(path) if path.is_dir() else {}
     with _name_full_disk(path), temporary(path, is_folder=True) as folder:
+        if path.is_dir():
+            _keep_mode(path, folder)
         yield folder
         for file in folder.rglob("*"):
             if file.is_file():
@@ -156,6 +162,26 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         else:
             _rename_folder(folder, path)
     sync(path.parent)
+
+
+def _keep_mode(earlier: Path, replacement: Path) -> None:
+    """Give a file or folder the permissions of the earlier one, so that a private one stays private."""
+    with suppress(OSError):  # a file system without permissions
+        mode = stat.S_IMODE(earlier.stat().st_mode)
+        replacement.chmod(mode | stat.S_IRWXU if earlier.is_dir() else mode)
+
+
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy the files below `source` into the folder `target`.
+
+    shutil.copytree would hide the error of a full disk in a list of all its errors.
+    """
+    for path in sorted(source.rglob("*")):
+        copied = target / path.relative_to(source)
+        if path.is_dir():
+            copied.mkdir(exist_ok=True)
+        else:
+            shutil.copy2(path, copied)
 
 
 @contextmanager

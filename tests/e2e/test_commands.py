@@ -11,6 +11,7 @@ import pytest
 from bertwright import cli
 from bertwright.cli import main
 from bertwright.errors import RunFailed
+from bertwright.locks import locked_file
 from bertwright.training.loop import Loop
 from tests.support.commands import run_bertwright, run_json
 from tests.support.folders import read_jsonl
@@ -119,6 +120,32 @@ def test_a_quickstart_that_cannot_begin_removes_nothing(
     assert main(["quickstart", "--out", "quick", *options]) == 2
     assert options[1] in capsys.readouterr().err
     assert {path.name: path.read_text("utf-8") for path in (tmp_path / "quick").iterdir()} == made
+
+
+def test_a_quickstart_keeps_an_earlier_one_and_refuses_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bertwright.quickstart.run._run_stages", lambda *_, out, **__: {"out": str(out), "text": ""})
+    (tmp_path / "my.txt").write_text("A short text. Of a person.\n\nA second document.\n", "utf-8")
+    arguments = ["quickstart", "--corpus", "my.txt", "--out"]
+    assert main([*arguments, "quick"]) == 0
+    notes = tmp_path / "quick" / "task" / "my-notes.txt"
+    notes.parent.mkdir()
+    notes.write_text("mine", "utf-8")
+    assert main([*arguments, "quick"]) == 0
+    assert "quick: the earlier quickstart is kept as" in capsys.readouterr().err
+    assert (tmp_path / "quick-1" / "task" / "my-notes.txt").read_text("utf-8") == "mine"
+    assert [path.name for path in (tmp_path / "quick").iterdir()] == ["quickstart.txt"]
+    with locked_file(tmp_path / "quick" / "quickstart.txt", "held by this test"):
+        assert main([*arguments, "quick"]) == 2
+    assert "another quickstart is working in this folder" in capsys.readouterr().err
+    assert main([*arguments, "."]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path / "quick")
+    assert main(["quickstart", "--corpus", "../my.txt", "--out", "."]) == 2
+    assert "cannot be renamed" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my.txt", "quick", "quick-1"]
 
 
 def test_a_vocabulary_in_the_wrong_case_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """Files that are whole or absent, through links and into what is no file."""
 
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from bertwright.errors import DiskFull, InputError, RunFailed
-from bertwright.files import atomic_file, atomic_folder, new_folder, refuse_occupied, refuse_unwritable
+from bertwright.files import atomic_file, atomic_folder, copy_folder, new_folder, refuse_occupied, refuse_unwritable
 from bertwright.leftovers import remove_leftovers
 from bertwright.locks import lock_path
 from bertwright.model.folder import write_folder
@@ -366,6 +367,46 @@ def test_a_model_replaces_nothing_but_a_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model: holds mine\.txt, which is no part of a model and is not deleted"):
         write_folder(tmp_path / "model", weights, described={}, beside=[], positions=8)
     assert (tmp_path / "model" / "mine.txt").read_text() == "mine"
+
+
+def test_a_readme_alone_is_no_earlier_model(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "README.md").write_text("mine")
+    with pytest.raises(InputError, match=r"model: holds README\.md, which is no part of a model and is not deleted"):
+        write_folder(tmp_path / "model", {"weight": torch.zeros(5)}, described={}, beside=[], positions=8)
+    assert (tmp_path / "model" / "README.md").read_text() == "mine"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_what_replaces_a_private_file_or_folder_is_private(tmp_path: Path) -> None:
+    private, folder = tmp_path / "answers.tsv", tmp_path / "model"
+    private.touch(0o600)
+    folder.mkdir(0o700)
+    for _ in range(2):
+        with atomic_file(private) as stream:
+            stream.write(b"new")
+        with atomic_folder(folder) as temporary:
+            (temporary / "file").write_text("new")
+    assert (private.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert (private.read_bytes(), (folder / "file").read_text()) == (b"new", "new")
+
+
+def test_the_copy_of_a_folder_has_its_files_and_raises_the_error_of_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model" / "0_Part").mkdir(parents=True)
+    (tmp_path / "model" / "0_Part" / "a").write_text("a")
+    (tmp_path / "copy").mkdir()
+    copy_folder(tmp_path / "model", tmp_path / "copy")
+    assert paths_under(tmp_path / "copy") == ["0_Part", "0_Part/a"]
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copy2", full)
+    with pytest.raises(DiskFull), atomic_folder(tmp_path / "other") as temporary:
+        copy_folder(tmp_path / "model", temporary)
+    assert not (tmp_path / "other").exists()
 
 
 def test_only_a_free_path_or_an_empty_folder_is_not_occupied(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """run and measurements of an entry → its budget, learning curve, model card and the table that is printed."""
 
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from bertwright.babylm.request import EntryRequest
 from bertwright.console import say, table_lines
 from bertwright.corpus.manifest import read_manifest
 from bertwright.errors import MissingExtra
-from bertwright.files import atomic_file
+from bertwright.files import atomic_file, copy_folder
 from bertwright.model.folder import CARD, model_folder, open_model
 from bertwright.model.system import NAMES
 from bertwright.pretraining.settings import PretrainSettings
@@ -85,7 +84,7 @@ def draw_learning_curve(path: Path, curve: Mapping[str, Sequence[Sequence[float]
 def write_model(request: EntryRequest, results: Mapping[str, Any]) -> None:
     """Write the folder `model` of an entry: that of the run, and a card with budgets and measurements."""
     with model_folder(request.out / "model") as folder:
-        shutil.copytree(request.run / "model", folder, dirs_exist_ok=True)
+        copy_folder(request.run / "model", folder)
         card = (folder / CARD).read_text("utf-8")
         (folder / CARD).write_text(f"{card}\n{_card_sections(request, results)}", "utf-8", newline="\n")
 

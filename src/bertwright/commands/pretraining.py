@@ -29,7 +29,7 @@ def quickstart_command(
     Args:
         corpus: A file or folder of your own text, instead of the documentation on this machine.
         minutes: Approximate run time in minutes.
-        out: Folder for all results: absent, empty, or an earlier quickstart's, which is replaced.
+        out: Folder for all results: absent, empty, or an earlier quickstart's, which is renamed to OUT-1.
     """
     from bertwright.quickstart.run import run_quickstart
     from bertwright.training.tracked_run import track_with

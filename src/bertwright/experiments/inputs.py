@@ -1,10 +1,55 @@
-"""plan → notes on its rows and corpora, from which a page can be written without them, and a check of its corpora."""
+"""plan → notes on its rows and corpora, from which a page can be written without them; checks of corpora and folder."""
+
+import os
+from pathlib import Path
 
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import note_corpora
 from bertwright.experiments.data import note_subset
 from bertwright.experiments.jobs import PretrainedModel, run_record, system_and_size
+from bertwright.experiments.page import page_path, picture_paths, title_line
 from bertwright.experiments.plan import ExperimentPlan
+from bertwright.experiments.spec import Experiment
+
+_PARTS = ("corpora", "pretrained", "tuned")
+"""Folders of the parts of experiments in their --out folder."""
+
+
+def refuse_empty(out: Path) -> None:
+    """Raise InputError where nothing of an experiment is in `out`, before a page without results is written there."""
+    if not any((out / name).is_dir() for name in _PARTS):
+        raise InputError(
+            f"--page: {out} holds no part of an experiment; expected the --out folder of an earlier run; to compute "
+            "one, leave --page out"
+        )
+
+
+def refuse_foreign_files(experiment: Experiment, out: Path) -> None:
+    """Raise InputError for a folder that no experiment made, and where another page has the name of the experiment's.
+
+    The folder would be filled, and the page replaced.
+    """
+    if out.is_dir() and any(out.iterdir()) and not any((out / name).is_dir() for name in (*_PARTS, "locks", "tasks")):
+        raise InputError(
+            f"--out {out}: expected a free name, an empty folder or the folder of an experiment, and it holds other "
+            "files; name another folder"
+        )
+    page = page_path(experiment, out)
+    for path in (page, *picture_paths(experiment, out)):
+        if os.path.lexists(path) and not _has_title(page, experiment):
+            raise InputError(
+                f"{path}: exists, and {page.name} beside it does not begin with the title of this experiment, so that "
+                "another program or a person made it; move it, or name another folder with --out"
+            )
+
+
+def _has_title(page: Path, experiment: Experiment) -> bool:
+    """Return True for a page that this experiment wrote."""
+    title = title_line(experiment).encode()
+    if not page.is_file():
+        return False
+    with page.open("rb") as stream:
+        return stream.readline().rstrip() == title
 
 
 def write_notes(plan: ExperimentPlan) -> None:

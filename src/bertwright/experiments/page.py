@@ -20,7 +20,7 @@ from bertwright.experiments.records import read_spread
 from bertwright.experiments.row_scores import paired_row_error
 from bertwright.experiments.sampling import item_variance
 from bertwright.experiments.scores import Cell, scores_last_epoch, table_cells
-from bertwright.experiments.spec import Arm, Column
+from bertwright.experiments.spec import Arm, Column, Experiment
 from bertwright.experiments.start import start_box
 from bertwright.files import atomic_file
 from bertwright.version import __version__
@@ -30,21 +30,36 @@ _LEFT_OUT = "STS-B"
 _PERFECT = 100.0
 
 
+def page_path(experiment: Experiment, out: Path) -> Path:
+    """Return the path of an experiment's page in the folder `out` of its parts."""
+    return out / "results" / f"{experiment.name}.md"
+
+
+def picture_paths(experiment: Experiment, out: Path) -> tuple[Path, Path]:
+    """Return the paths of the two pictures of a page: the claims, and the means over an axis."""
+    page = page_path(experiment, out)
+    return page.with_name(f"{experiment.name}-claims.png"), page.with_suffix(".png")
+
+
+def title_line(experiment: Experiment) -> str:
+    """Return the first line of an experiment's page."""
+    return f"# {experiment.title}"
+
+
 def write_page(plan: ExperimentPlan, *, command: str, failed: Mapping[Path, str]) -> Path:
     """Write results/NAME.md and its pictures into the plan's folder, from the finished parts; return its path."""
     cells = table_cells(plan)
     spread = read_spread(plan.out, last_epoch=scores_last_epoch(plan))
     evidence = gather_evidence(plan, cells, spread)
-    folder = plan.out / "results"
-    folder.mkdir(parents=True, exist_ok=True)
-    name = plan.experiment.name
+    path = page_path(plan.experiment, plan.out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    forest, means = picture_paths(plan.experiment, plan.out)
     pictures = []
-    if draw_forest(plan, evidence, folder / f"{name}-claims.png"):
+    if draw_forest(plan, evidence, forest):
         text = "the difference of each claim and task, with its intervals"
-        pictures.append(f"![{plan.experiment.title}: {text}]({name}-claims.png)")
-    if plan.experiment.axis is not None and draw_picture(plan, cells, folder / f"{name}.png"):
-        pictures.append(f"![{plan.experiment.title}: means and standard deviations over the seeds]({name}.png)")
-    path = folder / f"{name}.md"
+        pictures.append(f"![{plan.experiment.title}: {text}]({forest.name})")
+    if plan.experiment.axis is not None and draw_picture(plan, cells, means):
+        pictures.append(f"![{plan.experiment.title}: means and standard deviations over the seeds]({means.name})")
     with atomic_file(path) as stream:
         lines = _page(plan, cells, evidence, spread.versions, command, failed, pictures)
         stream.write("\n".join(lines).encode() + b"\n")
@@ -61,7 +76,7 @@ def _page(
     pictures: Sequence[str],
 ) -> Iterator[str]:
     experiment = plan.experiment
-    yield from (f"# {experiment.title}", "")
+    yield from (title_line(experiment), "")
     yield from start_box(plan)
     yield from ("## Question", "", experiment.question, "")
     if plan.used_model:

@@ -15,7 +15,7 @@ from bertwright.console import say
 from bertwright.errors import Diverged, InputError, MissingExtra, RunFailed, Stopped
 from bertwright.experiments.constant import by_file, constant_answer
 from bertwright.experiments.forecast import forecast_experiment
-from bertwright.experiments.inputs import refuse_other_corpus, write_notes
+from bertwright.experiments.inputs import refuse_empty, refuse_foreign_files, refuse_other_corpus, write_notes
 from bertwright.experiments.jobs import RESULT, BaselineJob, PairsJob, PretrainedModel, run_record
 from bertwright.experiments.lock import write_lock
 from bertwright.experiments.page import write_page
@@ -29,7 +29,7 @@ from bertwright.experiments.starting_models import starting_model
 from bertwright.files import read_object, write_json
 from bertwright.finetuning.baselines import bag_of_words_baseline
 from bertwright.finetuning.run import tune
-from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
+from bertwright.objectives.masked_lm import GENERATOR_FOLDER
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
 from bertwright.scoring.evaluate import measure_minimal_pairs
@@ -241,9 +241,11 @@ def run_experiment(
     for bad input, and Stopped where a person stops it: the same call resumes it.
     """
     if use == "page":
-        _refuse_empty(request.out)
+        refuse_empty(request.out)
     else:
         resolve_device(device)
+    if use != "plan":
+        refuse_foreign_files(experiment, request.out)
     base = make_plan(experiment, request, use=use)
     search = request.rate_search or experiment.rate_search
     plan = with_rates(base, search) if search else base
@@ -274,15 +276,6 @@ def run_experiment(
         "exit_code": 1 if run.failed else 0,
         "text": "\n".join([*_incidents(run), left.text(is_page=is_page), str(page)]),
     }
-
-
-def _refuse_empty(out: Path) -> None:
-    """Raise InputError where nothing of an experiment is in `out`, before a page without results is written there."""
-    if not any((out / name).is_dir() for name in ("corpora", "pretrained", "tuned")):
-        raise InputError(
-            f"--page: {out} holds no part of an experiment; expected the --out folder of an earlier run; to compute "
-            "one, leave --page out"
-        )
 
 
 def _incidents(run: ExperimentRun) -> Iterable[str]:

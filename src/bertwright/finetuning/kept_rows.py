@@ -45,13 +45,18 @@ def kept_rows(kind: TaskKind, task: TaskSpec, notes: Mapping[str, Any], data: Pa
     if not isinstance(note, Mapping):
         return None
     kept, path = note.get("kept"), _training_file(data, note)
-    if path is None or (kept is None and path != data):  # a folder that has a validation file
+    if path is None:
         return None
-    if kept is None:
+    if kept is None and path == data:
         _warn_of_training_rows(path, rows="all rows", calibrate=calibrate)
         return None
     labelled = kind.read(task, data)
-    if labelled.digests["dev"]:
+    validation = labelled.digests["dev"]
+    for name in validation:
+        if validation[name] == note.get("sha256"):
+            named = next(each for each in sorted(data.iterdir()) if each.name.startswith(name))
+            _warn_of_training_rows(named, rows="rows" if kept else "all rows", calibrate=calibrate)
+    if validation or kept is None:
         return None
     (rows,) = labelled.validation.values()
     if _identity(kind, rows) != kept:

@@ -49,6 +49,12 @@ def prepare(
     saved = add_bilstm(settings, saved)
     task = kind.for_model(task, saved, settings.max_length)
     bound = kind.prepare(task, data, tokenizer, saved.config, settings.max_length)
+    for name, noted in bound.digests.get("dev", {}).items():
+        if noted == bound.digests["train"]:
+            say(
+                f"{data}: the validation file {name} is a copy of the training file, so its metrics say nothing about "
+                "other rows; remove it, and a part of the training rows is kept for validation"
+            )
     digest = weights_digest(saved)
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
     if settings.features:

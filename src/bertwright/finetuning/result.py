@@ -1,12 +1,11 @@
 """results of all seeds → the run's model with its card, its record, and the text that is printed."""
 
-import shutil
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertwright.files import read_object
+from bertwright.files import copy_folder, read_object
 from bertwright.finetuning.advice import calibration_lines, validation_lines
 from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.run_baselines import baseline_lines
@@ -46,7 +45,7 @@ def finish_run(
         "out": str(run.folder),
     }
     with model_folder(run.model) as folder:
-        shutil.copytree(run.folder / f"seed-{best['seed']}" / "model", folder, dirs_exist_ok=True)
+        copy_folder(run.folder / f"seed-{best['seed']}" / "model", folder)
         described = read_description(folder / "config.json")
         comparison = bound.compare(folder)
         card = finetuning_card(

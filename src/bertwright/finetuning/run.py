@@ -188,7 +188,12 @@ def _check_best(settings: FinetuneSettings, run: RunFolder, ranks: Ranks) -> Non
     measured = ranks.broadcast(run.record["baselines"]["metrics"] if ranks.is_main else None)
     metrics = {name: value for of_baseline in measured.values() for name, value in of_baseline.items()}
     if settings.best is not None and metrics:
-        with_chosen_first(metrics, settings.best.rpartition(".")[2])
+        try:
+            with_chosen_first(metrics, settings.best.rpartition(".")[2])
+        except InputError as error:
+            raise InputError(
+                f"{error}. Then remove {run.folder}, or name another --out: its run has this --best"
+            ) from None
 
 
 def _resolved(

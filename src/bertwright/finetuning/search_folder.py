@@ -1,6 +1,5 @@
 """The folder of a search over settings: its record, its lock, and the model that is kept."""
 
-import shutil
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from bertwright.errors import InputError
-from bertwright.files import read_json, write_json
+from bertwright.files import copy_folder, read_json, write_json
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import model_folder
 from bertwright.tasks.spec import TaskSpec
@@ -53,7 +52,7 @@ def keep_model(best: Path, out: Path) -> Path:
     """Copy the model folder `best` to `out`/model; return that path."""
     kept = out / "model"
     with model_folder(kept) as folder:
-        shutil.copytree(best, folder, dirs_exist_ok=True)
+        copy_folder(best, folder)
     return kept
 
 

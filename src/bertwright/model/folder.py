@@ -134,8 +134,9 @@ def model_folder(folder: Path) -> Iterator[Path]:
 
     Raises InputError, and leaves `folder` as it is, where it holds anything but the files of an earlier model.
     """
-    names = {path.name for path in folder.iterdir()} - _MODEL_FILES if folder.is_dir() else set()
-    if others := sorted(name for name in names if not is_vector_file(name)):
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    is_model = "config.json" in names  # a README.md alone is a person's
+    if others := sorted(name for name in names if not is_model or not (name in _MODEL_FILES or is_vector_file(name))):
         raise InputError(
             f"{folder}: holds {others[0]}, which is no part of a model and is not deleted; move it away and give the "
             "same command again (a run: with --resume)"

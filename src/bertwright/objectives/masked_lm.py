@@ -6,7 +6,8 @@ Shapes: B batch, T tokens, P predictions per row, M real predictions in the batc
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import get_args
+from pathlib import Path
+from typing import Final, get_args
 
 import numpy as np
 import torch
@@ -28,6 +29,8 @@ from bertwright.objectives.vocabulary_loss import bits_per_character, loss_terms
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 from bertwright.training.hardware import module_device, move_to_device
 
+GENERATOR_FOLDER: Final = "generator"
+"""Name of the folder of ELECTRA's generator, which is a masked LM, beside the discriminator in a run folder."""
 _TERMS = {"next": "nsp", "order": "sop"}
 """Short name of the second loss and its metrics, by objective."""
 
@@ -218,9 +221,11 @@ def open_pretrained(
         raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
     system = system_of(saved.config)
     if fills and saved.architecture == DISCRIMINATOR:
+        generator = Path(saved.source).parent / GENERATOR_FOLDER
         raise InputError(
             f"{saved.source}: expected a masked LM, such as ELECTRA's generator (ElectraForMaskedLM), got ELECTRA's "
             "discriminator (ElectraForPreTraining), which finds replaced tokens and fills no [MASK]"
+            f"{f'; name the generator beside it, {generator}' if generator.is_dir() else ''}"
         )
     if system and not attends_both_ways(saved.config):
         raise InputError(

@@ -31,6 +31,7 @@ from bertwright.model.folder import SavedModel, load_weights, open_model, save_m
 from bertwright.model.heads import ReplacedTokenHead, for_loss
 from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.masked_lm import (
+    GENERATOR_FOLDER,
     Inputs,
     PretrainingModel,
     masked_lm_metrics,
@@ -44,8 +45,6 @@ from bertwright.training.hardware import module_device, move_to_device
 
 WEIGHT: Final = 50.0
 """Factor of the discriminator's loss (λ in §2)."""
-GENERATOR_FOLDER: Final = "generator"
-"""Name of the generator's model folder, beside that of the discriminator in a run folder."""
 _PREFIX = "generator."
 _TABLES = ("word", "position", "segment")
 _SAMPLING = 0x5A3B

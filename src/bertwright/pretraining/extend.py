@@ -12,7 +12,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder, file_digest, read_object
+from bertwright.files import atomic_folder, copy_folder, file_digest, read_object
 from bertwright.pretraining.schedules import shares_of_longer_run
 from bertwright.pretraining.settings import BUDGETS, PretrainSettings, merged
 from bertwright.training.checkpoint import list_checkpoints
@@ -115,5 +115,5 @@ def begin_from(checkpoint: Path | None, run: RunFolder) -> None:
     source = checkpoint.parents[1]
     shutil.copyfile(source / "metrics.jsonl", run.folder / "metrics.jsonl")
     with atomic_folder(run.checkpoints / checkpoint.name) as temporary:  # last: with it, the copy is whole
-        shutil.copytree(checkpoint, temporary, dirs_exist_ok=True)
+        copy_folder(checkpoint, temporary)
     say(f"{run.folder}: extends {source} from step {int(checkpoint.name.removeprefix('step-')):,}")

@@ -283,7 +283,8 @@ def refuse_disk(disk: Disk, out: Path, corpus: Path | None = None) -> None:
         raise InputError(
             f"{out}: the run needs {size_text(needed)} of disk ({disk.checkpoints} checkpoints of "
             f"{size_text(disk.checkpoint)} at the same time, a model of {size_text(disk.model)}{snapshots}{plans}), "
-            f"and {size_text(free)} are free there; choose another --out, a smaller --size, or make room"
+            f"and {size_text(free)} are free there, {size_text(needed - free)} too few; choose another --out, a "
+            "smaller --size, or make room"
         )
 
 

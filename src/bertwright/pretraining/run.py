@@ -7,7 +7,7 @@ from typing import Any
 from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
 from bertwright.model.system import NAMES
-from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
+from bertwright.objectives.masked_lm import GENERATOR_FOLDER
 from bertwright.pretraining.dry_run import run_warnings
 from bertwright.pretraining.extend import begin_from, extension, stable_checkpoint
 from bertwright.pretraining.frequencies import no_better_than_frequencies

@@ -1,10 +1,12 @@
 """text → vocabulary → shards → encoder → task, in a few minutes and offline, with the gain from pre-training."""
 
+import itertools
 import math
-import shutil
+import os
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from os.path import samefile
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from bertwright.finetuning.baselines import bag_of_words_baseline, majority_base
 from bertwright.finetuning.evaluate import evaluate_task
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.locks import is_held, locked_file
 from bertwright.model.config import with_dropout
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.masked_lm import open_pretrained
+from bertwright.portable import replace_path
 from bertwright.pretraining.choose import plain_settings
 from bertwright.pretraining.held_out import held_out_fraction
 from bertwright.pretraining.run import pretrain
@@ -38,18 +42,8 @@ from bertwright.training.hardware import Numerics
 SEEDS = 5
 TRAIN_SENTENCES = 50
 """Number of labelled sentences per class."""
-_OUTPUTS = (
-    "quickstart.txt",
-    "text.txt",
-    "task",
-    "tokenizer",
-    "corpus",
-    "pretraining",
-    "untrained",
-    "finetuned-scratch",
-    "finetuned-pretrained",
-)
-"""Files and folders that the quickstart writes. The first one marks a folder as its own."""
+_MARKER = "quickstart.txt"
+"""Name of the file that marks a folder as a quickstart's own; the running process holds its lock."""
 PRETRAINING_FRACTION = 0.55
 """Fraction of the time for pre-training; the rest is for reading, the corpus and ten fine-tunings."""
 
@@ -64,9 +58,25 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
         raise InputError(f"--minutes: expected 0.5 or more, got {minutes}")
     _refuse_used(out)
     if corpus is not None and corpus.resolve().is_relative_to(out.resolve()):
-        raise InputError(f"--corpus {corpus}: lies in --out {out}, which will be emptied; choose another --out")
+        raise InputError(f"--corpus {corpus}: lies in --out {out}, which will be renamed; choose another --out")
     start = time.monotonic()
-    task = _gather(corpus, out)
+    texts, task = _gather(corpus)
+    _make_folder(out)
+    with locked_file(out / _MARKER, f"{out}: another quickstart is working in this folder"):
+        return _run_stages(texts, task, corpus=corpus, minutes=minutes, out=out, start=start)
+
+
+def _run_stages(
+    texts: Iterable[str], task: LibraryTask | None, *, corpus: Path | None, minutes: float, out: Path, start: float
+) -> dict[str, Any]:
+    """Run the stages after the reading of the text; return the metrics and a text for people.
+
+    start: time.monotonic() at the start of the command.
+    """
+    write_documents(texts, out / "text.txt")
+    if task:
+        (out / "task").mkdir()
+        write_task(task, out / "task")
     say(f"[2/5] vocabulary and corpus: {(out / 'text.txt').stat().st_size / 1e6:.1f} MB of text")
     _build(out)
     pretraining_minutes = minutes * PRETRAINING_FRACTION
@@ -92,45 +102,42 @@ def _starts_again(out: Path) -> str:
 
 
 def _refuse_used(out: Path) -> None:
-    """Raise InputError for a file, and for a folder that holds anything but the files of an earlier quickstart."""
+    """Raise InputError for a file, and for a folder with files that is not an earlier quickstart's."""
     if out.exists() and not out.is_dir():
         raise InputError(f"--out: expected a folder, and {out} is a file")
-    names = {path.name for path in out.iterdir()} if out.exists() else set()
-    if names - set(_OUTPUTS) or (names and _OUTPUTS[0] not in names):
-        raise InputError(f"{out}: holds other files than quickstart's own; choose another --out")
+    if not out.exists() or not any(out.iterdir()):
+        return
+    if not (out / _MARKER).is_file():
+        raise InputError(f"{out}: holds files and is no folder of quickstart; choose another --out")
+    if is_held(out / _MARKER):
+        raise InputError(f"{out}: another quickstart is working in this folder; wait for it, or choose another --out")
+    if samefile(out, os.curdir) or os.path.ismount(out):
+        raise InputError(f"{out}: holds an earlier quickstart and cannot be renamed; choose another --out")
 
 
-def _empty(out: Path) -> None:
-    """Make the folder, or remove the files of an earlier quickstart from it, and mark it as the quickstart's own."""
+def _make_folder(out: Path) -> None:
+    """Make the folder; one of an earlier quickstart gets another name, with everything that a person put there."""
+    _refuse_used(out)  # the reading of the text took a while
+    if out.exists() and any(out.iterdir()):
+        real = out.resolve()
+        numbered = (real.with_name(f"{real.name}-{number}") for number in itertools.count(1))
+        kept = next(path for path in numbered if not os.path.lexists(path))
+        replace_path(real, kept)
+        real.mkdir()
+        say(f"{out}: the earlier quickstart is kept as {kept}")
     out.mkdir(parents=True, exist_ok=True)
-    names = [name for name in reversed(_OUTPUTS) if (out / name).exists()]
-    for name in names:
-        path = out / name
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if names:
-        say(f"{out}: the files of an earlier quickstart are replaced")
-    (out / _OUTPUTS[0]).write_text("made by: bertwright quickstart\n", "utf-8", newline="\n")
 
 
-def _gather(corpus: Path | None, out: Path) -> LibraryTask | None:
-    """Read the text, then write text.txt and task/; return the task, or None where the text is too small for one."""
+def _gather(corpus: Path | None) -> tuple[Iterable[str], LibraryTask | None]:
+    """Read the text; return its documents, and a task, or None where the text is too small for one."""
     if corpus is None:
         say("[1/5] reading the documentation on this machine (nothing is imported or run)")
         documentation = collect()
-        drawn = make_task(documentation, train_sentences=TRAIN_SENTENCES, test_sentences=50, seed=0)
-        task: LibraryTask | None = drawn
-        texts = corpus_text(documentation, exclude_modules=drawn.held_out)
-    else:
-        say(f"[1/5] reading {corpus}")
-        own_text = read_own_text(corpus, train_sentences=TRAIN_SENTENCES, seed=0)
-        task = own_text.task
-        texts = ("\n".join(sentences) for sentences in own_text.documents)
-    _empty(out)
-    write_documents(texts, out / "text.txt")
-    if task:
-        (out / "task").mkdir()
-        write_task(task, out / "task")
-    return task
+        task = make_task(documentation, train_sentences=TRAIN_SENTENCES, test_sentences=50, seed=0)
+        return corpus_text(documentation, exclude_modules=task.held_out), task
+    say(f"[1/5] reading {corpus}")
+    own_text = read_own_text(corpus, train_sentences=TRAIN_SENTENCES, seed=0)
+    return ("\n".join(sentences) for sentences in own_text.documents), own_text.task
 
 
 def _build(out: Path) -> None:

@@ -56,8 +56,7 @@ def fill_own_masks(run: Run, corpus: Path | None = None) -> FilledMasks:
 def _fill(run: Run, other_corpus: Path | None) -> FilledMasks:
     # Imported here, because `runs` and `report` of a fine-tuning need no torch.
     from bertwright.model.folder import open_model
-    from bertwright.objectives.masked_lm import open_pretrained
-    from bertwright.objectives.replaced_tokens import GENERATOR_FOLDER
+    from bertwright.objectives.masked_lm import GENERATOR_FOLDER, open_pretrained
     from bertwright.tasks.fill_mask import fill_ids
 
     generator = run.folder / GENERATOR_FOLDER

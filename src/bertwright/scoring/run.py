@@ -51,7 +51,7 @@ def score_file(
     totals: list[SentenceScore] = []
 
     def answered(table: Table, written: Table) -> Table:
-        scores = _scores_of(scorer, table, text or _text_column(table), resolved)
+        scores = _scores_of(scorer, table, text or _text_column(table, request), resolved)
         totals.append(total_score(scores))
         return add_columns(written, {name: [_cell(each, name) for each in scores] for name in _COLUMNS})
 
@@ -72,9 +72,15 @@ def _scores_of(scorer: SentenceScorer, table: Table, column: str, settings: Scor
     return sentence_scores(scorer, texts, settings, location=table.location, progress="sentences scored")
 
 
-def _text_column(table: Table) -> str:
+def _text_column(table: Table, request: PredictRequest) -> str:
     """Return the name of the column of sentences. Raises InputError where it cannot be known."""
     names = [name for name in _TEXT_COLUMNS if name in table.columns]
+    if not names and request.source == "-" and request.input_format == "auto" and table.format == "tsv":
+        raise InputError(
+            f"{table.source}: expected a column 'sentence' or 'text' in the first line of a pipe, got "
+            f"{', '.join(map(shown, table.available))}; name the column with --text-column, or give --input-format "
+            "lines for one sentence a line"
+        )
     if not names and len(table.columns) != 1:
         raise InputError(
             f"{table.source}: expected a column 'sentence' or 'text', got {', '.join(map(shown, table.available))}; "

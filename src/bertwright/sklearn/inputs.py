@@ -146,13 +146,13 @@ def check_labels(y: Any, count: int) -> NDArray[Any]:
     return column
 
 
-def check_numbers(y: Any, count: int) -> NDArray[np.float32]:
+def check_numbers(y: Any, count: int) -> NDArray[np.float64]:
     """Return the targets of `count` texts."""
     numbers = _python_values(_column(y, count, "numbers"))
     for row, number in enumerate(numbers):
         if isinstance(number, str | bytes | bool | complex) or not _is_number(number):
             raise EstimatorError(f"y[{row}]: expected a finite number, got {number!r}")
-    return np.array(numbers, dtype=np.float32)
+    return np.array(numbers, dtype=np.float64)
 
 
 def check_weights(sample_weight: Any, count: int) -> NDArray[np.float64] | None:

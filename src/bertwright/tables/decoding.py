@@ -92,7 +92,10 @@ def is_utf16(raw: bytes, *, is_first: bool = True) -> bool:
         return True
     if b"\0" not in raw or not raw.strip(b"\0\r\n"):
         return False
-    return b"\0" in raw[:2] or raw.endswith(b"\0\n") or 3 * raw.count(b"\0") > len(raw)
+    if 3 * raw.count(b"\0") > len(raw):
+        return True
+    is_marked = b"\0" in raw[:2] or raw.endswith(b"\0\n")
+    return is_marked and is_undecoded(raw.decode("utf-8", "surrogateescape"))  # else one NUL byte in a text of UTF-8
 
 
 def is_binary(raw: bytes) -> bool:

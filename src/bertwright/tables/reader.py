@@ -187,7 +187,11 @@ def open_table(
             for table in tables:
                 yield table
             if table is None:
-                raise InputError(f"{source}: holds no rows{separator_hint(table_format, names)}")
+                is_one_line = str(path) == "-" and format == "auto" and len(names) == 1
+                hint = separator_hint(table_format, names)
+                if is_one_line:
+                    hint = "; its line was read as the name of a column: for one text a line give --input-format lines"
+                raise InputError(f"{source}: holds no rows{hint}")
 
         yield OpenTable(table_format, blocks)
 

@@ -34,6 +34,7 @@ from bertwright.text.records import (
     read_hub,
     read_json_lines,
     read_parquet,
+    read_table_texts,
     read_wikiextractor,
 )
 from bertwright.text.wikipedia import Page, is_dump, read_pages
@@ -43,6 +44,7 @@ Input = AnyFile | HubDataset
 """A file of this machine or of a store, or a dataset of the Hub."""
 
 _JSON_NAMES = (".jsonl", ".ndjson", ".json")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _HUB = "hub:"
 
 
@@ -151,6 +153,8 @@ def _read_file(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iter
         return read_wikiextractor(path, decoded_lines(path, lines), settings)
     if _is_json(path, first):
         return read_json_lines(path, lines, settings, on_error)
+    if delimiter := _DELIMITERS.get(_bare_suffix(path)):
+        return read_table_texts(path, decoded_lines(path, lines), settings, delimiter=delimiter)
     lines = _without_articles(path, decoded_lines(path, lines))
     if settings.documents == "file":
         return _read_whole(path, lines, settings)
@@ -257,9 +261,14 @@ def _is_parquet(path: AnyFile) -> bool:
         return file.read() == PARQUET_MAGIC  # otherwise it is a text that begins with these letters
 
 
-def _is_json(path: AnyFile, first: str) -> bool:
+def _bare_suffix(path: AnyFile) -> str:
+    """Return the ending of a file's name in lower case, without that of a packed file."""
     name = path.stem if path.suffix.lower() in MAGIC else path.name
-    if PurePath(name).suffix.lower() in _JSON_NAMES:
+    return PurePath(name).suffix.lower()
+
+
+def _is_json(path: AnyFile, first: str) -> bool:
+    if _bare_suffix(path) in _JSON_NAMES:
         return True
     if not first.startswith("{"):
         return False

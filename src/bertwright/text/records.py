@@ -1,13 +1,15 @@
 """text → documents: records with a text each (JSON lines, Parquet, datasets of the Hub), articles of WikiExtractor."""
 
+import csv
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertwright.errors import InputError, MissingExtra, RunFailed
+from bertwright.errors import InputError, MissingExtra, RunFailed, shown
 from bertwright.stores.remote import AnyFile
 from bertwright.text.decompress import is_undecoded
 from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, tidy
@@ -35,6 +37,32 @@ def read_json_lines(
         yield from _documents(_LINE_END.split(text), title, location, settings)
 
 
+def read_table_texts(
+    path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings, *, delimiter: str
+) -> Iterator[Document]:
+    """Yield the document of each row of a CSV or TSV table with a header line; a row without text gives none."""
+    csv.field_size_limit(sys.maxsize)  # the default, for the whole process, is 131,072 characters a cell
+    quoting: Any = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL  # as labelled tables are read
+    rows = csv.reader((line for _, line in lines), delimiter=delimiter, quoting=quoting, strict=True)
+    names = next(rows, [])
+    if names.count(settings.field) != 1:
+        raise InputError(
+            f"{path}:1: expected one column {settings.field!r}; the columns are: {', '.join(map(shown, names))}; name "
+            "the column of the text with --field, or end the name of a file without columns in .txt"
+        )
+    column, begin = names.index(settings.field), rows.line_num + 1
+    try:
+        for cells in rows:
+            location, begin = f"{path}:{begin}", rows.line_num + 1
+            if cells and len(cells) != len(names):
+                raise InputError(f"{location}: expected {len(names)} cells, as in the first line, got {len(cells)}")
+            text = cells[column] if cells else ""
+            checked_size(len(text), location)
+            yield from _documents(_LINE_END.split(text), "", location, settings)
+    except csv.Error as error:
+        raise InputError(f"{path}:{begin}: not valid csv: {error}") from None
+
+
 def read_parquet(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iterator[Document]:
     """Yield the document of each row of a Parquet file, a few rows at a time; a row without text gives none."""
     row = 0
@@ -43,7 +71,7 @@ def read_parquet(path: AnyFile, settings: TextSettings, on_error: OnError) -> It
             columns = ", ".join(file.schema_arrow.names)
             raise InputError(
                 f"{path}: expected one column {settings.field!r}; the columns are: {columns}; name the column of the "
-                "text: corpus build --field NAME"
+                "text with --field"
             )
         check_text_column(file.schema_arrow, settings.field, str(path))
         for batch in file.iter_batches(batch_size=_ROWS, columns=[settings.field]):
@@ -176,8 +204,7 @@ def _field_text(record: dict[str, Any], location: str, field: str, *, may_be_nul
     if field not in record:
         names = ", ".join(map(repr, record)) or "none"
         raise InputError(
-            f"{location}: expected a field {field!r}; the fields are: {names}; name the field of the text: corpus "
-            "build --field NAME"
+            f"{location}: expected a field {field!r}; the fields are: {names}; name the field of the text with --field"
         )
     text = record[field]
     if text is None and may_be_null:

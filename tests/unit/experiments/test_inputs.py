@@ -1,4 +1,4 @@
-"""A page is refused where its corpus is not that of the records."""
+"""Refused: a page whose corpus is not that of the records, a foreign folder, and a foreign page."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,11 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import CorpusFacts
-from bertwright.experiments.inputs import refuse_other_corpus
+from bertwright.experiments.inputs import refuse_foreign_files, refuse_other_corpus
+from bertwright.experiments.spec import Experiment
+from bertwright.registry import find
+
+TABLE5 = find("bertwright.experiments.tables", Experiment)["table5"]
 
 
 def plan(out: Path, name: str, fingerprint: str) -> Any:
@@ -40,3 +44,24 @@ def test_a_page_of_another_corpus_is_refused(out: Path) -> None:
 def test_a_page_whose_models_are_not_computed_yet_is_not_refused(out: Path) -> None:
     refuse_other_corpus(plan(out, "bert-2x128-seed1-3333", "aaaa"))  # another seed on the same corpus
     refuse_other_corpus(plan(out, "bert-8x128-seed0-4444", "bbbb"))  # no run has this size
+
+
+def test_a_folder_that_no_experiment_made_is_refused(tmp_path: Path) -> None:
+    refuse_foreign_files(TABLE5, tmp_path / "absent")
+    refuse_foreign_files(TABLE5, tmp_path)
+    (tmp_path / "results").mkdir()
+    with pytest.raises(InputError, match="or the folder of an experiment, and it holds other files"):
+        refuse_foreign_files(TABLE5, tmp_path)
+    (tmp_path / "locks").mkdir()
+    refuse_foreign_files(TABLE5, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["table5.md", "table5-claims.png", "table5.png"])
+def test_a_page_or_picture_of_a_person_is_not_replaced(name: str, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "results" / name).write_text("# My notes\n")
+    with pytest.raises(InputError, match=rf"{name}: exists, and table5.md beside it does not begin with the title"):
+        refuse_foreign_files(TABLE5, tmp_path)
+    (tmp_path / "results" / "table5.md").write_text(f"# {TABLE5.title}\n\nText.\n")
+    refuse_foreign_files(TABLE5, tmp_path)

@@ -146,6 +146,26 @@ def test_a_training_file_with_a_validation_file_beside_it_is_no_measure(
         evaluate_task(task, model=str(tmp_path / "run"), data=tmp_path / "train.csv", calibrate=True)
 
 
+def test_a_validation_file_with_the_training_rows_is_no_measure(
+    start_encoder: str, table_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train.csv", "dev.csv"):
+        (tmp_path / name).write_text("\n".join(["text,label", *ROWS]) + "\n")
+    task = get_task("classify")
+    finetune(FAST, task, model=start_encoder, data=tmp_path, out=tmp_path / "run")
+    assert "the validation file dev is a copy of the training file" in " ".join(capsys.readouterr().err.split())
+    assert evaluate_task(task, model=str(tmp_path / "run"), data=tmp_path)["examples"] == 40
+    printed = " ".join(capsys.readouterr().err.split())
+    assert f"{tmp_path / 'dev.csv'}: the model was trained on all rows of this file" in printed
+    with pytest.raises(InputError, match=r"--calibrate: .*dev\.csv: the model was trained on all rows of this file"):
+        evaluate_task(task, model=str(tmp_path / "run"), data=tmp_path, calibrate=True)
+
+    for name in ("train.csv", "dev.csv"):  # the model kept rows of its only file, which is the validation file here
+        shutil.copy(table_run / "reviews.csv", tmp_path / name)
+    assert evaluated(table_run, tmp_path)["examples"] == 40
+    assert "was trained on rows of this file" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(("kept", "rows"), [(None, "all rows"), ({"rows": 1, "sha256": "0"}, "rows")])
 def test_judgements_of_the_training_are_measured_with_a_warning(
     kept: Any, rows: str, tmp_path: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]

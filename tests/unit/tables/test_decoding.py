@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bertwright.errors import InputError
-from bertwright.tables.decoding import decode_lines
+from bertwright.tables.decoding import decode_lines, is_utf16
 from bertwright.tables.reader import Table, add_columns, read_table
 from bertwright.tables.writer import PredictRequest, answer_tables
 from bertwright.tasks.question_answering.data import read_questions
@@ -62,6 +62,12 @@ def test_columns_of_words_and_questions_have_the_same_messages(write: Any) -> No
             read_questions(write("a.json", SQUAD.encode(encoding)))
     with pytest.raises(InputError, match=r"a\.json: not UTF-8 text \(byte 11\): .*; was it cut short\?"):
         read_questions(write("a.json", '{"data": "é"}'.encode()[:11]))
+
+
+def test_a_nul_byte_in_utf8_is_not_utf16() -> None:
+    for line in ("\0a text\n", "a text\0\n", "\0é ü\n"):
+        assert list(decode_lines([b"first\n", line.encode()], "a.txt")) == ["first\n", line]
+    assert is_utf16("\n한국어".encode("utf-16-le")[1:], is_first=False)
 
 
 def test_lines_of_utf16_are_not_answered_as_three_texts(write: Any, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Texts in records: Parquet files, and a dataset of the Hub, served by a small Hub of this test's own."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -168,3 +169,36 @@ def test_a_dataset_of_the_hub_is_read_at_the_revision_it_has(
     assert json.loads(completed.stdout)["documents"] == 40
     (source,) = json.loads((tmp_path / "c" / "manifest.json").read_text())["sources"]
     assert source == {"path": "hub:own/talks:train", "bytes": 0, "fingerprint": f"revision {REVISION}"}
+
+
+def test_the_column_of_a_table_is_the_text(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.csv"
+    path.write_text('id,text,label\n1,"A good, long film.\nIt ends well.",yes\n2,,no\n3,"""Bad"", they said.",no\n')
+    documents = list(read_documents(path, TextSettings(lines="sentences")))
+    assert [document.paragraphs for document in documents] == [
+        ("A good, long film.", "It ends well."),
+        ('"Bad", they said.',),
+    ]
+    assert [document.location for document in documents] == [f"{path}:2", f"{path}:5"]
+    table = tmp_path / "table.tsv.gz"
+    table.write_bytes(gzip.compress(b'title\tbody\nA\t"One" text.\n'))
+    (document,) = read_documents(table, TextSettings(field="body"))
+    assert document.paragraphs == ('"One" text.',)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "id,review\n1,Good.\n",
+            "expected one column 'text'; the columns are: id, review; name the column of the text",
+        ),
+        ("id,text\n1,Good,film.\n", "reviews.csv:2: expected 2 cells, as in the first line, got 3"),
+        ('id,text\n1,"Good.\n', "reviews.csv:2: not valid csv"),
+    ],
+)
+def test_a_table_whose_text_cannot_be_read_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "reviews.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        list(read_documents(path, TextSettings()))

@@ -64,7 +64,7 @@ def errors_of(task: ClassificationTask, rows: TextExamples, predictions: Predict
     if predictions.probabilities is None:
         residuals = predictions.values - targets
         columns |= {
-            "gold": [float(str(value)) for value in targets],  # float32: the shortest text is that of the file
+            "gold": targets.tolist(),
             "predicted": rounded(predictions.values),
             "residual": rounded(residuals),
         }

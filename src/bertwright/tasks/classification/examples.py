@@ -38,7 +38,7 @@ class TextExamples:
 
     texts_a: tuple[str, ...]
     texts_b: tuple[str, ...] | None
-    targets: NDArray[Any] | None  # [N] int64 label ids or float32 numbers, or [N, labels] bool; None where not read
+    targets: NDArray[Any] | None  # [N] int64 label ids or float64 numbers, or [N, labels] bool; None where not read
     source: str
     lines: tuple[int, ...]
     between: str = ":"  # as in Table
@@ -130,7 +130,13 @@ def read_training(task: ClassificationTask, path: Path) -> tuple[ClassificationT
 
 def _learn(task: ClassificationTask, table: Table) -> ClassificationTask:
     if task.kind == "regression":
-        return standardised(task, _targets(task, table)) if task.standardise else task
+        numbers = _targets(task, table)
+        if len(numbers) > 1 and not np.ptp(numbers):
+            say(
+                f"{table.source}: every row has the number {numbers[0]:g} in column '{task.label}', so that there is "
+                "nothing to learn; check --label-column"
+            )
+        return standardised(task, numbers) if task.standardise else task
     if task.labels:
         return task
     several = task.kind == "multilabel"
@@ -151,7 +157,7 @@ def _learn(task: ClassificationTask, table: Table) -> ClassificationTask:
     return task.model_copy(update={"labels": tuple(labels)})
 
 
-def standardised(task: ClassificationTask, numbers: NDArray[np.float32]) -> ClassificationTask:
+def standardised(task: ClassificationTask, numbers: NDArray[np.float64]) -> ClassificationTask:
     """Return the regression task with the mean and the standard deviation of these training targets."""
     spread = float(np.std(numbers, dtype=np.float64)) or 1.0
     return task.model_copy(update={"centre": float(np.mean(numbers, dtype=np.float64)), "spread": spread})
@@ -238,7 +244,7 @@ def _targets(task: ClassificationTask, table: Table) -> NDArray[Any]:
     cells = table.column(task.label)
     if task.kind == "regression":
         numbers = [cell_number(cell, task.label, table, row) for row, cell in enumerate(cells)]
-        return np.array(numbers, dtype=np.float32)
+        return np.array(numbers, dtype=np.float64)
     if not task.labels:
         raise ValueError(f"{task.name} has no labels yet; call learn(task, train_file)")
     spellings = [*task.labels, *(code for code in task.codes if code not in task.labels)]

@@ -100,8 +100,23 @@ def test_a_regression_has_numbers(write):
     content = "index\tsentence1\tsentence2\tscore\n0\tA\tB\t5.000\n1\tC\tD\t3.8\n"
     examples = read_examples(get_task("stsb"), write("train.tsv", content))
     assert inputs(examples) == (("A", "B"), ("C", "D"))
-    assert examples.targets.dtype == np.float32
-    assert examples.targets.tolist() == pytest.approx([5.0, 3.8])
+    assert examples.targets.dtype == np.float64
+    assert examples.targets.tolist() == [5.0, 3.8]
+
+
+def test_large_numbers_keep_their_digits(write):
+    task = get_task("regress")
+    rows = write("train.tsv", "text\tlabel\nA\t1700000001\nB\t1700000003\n")
+    learned = learn(task, rows)
+    assert (learned.centre, learned.spread) == (1700000002.0, 1.0)
+    assert loss_targets(learned, read_examples(learned, rows).targets).tolist() == [-1.0, 1.0]
+
+
+def test_equal_numbers_of_a_regression_are_told(write, capsys):
+    rows = write("train.tsv", "text\tlabel\nA\t3\nB\t3\n")
+    learn(get_task("regress"), rows)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "train.tsv: every row has the number 3 in column 'label', so that there is nothing to learn" in printed
 
 
 def test_metrics_are_the_papers():

@@ -17,6 +17,7 @@ from bertwright.finetuning.batches import steps_of
 from bertwright.finetuning.kept_rows import training_note
 from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.mining import with_mined
+from bertwright.finetuning.piece_weights import with_piece_weights
 from bertwright.finetuning.prepare import STATES, Prepared, prepare, schedule, with_chosen_first
 from bertwright.finetuning.result import finish_run, finished_result
 from bertwright.finetuning.run_baselines import note_baselines
@@ -162,6 +163,8 @@ def train_seeds(
         numerics, processes = _resolved(settings, run, Processes(ranks, sharding), allow_other=allow_other_numerics)
         # Outside the training loop, in which Ctrl-C waits for the end of a step.
         prepared = advise_on_full_gpu(lambda: with_mined(run, settings, prepared, data, ranks), lambda: CPU_ADVICE)
+        weigh = partial(with_piece_weights, run, settings, prepared, data, ranks)
+        prepared = advise_on_full_gpu(weigh, lambda: CPU_ADVICE)
         advise_on_full_gpu(prepared.bound.prepare, lambda: CPU_ADVICE)
         advise_on_full_gpu(lambda: note_baselines(run, settings, prepared), lambda: CPU_ADVICE)
         _check_best(settings, run, ranks)

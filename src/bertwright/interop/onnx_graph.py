@@ -50,7 +50,7 @@ class SentenceModel(nn.Module):
     def forward(self, ids: Tensor, segments: Tensor, mask: Tensor) -> dict[str, Tensor]:
         """Return last_hidden_state [B, T, D] and sentence_embedding [B, W]; the arguments are those of `Bert`."""
         last = self.encoder(ids, segments, mask).last
-        return {"last_hidden_state": last, SENTENCE_VECTORS: self.head(last, mask)}
+        return {"last_hidden_state": last, SENTENCE_VECTORS: self.head(last, mask, ids)}
 
 
 GraphModel = Bert | SentenceModel

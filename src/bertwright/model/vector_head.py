@@ -50,11 +50,15 @@ class VectorHead(nn.Module):
     names the folder for the message.
     """
 
+    piece_weights: Tensor | None
+
     def __init__(self, settings: VectorSettings, hidden: int, *, source: str = "vectors") -> None:
         super().__init__()
         settings.check_fit(hidden, source)
         self.settings, self.hidden = settings, hidden
         self.dense = nn.ModuleList(DenseBlock(layer) for layer in settings.dense)
+        weights = torch.tensor(settings.piece_weights, dtype=torch.float32) if settings.piece_weights else None
+        self.register_buffer("piece_weights", weights, persistent=False)  # the settings have them
 
     @property
     def size(self) -> int:
@@ -62,16 +66,25 @@ class VectorHead(nn.Module):
         size = self.settings.size(self.hidden)
         return min(size, self.settings.width or size)
 
-    def forward(self, states: Tensor, mask: Tensor, *, prompt: int = 0, width: int | None = None) -> Tensor:
+    def forward(
+        self, states: Tensor, mask: Tensor, ids: Tensor | None = None, *, prompt: int = 0, width: int | None = None
+    ) -> Tensor:
         """Return vectors [N, W] of the states [N, T, D] of the last layer.
 
-        mask [N, T] is true where there is a token. prompt: number of first tokens of each row that belong to the
-        prompt, [CLS] included; they count only where the settings include the prompt. width: number of components W;
-        None is that of the settings. The vectors have at least the precision fp32.
+        mask [N, T] is true where there is a token. ids [N, T] are needed where pieces have weights; training computes
+        without these weights, since vectors that were trained with them are worse (docs/log.md). prompt: number of
+        first tokens of each row that belong to the prompt, [CLS] included; they count only where the settings include
+        the prompt. width: number of components W; None is that of the settings. The vectors have at least the precision
+        fp32.
         """
         if self.settings.include_prompt:
             prompt = 0
-        vectors = torch.cat([pool_states(states, mask, mode, prompt=prompt) for mode in self.settings.pooling], dim=-1)
+        if self.piece_weights is not None and not self.training:
+            assert ids is not None
+            vectors = weighted_mean(states, mask, self.piece_weights[ids])
+        else:
+            pooled = [pool_states(states, mask, mode, prompt=prompt) for mode in self.settings.pooling]
+            vectors = torch.cat(pooled, dim=-1)
         for block in self.dense:
             vectors = block(vectors)
         if self.settings.normalize:
@@ -100,6 +113,17 @@ def pool_states(states: Tensor, mask: Tensor, mode: Pooling, *, prompt: int = 0)
     divisor = total.sqrt() if mode == "mean_sqrt_len_tokens" else total
     clean = states.masked_fill(~kept[:, :, None], 0.0)  # 0 × NaN of a masked position would be NaN
     return torch.einsum("ntd,nt->nd", clean, weights) / divisor
+
+
+def weighted_mean(states: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+    """Return the means [N, D] of states [N, T, D] with weights [N, T]; a row whose weights are 0 gives zeros.
+
+    mask [N, T] is true where there is a token.
+    """
+    states, tokens = for_loss(states), mask.bool()
+    weights = (weights * tokens).to(states.dtype)
+    clean = states.masked_fill(~tokens[:, :, None], 0.0)  # 0 × NaN of a masked position would be NaN
+    return torch.einsum("ntd,nt->nd", clean, weights) / weights.sum(1, keepdim=True).clamp(min=1e-9)
 
 
 def open_vector_head(

@@ -3,6 +3,7 @@
     modules.json                      the modules in their order: Transformer, Pooling, Dense …, Normalize
     1_Pooling/config.json             pooling modes
     2_Dense/config.json               sizes and activation of a dense layer; its weights are beside it
+    1_WordWeights/config.json         a weight for each piece; the pooling is then in 2_Pooling
     config_sentence_transformers.json prompts, similarity, Matryoshka widths
     sentence_bert_config.json         maximum number of tokens
 
@@ -11,13 +12,13 @@ settings of the command line use its types.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
-from bertwright.config import Positive, Settings
+from bertwright.config import Number, Positive, Settings
 from bertwright.errors import InputError, shown
 from bertwright.files import read_json, read_object, write_json
 from bertwright.model.config import Size
@@ -36,6 +37,7 @@ Similarity = Literal["cosine", "dot", "euclidean", "manhattan"]
 """Similarity of two vectors that the model is meant for; the last two are negative distances."""
 
 MODULES: Final = "modules.json"
+_MODULE_NAMES: Final = ("Transformer", "WordWeights", "Pooling", "Dense", "Normalize")
 _PROMPTS: Final = "config_sentence_transformers.json"
 _LENGTH: Final = "sentence_bert_config.json"
 _LIBRARY: Final = "sentence_transformers"
@@ -71,6 +73,8 @@ class VectorSettings(Settings):
 
     pooling: tuple[Pooling, ...] = ("mean",)
     """Pooling modes; the vectors of several are concatenated."""
+    piece_weights: tuple[Number, ...] = ()
+    """Weight of each piece of the vocabulary in the mean, by id; empty where all are 1."""
     dense: tuple[DenseLayer, ...] = ()
     normalize: bool = False
     """True where vectors are divided by their length."""
@@ -97,6 +101,11 @@ class VectorSettings(Settings):
         if self.default_prompt is not None and self.default_prompt not in self.prompts:
             known = ", ".join(self.prompts) or "none"
             raise ValueError(f"default_prompt: expected the name of a prompt ({known}), got {self.default_prompt!r}")
+        if self.piece_weights and (self.pooling != ("mean",) or not self.include_prompt):
+            raise ValueError(
+                "piece_weights: expected the pooling mean over all tokens, got "
+                f"{', '.join(self.pooling)}{'' if self.include_prompt else ' without those of the prompt'}"
+            )
         for before, after in zip(self.dense, self.dense[1:], strict=False):
             if before.outputs != after.inputs:
                 raise ValueError(
@@ -136,12 +145,14 @@ def read_vector_settings(folder: Path) -> VectorSettings | None:
     entries = _module_entries(modules)
     _check_transformer(folder, entries[0][1])
     names = [name for name, _ in entries]
-    pooling = _read_pooling(folder / entries[1][1] / "config.json")
+    pooling = next(_read_pooling(folder / path / "config.json") for name, path in entries if name == "Pooling")
+    weights = [_read_piece_weights(folder / path / "config.json") for name, path in entries if name == "WordWeights"]
     dense = [_read_dense(folder / path / "config.json") for name, path in entries if name == "Dense"]
     for name, path in entries:
         if name == "Normalize" and (file := folder / path / "config.json").is_file():
             _check_entries(file, read_object(file), _ON_VECTORS)
     values = {"dense": dense, "normalize": "Normalize" in names, **pooling, **_read_prompts(folder / _PROMPTS)}
+    values["piece_weights"] = weights[0] if weights else ()
     try:
         return VectorSettings.model_validate({**values, "max_length": _read_length(folder)})
     except ValidationError as error:
@@ -155,7 +166,9 @@ def dense_folders(folder: Path) -> list[Path]:
 
 def is_vector_file(name: str) -> bool:
     """Return True for a name that `write_vector_settings` gives to a file or folder of a model folder."""
-    return name in (MODULES, _PROMPTS, _LENGTH) or bool(re.fullmatch(r"\d+_(Pooling|Dense|Normalize)", name))
+    return name in (MODULES, _PROMPTS, _LENGTH) or bool(
+        re.fullmatch(r"\d+_(WordWeights|Pooling|Dense|Normalize)", name)
+    )
 
 
 def write_vector_settings(folder: Path, settings: VectorSettings, *, hidden: int, positions: int) -> None:
@@ -165,14 +178,18 @@ def write_vector_settings(folder: Path, settings: VectorSettings, *, hidden: int
     settings have none; text-embeddings-inference opens no folder without a maximum.
     """
     settings.check_fit(hidden, str(folder))
-    names = ["Pooling", *("Dense" for _ in settings.dense), *(["Normalize"] if settings.normalize else [])]
+    names = [*(["WordWeights"] if settings.piece_weights else []), "Pooling", *("Dense" for _ in settings.dense)]
+    names += ["Normalize"] if settings.normalize else []
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{_LIBRARY}.models.Transformer"}]
     for index, name in enumerate(names, start=1):
         path = f"{index}_{name}"
         modules.append({"idx": index, "name": str(index), "path": path, "type": f"{_LIBRARY}.models.{name}"})
         (folder / path).mkdir(exist_ok=True)
-    write_json(folder / "1_Pooling" / "config.json", _pooling_to_json(settings, hidden))
-    for index, layer in enumerate(settings.dense, start=2):
+    if settings.piece_weights:
+        write_json(folder / "1_WordWeights" / "config.json", _piece_weights_to_json(settings.piece_weights))
+    pooled = 1 + names.index("Pooling")
+    write_json(folder / f"{pooled}_Pooling" / "config.json", _pooling_to_json(settings, hidden))
+    for index, layer in enumerate(settings.dense, start=pooled + 1):
         described = {
             "in_features": layer.inputs,
             "out_features": layer.outputs,
@@ -211,6 +228,21 @@ def _pooling_to_json(settings: VectorSettings, hidden: int) -> dict[str, Any]:
     return {**described, "include_prompt": settings.include_prompt}
 
 
+def _piece_weights_to_json(weights: Sequence[float]) -> dict[str, Any]:
+    """Return the entries of WordWeights; its vocabulary names the pieces by their ids."""
+    names = [str(id) for id in range(len(weights))]
+    return {"vocab": names, "word_weights": dict(zip(names, weights, strict=True)), "unknown_word_weight": 1.0}
+
+
+def _read_piece_weights(path: Path) -> list[Any]:
+    """Return the weight of each id: that of its name, of its name in lower case, or of unknown words."""
+    raw = read_object(path)
+    vocabulary, weights, unknown = raw.get("vocab"), raw.get("word_weights"), raw.get("unknown_word_weight", 1)
+    if not (isinstance(vocabulary, list) and vocabulary and isinstance(weights, dict)):
+        raise InputError(f"{path}: expected a list vocab and an object word_weights")
+    return [weights.get(name, weights.get(str(name).lower(), unknown)) for name in vocabulary]
+
+
 def _module_entries(path: Path) -> list[tuple[str, str]]:
     """Return the class name and the folder of each module; InputError for another order than Transformer, Pooling, …"""
     entries = read_json(path)
@@ -222,20 +254,21 @@ def _module_entries(path: Path) -> list[tuple[str, str]]:
         if not isinstance(kind, str) or not isinstance(where, str):
             raise InputError(f"{path}: module {number}: expected an object with type and path, got {shown(entry)}")
         library, name = kind.partition(".")[0], kind.rpartition(".")[2]
-        if library != _LIBRARY or name not in ("Transformer", "Pooling", "Dense", "Normalize"):
+        if library != _LIBRARY or name not in _MODULE_NAMES:
             raise InputError(
-                f"{path}: module {number} is {kind}; only Transformer, Pooling, Dense and Normalize of "
-                "sentence-transformers are computed here"
+                f"{path}: module {number} is {kind}; only {', '.join(_MODULE_NAMES)} of sentence-transformers are "
+                "computed here"
             )
         if number and (Path(where).name != where or where == ".."):
             raise InputError(f"{path}: module {number}: expected the name of a folder as path, got {where!r}")
         modules.append((name, where))
     names = [name for name, _ in modules]
-    expected = ["Transformer", "Pooling", *["Dense"] * names.count("Dense")]
+    weights = ["WordWeights"] * ("WordWeights" in names)
+    expected = ["Transformer", *weights, "Pooling", *["Dense"] * names.count("Dense")]
     if names not in (expected, [*expected, "Normalize"]):
         raise InputError(
-            f"{path}: the modules are {', '.join(names)}; only Transformer, Pooling, dense layers and at the end "
-            "Normalize, in this order, are computed here"
+            f"{path}: the modules are {', '.join(names)}; only Transformer, WordWeights or nothing, Pooling, dense "
+            "layers and at the end Normalize, in this order, are computed here"
         )
     return modules
 

@@ -245,3 +245,16 @@ def test_the_command_checks_int8_by_a_search(
     ranking = result["int8"]["ranking"]
     assert (ranking["queries"], ranking["texts"]) == (len(data.queries), len(data.ids))
     assert 0 <= ranking["int8"] <= 1
+
+
+def test_the_graph_has_the_weights_of_pieces(tmp_path: Path, own_tokenizer: Path) -> None:
+    settings = VectorSettings(piece_weights=tuple(0.01 + (id * 0.37 % 1) for id in range(500)), normalize=True)
+    write_vector_model(tmp_path / "model", own_tokenizer, settings)
+    export_onnx(str(tmp_path / "model"), tmp_path / "out")
+    encoder = open_sentence_encoder(str(tmp_path / "model"), None, "cpu")
+    texts = [*own_lines()[:6], "a", ""]
+    vectors = graph_vectors(tmp_path / "out" / "onnx" / "model.onnx", encoder, texts)
+    np.testing.assert_allclose(vectors, encoder.vectors(texts), atol=1e-5, rtol=0)
+    head = open_vector_head(tmp_path / "out", 48)
+    assert head is not None
+    assert head.settings.piece_weights == settings.piece_weights

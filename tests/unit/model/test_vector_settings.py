@@ -15,6 +15,7 @@ from bertwright.model.vector_head import open_vector_head
 from bertwright.model.vector_settings import DenseLayer, VectorSettings, read_vector_settings
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
+from bertwright.tasks.sentence_vectors import open_sentence_encoder
 from tests.support.encoders import SHAPE, write_encoder
 from tests.support.folders import contents, update_json
 from tests.support.vectors import write_vector_model
@@ -30,6 +31,14 @@ FULL = VectorSettings(
     widths=(8, 16),
     width=16,
 )
+WEIGHTED = VectorSettings(
+    piece_weights=tuple(0.01 + (id * 0.37 % 1) for id in range(500)),
+    dense=(DenseLayer(inputs=48, outputs=32),),
+    normalize=True,
+    prompts={"query": "to be: "},
+    default_prompt="query",
+)
+"""A weight for each piece of the tokenizer."""
 TEXTS = ["The house stood at the end of the lane.", "Rain.", "a b c d e f g h i j k l m n o p q r s t u v w x y z"]
 
 
@@ -49,7 +58,7 @@ def vectors_of(folder: Path, texts: list[str], prompt: str) -> Any:
                 row, torch.zeros_like(row), torch.ones_like(row, dtype=torch.bool), all_hidden=True
             ).hidden[-1]
             skipped = 1 + len(tokenizer.ids([prompt])[0]) if prompt else 0
-            vectors.append(head(states, torch.ones_like(row), prompt=skipped)[0].numpy())
+            vectors.append(head(states, torch.ones_like(row), row, prompt=skipped)[0].numpy())
     return np.stack(vectors)
 
 
@@ -60,6 +69,7 @@ def vectors_of(folder: Path, texts: list[str], prompt: str) -> Any:
         FULL,
         FULL.model_copy(update={"pooling": ("cls", "mean"), "include_prompt": False}),
         VectorSettings(pooling=("weightedmean",), include_prompt=False, prompts={"q": "to be: "}, default_prompt="q"),
+        WEIGHTED,
     ],
 )
 def test_what_is_written_is_read_and_opened_by_sentence_transformers(
@@ -82,6 +92,31 @@ def test_what_sentence_transformers_writes_is_read(tmp_path: Path, own_tokenizer
     settings = read_vector_settings(tmp_path / "theirs")
     assert settings == FULL.model_copy(update={"widths": ()})
     np.testing.assert_allclose(vectors_of(tmp_path / "theirs", TEXTS, "a question: "), theirs.encode(TEXTS), atol=1e-5)
+
+
+def test_padding_and_other_texts_change_no_weighted_vector(tmp_path: Path, own_tokenizer: Path) -> None:
+    write_vector_model(tmp_path / "model", own_tokenizer, WEIGHTED)
+    encoder = open_sentence_encoder(str(tmp_path / "model"), "fp32", "cpu")
+    together = encoder.vectors(TEXTS)
+    np.testing.assert_allclose(together, np.concatenate([encoder.vectors([text]) for text in TEXTS]), atol=1e-5)
+    np.testing.assert_allclose(together, vectors_of(tmp_path / "model", TEXTS, "to be: "), atol=1e-5)
+
+
+def test_weights_of_other_vocabularies_and_poolings_are_refused(tmp_path: Path, own_tokenizer: Path) -> None:
+    few = WEIGHTED.model_copy(update={"piece_weights": (0.5, 0.25)})
+    write_vector_model(tmp_path / "model", own_tokenizer, few)
+    with pytest.raises(InputError, match=r"has weights for 2 pieces; expected one for each of the [\d,]+ pieces"):
+        open_sentence_encoder(str(tmp_path / "model"), "fp32", "cpu")
+    with pytest.raises(ValueError, match="piece_weights: expected the pooling mean over all tokens, got cls"):
+        VectorSettings(pooling=("cls",), piece_weights=(1.0,))
+    config = tmp_path / "model" / "1_WordWeights" / "config.json"
+    config.write_text(json.dumps({"vocab": ["The", "a", "zz"], "word_weights": {"the": 0.5, "a": 0.1}}))
+    settings = read_vector_settings(tmp_path / "model")
+    assert settings is not None
+    assert settings.piece_weights == (0.5, 0.1, 1.0)
+    config.write_text(json.dumps({"vocab": [], "word_weights": {}}))
+    with pytest.raises(InputError, match="expected a list vocab and an object word_weights"):
+        read_vector_settings(tmp_path / "model")
 
 
 def test_older_spellings_are_read(tmp_path: Path) -> None:
@@ -158,7 +193,7 @@ def test_an_unusable_entry_is_refused_with_its_file(
             ["Transformer", "Pooling", "Normalize", "Dense"],
             "the modules are Transformer, Pooling, Normalize, Dense; only",
         ),
-        (["Transformer"], "the modules are Transformer; only Transformer, Pooling"),
+        (["Transformer"], "the modules are Transformer; only Transformer, WordWeights"),
     ],
 )
 def test_unknown_modules_are_refused_by_name(modules: list[str], message: str, tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ class VectorModel(nn.Module):
         """Return the vectors [N, D] of some texts."""
         part = move_to_device(part, module_device(self))
         states = self.encoder(part.ids, part.segments, part.mask).last
-        vectors: Tensor = self.vectors(states, part.mask, prompt=part.prompt)
+        vectors: Tensor = self.vectors(states, part.mask, part.ids, prompt=part.prompt)
         return vectors
 
 

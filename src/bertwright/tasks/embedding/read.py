@@ -25,9 +25,10 @@ def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
     layout = folder_layout(task, data)
     if layout == "corpus":
         return read_spans(task, data)
-    if task.twins:
+    if task.spans:
+        alone = "; for texts that match themselves, use the column text alone" if task.spans == "twins" else ""
         raise InputError(
-            "--task-setting twins=true: expected a corpus in --data; of a table, use the column text alone"
+            f"--task-setting spans={task.spans}: expected a folder of corpus build in --data, got {data}{alone}"
         )
     if layout == "beir":
         path, dev_path = qrels_file(data, "train"), qrels_file(data, "dev")

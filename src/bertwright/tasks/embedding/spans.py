@@ -1,9 +1,9 @@
-"""a corpus without labels → pairs: spans of a document that follow each other, or texts that match themselves.
+"""a corpus without labels → pairs: pieces of one passage, spans that follow each other, or spans that match themselves.
 
-Spans are those of sentence order in pre-training (`objectives.sentence_pairs`), in the order of the text.
+A passage is two spans of sentence order in pre-training (`objectives.sentence_pairs`), in the order of the text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,7 @@ from bertwright.objectives.dataset import used_documents
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tasks.binding import LabelledData
 from bertwright.tasks.embedding.pairs import PairOfTable, TextPairs, counted, equal_key, pairs_of
-from bertwright.tasks.embedding.spec import VectorTask
+from bertwright.tasks.embedding.spec import Spans, VectorTask
 
 SPAN_TOKENS: Final = 64
 """Number of tokens of two spans together, special tokens included; a sentence that is longer stays whole."""
@@ -25,19 +25,27 @@ _VALIDATION: Final = 0.1
 """Fraction of the documents that are kept for validation."""
 _VALIDATION_PAIRS: Final = 1000
 _SEED: Final = 0x5EA
-_NAME: Final = "spans that follow each other"
+_SHORTEST, _LONGEST = 0.2, 0.8
+"""Fractions of a passage's words between which the length of a piece is drawn."""
+_LEAST_WORDS: Final = 3
+"""Number of words of a piece, at least."""
+_NAMES: Final[Mapping[Spans, str]] = {
+    "overlap": "two pieces of one passage",
+    "next": "spans that follow each other",
+    "twins": "texts, each matched with itself under other dropout",
+}
 
 
 def read_spans(task: VectorTask, folder: Path) -> LabelledData:
-    """Return `task.pairs` pairs of spans of a corpus for training, and a thousand of other documents for validation.
+    """Return `task.pairs` pairs of a corpus for training, as `task.spans` says, and a thousand for validation.
 
-    With `twins`, the first span of each training pair matches itself. Raises InputError for a corpus of fewer than two
-    documents with two sentences.
+    Those for validation are spans of other documents that follow each other, since two pieces of a passage share words.
+    Raises InputError for a corpus of fewer than two documents with two sentences.
     """
     corpus, documents, kept = _divided(folder)
-    pairs = _pairs(corpus, documents, task.pairs, twins=task.twins)
-    what = "texts, each matched with itself under other dropout" if task.twins else _NAME
-    say(f"{folder}: {what}, for training: {counted(pairs)}")
+    kind = task.spans or "overlap"
+    pairs = _pairs(corpus, documents, task.pairs, kind)
+    say(f"{folder}: {_NAMES[kind]}, for training: {counted(pairs)}")
     validation = _validation_pairs(corpus, kept)
     return LabelledData(task, pairs, {"dev": validation}, {"train": corpus.fingerprint, "dev": {}})
 
@@ -62,12 +70,12 @@ def _divided(folder: Path) -> tuple[Corpus, NDArray[np.int64], NDArray[np.int64]
 
 
 def _validation_pairs(corpus: Corpus, documents: NDArray[np.int64]) -> TextPairs:
-    pairs = _pairs(corpus, documents, _VALIDATION_PAIRS, twins=False)
-    say(f"{corpus.folder}: {_NAME}, for validation: {counted(pairs)}")
+    pairs = _pairs(corpus, documents, _VALIDATION_PAIRS, "next")
+    say(f"{corpus.folder}: {_NAMES['next']}, for validation: {counted(pairs)}")
     return pairs
 
 
-def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, *, twins: bool) -> TextPairs:
+def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, kind: Spans) -> TextPairs:
     """Return `most` pairs of the documents at most; pairs of equal or empty texts are not taken."""
     # Imported here, because numba compiles it and the specifications of tasks are listed without that.
     from bertwright.objectives.sentence_pairs import plan_rows
@@ -90,12 +98,28 @@ def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, *, twins: bo
         count = np.where(is_swapped, plan[f"{other}_count"], plan[f"{side}_count"]).astype(np.int32)
         sides.append(_texts(corpus, begin, count))
     rows = []
+    random = np.random.default_rng(_SEED)
     for number, (text, following) in enumerate(zip(*sides, strict=True)):
-        if not is_blank(text) and not is_blank(following) and equal_key(text) != equal_key(following):
-            rows.append(PairOfTable(text, text if twins else following, line=number))
+        first, second = text, following
+        if kind == "overlap":
+            passage = f"{text} {following}"
+            first, second = _piece(passage, random), _piece(passage, random)
+        if not is_blank(first) and not is_blank(second) and equal_key(first) != equal_key(second):
+            rows.append(PairOfTable(first, first if kind == "twins" else second, line=number))
     if not rows:
         raise InputError(f"{corpus.folder}: expected spans of text that differ, found none")
-    return pairs_of(rows, str(corpus.folder), between=": pair ", twins=twins, alike=True)
+    return pairs_of(rows, str(corpus.folder), between=": pair ", twins=kind == "twins", alike=True)
+
+
+def _piece(passage: str, random: np.random.Generator) -> str:
+    """Return consecutive words of a passage, drawn with their number; characters of a script without blanks."""
+    words, between = passage.split(), " "
+    if len(words) < 2 * _LEAST_WORDS:
+        words, between = list(passage), ""
+    drawn = round(len(words) * random.uniform(_SHORTEST, _LONGEST))
+    count = min(max(_LEAST_WORDS, drawn), len(words))
+    begin = int(random.integers(len(words) - count + 1))
+    return between.join(words[begin : begin + count])
 
 
 def _texts(corpus: Corpus, begin: NDArray[np.int64], count: NDArray[np.int32]) -> Sequence[str]:

@@ -16,6 +16,9 @@ from bertwright.tasks.spec import TaskSpec
 Layout = Literal["auto", "pairs", "scored", "nli", "texts", "beir", "corpus"]
 """Kind of data: pairs with or without hard negatives, pairs with a score, pairs with a label of inference, texts alone,
 a folder in the layout of BEIR, a corpus."""
+Spans = Literal["overlap", "next", "twins"]
+"""Pairs of a corpus: two pieces of the same passage, two spans that follow each other, or a span and itself, computed
+with other dropout (SimCSE)."""
 QUERY: Final = "query"
 """Name of the prompt before first texts."""
 DOCUMENT: Final = "document"
@@ -43,11 +46,12 @@ class VectorTask(TaskSpec):
         "temperature",
         "symmetric",
         "widths",
-        "twins",
+        "spans",
         "pairs",
         "mine",
         "mine_margin",
         "pooling",
+        "piece_weights",
         "normalize",
         "query_prompt",
         "document_prompt",
@@ -58,11 +62,12 @@ class VectorTask(TaskSpec):
     temperature: PositiveNumber = 0.05  # cosines are divided by it
     symmetric: bool = False  # True: second texts find their first texts too
     widths: Annotated[tuple[Positive, ...] | None, BeforeValidator(_listed)] = None  # Matryoshka; None: the model's
-    twins: bool = False  # True for a corpus: a text matches itself, computed with other dropout (SimCSE)
+    spans: Spans | None = None  # the pairs of a corpus; None: overlap
     pairs: Positive = 100_000  # number of training pairs of a corpus, at most
     mine: Positive | None = None  # number of hard negatives that are mined for each pair; None: none
     mine_margin: Number | None = None  # mined texts are this much less close than the positive; None: MINE_MARGIN
     pooling: Annotated[tuple[Pooling, ...] | None, BeforeValidator(_listed)] = None  # None: the model's
+    piece_weights: Number | None = None  # a in the weight a / (a + frequency) of a piece; 0: none; None: as measured
     normalize: bool | None = None  # None: as the model does; True for a model without settings of vectors
     query_prompt: str | None = None  # put before first texts; None: the model's
     document_prompt: str | None = None  # put before second texts; None: the model's
@@ -111,6 +116,8 @@ def with_vectors(
     if base.dense:
         raise InputError(f"{source}: expected a model without dense layers after the pooling, got {len(base.dense)}")
     changes: dict[str, Any] = {name: getattr(task, name) for name in _SAME_NAME}
+    if task.piece_weights is not None or task.pooling not in (None, ("mean",)):
+        changes["piece_weights"] = ()  # those of the training text take their place
     changes["prompts"] = _prompts(task, base)
     if task.query_length and task.query_length > max_length:
         raise InputError(f"--task-setting query_length={task.query_length}: expected at most --max-length {max_length}")

@@ -59,8 +59,8 @@ def test_a_judgement_of_an_unknown_document_is_named_or_left_out(beir: Path) -> 
 def test_a_folder_of_another_layout_is_refused(beir: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is beir, but the layout is set to corpus"):
         read_vector_data(with_settings(EMBED, ["layout=corpus"]), beir)
-    with pytest.raises(InputError, match="expected a corpus in --data"):
-        read_vector_data(with_settings(EMBED, ["twins=true"]), beir)
+    with pytest.raises(InputError, match="spans=twins: expected a folder of corpus build in --data"):
+        read_vector_data(with_settings(EMBED, ["spans=twins"]), beir)
     (beir / "corpus.jsonl.xz").unlink()
     with pytest.raises(InputError, match=r"expected corpus\.jsonl"):
         read_vector_data(EMBED, beir)

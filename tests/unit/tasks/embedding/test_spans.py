@@ -1,4 +1,4 @@
-"""Pairs of a corpus without labels: neighbours in the order of the text, and texts that match themselves."""
+"""Pairs of a corpus without labels: pieces of a passage, neighbours in the text, and texts that match themselves."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.read import read_vector_data
+from bertwright.tasks.embedding.spans import _piece
 from bertwright.tasks.embedding.spec import EMBED
 from bertwright.tasks.spec import with_settings
 from tests.support.page_data import documents
@@ -43,8 +44,30 @@ def sides(pairs: TextPairs) -> list[tuple[str, str]]:
     ]
 
 
+def test_two_pieces_lie_in_one_passage(spans_corpus: Path) -> None:
+    data = read_vector_data(with_settings(EMBED, ["pairs=200"]), spans_corpus)
+    texts = texts_of_documents(spans_corpus)
+    assert len(data.train) > 50
+    for pair in sides(data.train):
+        first, second = (piece.replace(" ", "") for piece in pair)
+        assert any(first in text and second in text for text in texts)
+        assert first != second
+        assert all(len(piece.split()) >= 3 for piece in pair)
+    passages = read_vector_data(with_settings(EMBED, ["pairs=200", "spans=next"]), spans_corpus)
+    longest = max(len(f"{first} {second}".split()) for first, second in sides(passages.train))
+    assert max(len(piece.split()) for pair in sides(data.train) for piece in pair) <= round(0.8 * longest)
+
+
+def test_a_script_without_blanks_is_cut_between_characters() -> None:
+    passage = "".join(chr(0x4E00 + number) for number in range(40))
+    random = np.random.default_rng(0)
+    pieces = [_piece(passage, random) for _ in range(50)]
+    assert all(piece in passage and 8 <= len(piece) <= 32 for piece in pieces)
+    assert len(set(pieces)) > 40
+
+
 def test_the_second_span_follows_the_first_in_its_document(spans_corpus: Path) -> None:
-    data = read_vector_data(EMBED, spans_corpus)
+    data = read_vector_data(with_settings(EMBED, ["spans=next"]), spans_corpus)
     texts = texts_of_documents(spans_corpus)
     documents_of = {}
     for name, pairs in (("train", data.train), ("dev", data.validation["dev"])):
@@ -57,7 +80,7 @@ def test_the_second_span_follows_the_first_in_its_document(spans_corpus: Path) -
 
 
 def test_twins_are_trained_and_neighbours_are_measured(spans_corpus: Path) -> None:
-    data = read_vector_data(with_settings(EMBED, ["twins=true", "pairs=20"]), spans_corpus)
+    data = read_vector_data(with_settings(EMBED, ["spans=twins", "pairs=20"]), spans_corpus)
     assert (data.train.twins, len(data.train)) == (True, 20)
     assert all(first == second for first, second in sides(data.train))
     assert all(first != second for first, second in sides(data.validation["dev"]))

@@ -85,7 +85,7 @@ def import_model(
 def _described(head: VectorHead) -> str:
     """Return the computation of vectors in words, such as "mean, normalised, 384 components, 256 tokens"."""
     settings = head.settings
-    parts = [" and ".join(settings.pooling)]
+    parts = [" and ".join(settings.pooling) + " with weights of pieces" * bool(settings.piece_weights)]
     parts += [f"{layer.activation} to {layer.outputs}" for layer in settings.dense]
     parts += ["normalised"] * settings.normalize
     parts += [f"{settings.width or settings.size(head.hidden)} components"]

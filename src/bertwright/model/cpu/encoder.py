@@ -17,7 +17,7 @@ import copy
 import ctypes
 import functools
 import sys
-from typing import Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -44,6 +44,15 @@ class PackedProduct(nn.Module):
         self.bias, self.shape = bias.detach(), (weight.shape[0], weight.shape[1])
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, with the weight [W, D]: oneDNN's layout cannot be copied."""
+        return {**self.__dict__, "packed": self.packed.to_dense()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take the state of `__getstate__`."""
+        packed = torch.ops.mkldnn._reorder_linear_weight(state["packed"], None)
+        super().__setstate__({**state, "packed": packed})  # type: ignore[no-untyped-call]
+
     def narrow(self, wide: Tensor) -> Narrow:
         """Return the rows unchanged."""
         return wide, None
@@ -62,17 +71,38 @@ class PackedProduct(nn.Module):
         return self.packed.to_dense(), None
 
 
-class Int8Product(nn.Module):
-    """8-bit weights in the layout of oneDNN."""
+class NarrowProduct(nn.Module):
+    """Weights [W, D] in 8 bits or bf16, in memory once: as rows, or in the layout of `kernels.cpp` once it has them."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self._rows, self._columns = cast(Tensor | None, weight), cast(Tensor | None, None)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight [W, D]; made from the other layout where that took its place."""
+        rows = self._rows
+        if rows is None:
+            assert self._columns is not None
+            rows = self._columns.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
+        return rows
+
+    def keep_columns(self, columns: Tensor) -> None:
+        """Keep the layout of `kernels.cpp` alone; another thread may read `weight` meanwhile."""
+        self._columns = columns
+        self._rows = None
+
+
+class Int8Product(NarrowProduct):
+    """8-bit weights; oneDNN's layout of them is made where it is needed."""
 
     kind: Kind = "int8"
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        self.bias, self.shape = bias.detach(), (weight.shape[0], weight.shape[1])
         most = weight.detach().abs().amax(1)
-        self.scales = torch.where(most > 0, most / 127, 1.0)
-        self.weight = (weight.detach() / self.scales[:, None]).round().to(torch.int8)
+        scales = torch.where(most > 0, most / 127, 1.0)
+        super().__init__((weight.detach() / scales[:, None]).round().to(torch.int8))
+        self.bias, self.shape, self.scales = bias.detach(), (weight.shape[0], weight.shape[1]), scales
         self.zeros = torch.zeros(len(weight), dtype=torch.int64)
 
     @functools.cached_property
@@ -103,15 +133,14 @@ class Int8Product(nn.Module):
         return self.weight, self.scales
 
 
-class HalfProduct(nn.Module):
+class HalfProduct(NarrowProduct):
     """bf16 weights; the sums of oneDNN are rounded to bf16, those of `FusedLayer` are fp32."""
 
     kind: Kind = "bf16"
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
+        super().__init__(weight.detach().bfloat16())
         self.bias, self.shape = bias.detach(), (weight.shape[0], weight.shape[1])
-        self.weight = weight.detach().bfloat16()
 
     @functools.cached_property
     def packed(self) -> Tensor:
@@ -155,6 +184,10 @@ class PackedLayer(nn.Module):
         self.attention_norm, self.output_norm = layer.attention_norm, layer.output_norm
         self.approximate = layer.approximate
         self.most_fused, self._fused = most_fused_rows(self), cast(FusedLayer | None, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, which has pointers of its own at its first call."""
+        return {**self.__dict__, "_fused": None}
 
     def forward(
         self, hidden: Tensor, begins: Tensor, at: Tensor | None = None, query_begins: Tensor | None = None
@@ -346,7 +379,9 @@ class FusedLayer:
         weight, scales = product.unpacked()
         (width, inner), columns = weight.shape, kernels.library().columns()
         together = {"fp32": 1, "bf16": 2, "int8": 4}[product.kind]
-        packed = weight.view(-1, columns, inner // together, together).permute(0, 2, 1, 3)
+        packed = weight.view(-1, columns, inner // together, together).permute(0, 2, 1, 3).contiguous()
+        if isinstance(product, NarrowProduct):
+            product.keep_columns(packed)
         offsets = None if scales is None else kernels.MIDDLE * weight.sum(1, dtype=torch.int32)
         pointers = {"weights": packed, "offsets": offsets, "column_scales": scales, "bias": product.bias}
         addresses = {name: self._at(tensor) for name, tensor in pointers.items()}

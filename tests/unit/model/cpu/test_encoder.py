@@ -352,3 +352,24 @@ def test_what_is_filled_up_is_little() -> None:
     for count, one in zip(counts, padded, strict=True):
         assert len(one) - count <= max(7, count / 16)
         assert int(one.count_nonzero()) == count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_answers_as_the_model_that_was_used(kind: Any) -> None:
+    model, inputs = packed_copy(noisy_classifier(), kind), text_batch(3, 7)
+    with torch.inference_mode():
+        usual = model(inputs)
+        copied = copy.deepcopy(model)
+        del model
+        assert torch.equal(copied(inputs), usual)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_narrow_weights_are_in_memory_once(kind: Any) -> None:
+    model = packed_copy(noisy_classifier(), kind)
+    product = model.get_submodule("encoder").layers[0].expand
+    before = product.weight.clone()
+    with torch.inference_mode():
+        model(text_batch(1, 8))
+    assert product._rows is None
+    assert torch.equal(product.weight, before)

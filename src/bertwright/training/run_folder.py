@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -239,8 +240,17 @@ def _differences(recorded: Mapping[str, Any], current: Mapping[str, Any], prefix
         if isinstance(there, Mapping) and isinstance(here, Mapping):
             differences.append(_differences(there, here, f"{prefix}{name}."))
         else:
-            differences.append(f"{prefix}{name} is {there!r} there and {here!r} here")
+            if _is_digest(there) and _is_digest(here):
+                differences.append(
+                    f"{prefix}{name} has other content here: sha256 {str(here)[:12]}…, there {str(there)[:12]}…"
+                )
+            else:
+                differences.append(f"{prefix}{name} is {there!r} there and {here!r} here")
     return "; ".join(differences[:3])
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def _versions() -> dict[str, str]:

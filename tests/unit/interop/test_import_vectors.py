@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from bertwright.errors import InputError
@@ -100,3 +100,15 @@ def test_missing_dense_weights_are_named(theirs: Path, tmp_path: Path) -> None:
     shutil.move(theirs / "2_Dense" / "model.safetensors", tmp_path)
     with pytest.raises(InputError, match=r"2_Dense: holds no weights: expected model.safetensors"):
         import_model(str(theirs), tmp_path / "imported")
+
+
+def test_an_encoder_of_vectors_needs_no_pooler(tmp_path: Path, own_tokenizer: Path) -> None:
+    settings = VectorSettings(piece_weights=tuple(0.01 + (id * 0.37 % 1) for id in range(500)))
+    write_vector_model(tmp_path / "ours", own_tokenizer, settings)
+    SentenceTransformer(str(tmp_path / "ours"), device="cpu").save(str(tmp_path / "theirs"))
+    weights = tmp_path / "theirs" / "model.safetensors"
+    save_file({name: tensor for name, tensor in load_file(weights).items() if "pooler" not in name}, weights)
+    report = import_model(str(tmp_path / "theirs"), tmp_path / "imported")
+    assert report["vectors"] == "mean with weights of pieces, 48 components, 64 tokens"
+    vectors = load(tmp_path / "imported", precision="fp32").vectors(TEXTS[:3])
+    np.testing.assert_allclose(vectors, load(tmp_path / "ours", precision="fp32").vectors(TEXTS[:3]), atol=1e-5)

@@ -64,3 +64,11 @@ def test_a_setting_that_is_gone_is_named(old_run: Path) -> None:
     (old_run / "run.json").write_text(json.dumps(record))
     with pytest.raises(InputError, match=r"settings\.gone is 3 there and None here"):
         start_run(old_run, kind="pretrain", settings=RunSettings(), data={}, resume=True)
+
+
+def test_a_changed_file_is_named_by_the_digests(old_run: Path) -> None:
+    record = json.loads((old_run / "run.json").read_text())
+    (old_run / "run.json").write_text(json.dumps({**record, "data": {"train": "a" * 64}}))
+    words = r"data\.train has other content here: sha256 bbbbbbbbbbbb…, there aaaaaaaaaaaa…"
+    with pytest.raises(InputError, match=words):
+        start_run(old_run, kind="pretrain", settings=RunSettings(), data={"train": "b" * 64}, resume=True)

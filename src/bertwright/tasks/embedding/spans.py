@@ -17,7 +17,7 @@ from bertwright.objectives.dataset import used_documents
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tasks.binding import LabelledData
 from bertwright.tasks.embedding.pairs import PairOfTable, TextPairs, counted, equal_key, pairs_of
-from bertwright.tasks.embedding.spec import Spans, VectorTask
+from bertwright.tasks.embedding.spec import CorpusPairs, VectorTask
 
 SPAN_TOKENS: Final = 64
 """Number of tokens of two spans together, special tokens included; a sentence that is longer stays whole."""
@@ -29,7 +29,7 @@ _SHORTEST, _LONGEST = 0.2, 0.8
 """Fractions of a passage's words between which the length of a piece is drawn."""
 _LEAST_WORDS: Final = 3
 """Number of words of a piece, at least."""
-_NAMES: Final[Mapping[Spans, str]] = {
+_NAMES: Final[Mapping[CorpusPairs, str]] = {
     "overlap": "two pieces of one passage",
     "next": "spans that follow each other",
     "twins": "texts, each matched with itself under other dropout",
@@ -75,7 +75,7 @@ def _validation_pairs(corpus: Corpus, documents: NDArray[np.int64]) -> TextPairs
     return pairs
 
 
-def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, kind: Spans) -> TextPairs:
+def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, kind: CorpusPairs) -> TextPairs:
     """Return `most` pairs of the documents at most; pairs of equal or empty texts are not taken."""
     # Imported here, because numba compiles it and the specifications of tasks are listed without that.
     from bertwright.objectives.sentence_pairs import plan_rows

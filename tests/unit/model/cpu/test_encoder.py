@@ -12,14 +12,8 @@ from bertwright.errors import InputError
 from bertwright.model.bert import Bert
 from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
-from bertwright.model.cpu.encoder import (
-    Int8Product,
-    PackedEncoder,
-    PackedLayer,
-    PackedProduct,
-    packed_copy,
-    with_zero_rows,
-)
+from bertwright.model.cpu.encoder import PackedEncoder, PackedLayer, packed_copy, with_zero_rows
+from bertwright.model.cpu.products import Int8Product, PackedProduct
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import Encoded

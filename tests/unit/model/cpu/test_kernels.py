@@ -13,7 +13,8 @@ import torch
 from bertwright.jit import compiler_words, cpp_compiler
 from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
-from bertwright.model.cpu.encoder import HalfProduct, PackedLayer, PackedProduct, multiplies_halves
+from bertwright.model.cpu.encoder import PackedLayer, multiplies_halves
+from bertwright.model.cpu.products import HalfProduct, PackedProduct
 from bertwright.model.encoder import EncoderLayer
 from tests.support.processor import needs_halves
 

@@ -155,6 +155,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         yield folder
         for file in folder.rglob("*"):
             if file.is_file():
+                if (earlier := path / file.relative_to(folder)).is_file():
+                    _keep_mode(earlier, file)
                 sync(file)
         sync(folder)
         if before:

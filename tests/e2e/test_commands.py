@@ -136,16 +136,22 @@ def test_a_quickstart_keeps_an_earlier_one_and_refuses_other_folders(
     assert main([*arguments, "quick"]) == 0
     assert "quick: the earlier quickstart is kept as" in capsys.readouterr().err
     assert (tmp_path / "quick-1" / "task" / "my-notes.txt").read_text("utf-8") == "mine"
-    assert [path.name for path in (tmp_path / "quick").iterdir()] == ["quickstart.txt"]
-    with locked_file(tmp_path / "quick" / "quickstart.txt", "held by this test"):
-        assert main([*arguments, "quick"]) == 2
-    assert "another quickstart is working in this folder" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "quick").iterdir()) == [".quickstart.lock", "quickstart.txt"]
+    (tmp_path / "quick" / "pretraining").mkdir()
+    for lock in (".quickstart.lock", "pretraining/.lock"):
+        with locked_file(tmp_path / "quick" / lock, "held by this test"):
+            assert main([*arguments, "quick"]) == 2
+        assert "quick: another process works in this folder" in capsys.readouterr().err
     assert main([*arguments, "."]) == 2
     assert "choose another --out" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path / "quick")
     assert main(["quickstart", "--corpus", "../my.txt", "--out", "."]) == 2
     assert "cannot be renamed" in capsys.readouterr().err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["my.txt", "quick", "quick-1"]
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "quickstart.txt").write_text("how to start quickly", "utf-8")
+    assert main(["quickstart", "--corpus", "../my.txt", "--out", "../notes"]) == 2
+    assert "is no folder of quickstart" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my.txt", "notes", "quick", "quick-1"]
 
 
 def test_a_vocabulary_in_the_wrong_case_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

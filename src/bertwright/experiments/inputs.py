@@ -29,12 +29,14 @@ def refuse_foreign_files(experiment: Experiment, out: Path) -> None:
 
     The folder would be filled, and the page replaced.
     """
-    if out.is_dir() and any(out.iterdir()) and not any((out / name).is_dir() for name in (*_PARTS, "locks", "tasks")):
+    page = page_path(experiment, out)
+    others = out.is_dir() and any(not path.name.startswith(".") for path in out.iterdir())
+    is_own = _has_title(page, experiment) or any((out / name).is_dir() for name in (*_PARTS, "locks", "tasks"))
+    if others and not is_own:
         raise InputError(
             f"--out {out}: expected a free name, an empty folder or the folder of an experiment, and it holds other "
             "files; name another folder"
         )
-    page = page_path(experiment, out)
     for path in (page, *picture_paths(experiment, out)):
         if os.path.lexists(path) and not _has_title(page, experiment):
             raise InputError(

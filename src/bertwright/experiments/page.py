@@ -53,6 +53,9 @@ def write_page(plan: ExperimentPlan, *, command: str, failed: Mapping[Path, str]
     evidence = gather_evidence(plan, cells, spread)
     path = page_path(plan.experiment, plan.out)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():  # before its pictures, which are known by it as the experiment's own
+        with atomic_file(path) as stream:
+            stream.write(f"{title_line(plan.experiment)}\n".encode())
     forest, means = picture_paths(plan.experiment, plan.out)
     pictures = []
     if draw_forest(plan, evidence, forest):

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.console import say
-from bertwright.errors import InputError
 from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import initial_model
@@ -27,7 +26,7 @@ from bertwright.training.run_folder import RunFolder
 USUAL: Final = 0.001
 """The number a of the weights where none is set."""
 _DIGITS: Final = 6
-"""Number of decimals of a weight."""
+"""Number of significant digits of a weight."""
 
 
 def with_piece_weights(
@@ -37,19 +36,14 @@ def with_piece_weights(
 
     For a corpus the model with which the first seed starts is measured on the validation pairs with and without the
     weights, once; the run notes the choice. A model that has weights keeps them. `piece_weights` of the task decides
-    instead. Raises InputError where it is set for another pooling than the mean.
+    instead.
     """
     task = prepared.bound.task
     if not isinstance(task, VectorTask) or task.piece_weights == 0:
         return prepared
-    is_mean = task.vectors.pooling == ("mean",) and task.vectors.include_prompt
     if task.piece_weights is not None:
-        if not is_mean:
-            raise InputError(
-                f"--task-setting piece_weights={task.piece_weights:g}: expected the pooling mean over all tokens, got "
-                f"{', '.join(task.vectors.pooling)}"
-            )
         return _with_weights(prepared, _weights(prepared, task.piece_weights))
+    is_mean = task.vectors.pooling == ("mean",) and task.vectors.include_prompt
     if not is_mean or task.vectors.piece_weights or folder_layout(task, data) != "corpus":
         return prepared
     weighted = _with_weights(prepared, _weights(prepared, USUAL))
@@ -68,7 +62,7 @@ def piece_weights(frequencies: NDArray[np.float64], special: tuple[int, ...], a:
     """Return the weight of each piece [V] for its number of occurrences [V]; `special`: ids of the special tokens."""
     share = frequencies / max(1.0, frequencies.sum())
     share[list(special)] = share.max()
-    return tuple(np.round(a / (a + share), _DIGITS).tolist())
+    return tuple(float(f"{weight:.{_DIGITS}g}") for weight in a / (a + share))
 
 
 def _weights(prepared: Prepared, a: float) -> tuple[float, ...]:

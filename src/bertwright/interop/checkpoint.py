@@ -69,6 +69,8 @@ def check_complete(foreign: ForeignCheckpoint) -> None:
         expected = {name: shape for name, shape in expected.items() if not name.startswith(_POOLER)}
     _check_tensors(foreign, expected)
     pieces, embeddings = foreign.tokenizer.vocab_size, foreign.config.vocab_size
+    if foreign.vectors:
+        foreign.vectors.settings.check_pieces(pieces, foreign.source)
     if pieces > embeddings:
         raise InputError(
             f"{foreign.source}: the vocabulary has {pieces} pieces, but there are embeddings for {embeddings}"

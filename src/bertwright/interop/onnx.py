@@ -226,6 +226,8 @@ def _check_exact(agreements: Mapping[str, Agreement], model: str) -> None:
 def _vector_head(saved: SavedModel) -> VectorHead | None:
     """Return the head of a folder that describes sentence vectors; None where the graph gives none."""
     head = None if saved.labels else open_vector_head(Path(saved.source), saved.config.hidden)
+    if head is not None:
+        head.settings.check_pieces(open_tokenizer(saved).vocab_size, saved.source)
     if head is None or head.settings.include_prompt or not any(head.settings.prompts.values()):
         return head
     say(

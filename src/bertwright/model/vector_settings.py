@@ -128,6 +128,14 @@ class VectorSettings(Settings):
         for width in (*self.widths, *([self.width] if self.width else [])):
             self.check_width(width, hidden, f"{source}: Matryoshka width")
 
+    def check_pieces(self, pieces: int, source: str) -> None:
+        """Raise InputError where pieces have weights, but not all of a vocabulary of `pieces` pieces."""
+        if 0 < len(self.piece_weights) < pieces:
+            raise InputError(
+                f"{source}: has weights for {len(self.piece_weights):,} pieces; expected one for each of the "
+                f"{pieces:,} pieces of its vocabulary"
+            )
+
     def check_width(self, width: int, hidden: int, source: str) -> None:
         """Raise InputError for a width that the vectors do not have; `source` names the option or file."""
         if not 1 <= width <= self.size(hidden):

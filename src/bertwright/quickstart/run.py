@@ -38,12 +38,15 @@ from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_paragraphs
 from bertwright.text.wordpiece import VOCABULARY, Tokenizer, train_wordpiece
 from bertwright.training.hardware import Numerics
+from bertwright.training.run_lock import is_locked
 
 SEEDS = 5
 TRAIN_SENTENCES = 50
 """Number of labelled sentences per class."""
-_MARKER = "quickstart.txt"
-"""Name of the file that marks a folder as a quickstart's own; the running process holds its lock."""
+_MARKER, _MADE_BY = "quickstart.txt", "made by: bertwright quickstart"
+"""Name and first line of the file that marks a folder as a quickstart's own."""
+_LOCK = ".quickstart.lock"
+"""Name of the file whose lock the running quickstart holds."""
 PRETRAINING_FRACTION = 0.55
 """Fraction of the time for pre-training; the rest is for reading, the corpus and ten fine-tunings."""
 
@@ -62,7 +65,8 @@ def run_quickstart(*, corpus: Path | None, minutes: float, out: Path) -> dict[st
     start = time.monotonic()
     texts, task = _gather(corpus)
     _make_folder(out)
-    with locked_file(out / _MARKER, f"{out}: another quickstart is working in this folder"):
+    with locked_file(out / _LOCK, f"{out}: another quickstart is working in this folder"):
+        (out / _MARKER).write_text(f"{_MADE_BY}\n", "utf-8", newline="\n")
         return _run_stages(texts, task, corpus=corpus, minutes=minutes, out=out, start=start)
 
 
@@ -107,10 +111,11 @@ def _refuse_used(out: Path) -> None:
         raise InputError(f"--out: expected a folder, and {out} is a file")
     if not out.exists() or not any(out.iterdir()):
         return
-    if not (out / _MARKER).is_file():
+    marker = out / _MARKER
+    if not (marker.is_file() and marker.read_bytes().startswith(_MADE_BY.encode())):
         raise InputError(f"{out}: holds files and is no folder of quickstart; choose another --out")
-    if is_held(out / _MARKER):
-        raise InputError(f"{out}: another quickstart is working in this folder; wait for it, or choose another --out")
+    if is_held(out / _LOCK) or any(is_locked(path) for path in out.iterdir()):
+        raise InputError(f"{out}: another process works in this folder; wait for it, or choose another --out")
     if samefile(out, os.curdir) or os.path.ismount(out):
         raise InputError(f"{out}: holds an earlier quickstart and cannot be renamed; choose another --out")
 

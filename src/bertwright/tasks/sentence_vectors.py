@@ -112,11 +112,7 @@ class SentenceEncoder:
         self.encoder, self.tokenizer = cast(Backbone, module["encoder"]), tokenizer
         self.head = (head or saved_vector_head(saved)).to(module_device(self.encoder))
         self.settings = self.head.settings
-        if 0 < len(self.settings.piece_weights) < tokenizer.vocab_size:
-            raise InputError(
-                f"{saved.source}: has weights for {len(self.settings.piece_weights):,} pieces; expected one for each "
-                f"of the {tokenizer.vocab_size:,} pieces of its vocabulary"
-            )
+        self.settings.check_pieces(tokenizer.vocab_size, saved.source)
         self.max_length = text_limit(saved, self.settings)
         self.pad_id = saved.config.pad_id
         self._described = saved if saved.weights is None else replace(saved, weights={})  # the encoder has the tensors

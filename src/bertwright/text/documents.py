@@ -154,7 +154,7 @@ def _read_file(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iter
     if _is_json(path, first):
         return read_json_lines(path, lines, settings, on_error)
     if delimiter := _DELIMITERS.get(_bare_suffix(path)):
-        return read_table_texts(path, decoded_lines(path, lines), settings, delimiter=delimiter)
+        return read_table_texts(path, decoded_lines(path, lines), settings, on_error, delimiter=delimiter)
     lines = _without_articles(path, decoded_lines(path, lines))
     if settings.documents == "file":
         return _read_whole(path, lines, settings)

@@ -38,29 +38,58 @@ def read_json_lines(
 
 
 def read_table_texts(
-    path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings, *, delimiter: str
+    path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings, on_error: OnError, *, delimiter: str
 ) -> Iterator[Document]:
     """Yield the document of each row of a CSV or TSV table with a header line; a row without text gives none."""
+    begin = size = 0
+
+    def counted() -> Iterator[str]:
+        nonlocal begin, size
+        for number, line in lines:
+            begin = begin or number
+            size = checked_size(size + len(line), f"{path}:{begin}")
+            yield line
+
     csv.field_size_limit(sys.maxsize)  # the default, for the whole process, is 131,072 characters a cell
     quoting: Any = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL  # as labelled tables are read
-    rows = csv.reader((line for _, line in lines), delimiter=delimiter, quoting=quoting, strict=True)
-    names = next(rows, [])
-    if names.count(settings.field) != 1:
-        raise InputError(
-            f"{path}:1: expected one column {settings.field!r}; the columns are: {', '.join(map(shown, names))}; name "
-            "the column of the text with --field, or end the name of a file without columns in .txt"
-        )
-    column, begin = names.index(settings.field), rows.line_num + 1
-    try:
-        for cells in rows:
-            location, begin = f"{path}:{begin}", rows.line_num + 1
+    rows = csv.reader(counted(), delimiter=delimiter, quoting=quoting, strict=True)
+    names: list[str] | None = None
+    while True:
+        begin = size = 0  # number of the first line of the next row, and its characters
+        try:
+            cells = next(rows, None)
+            if cells is None:
+                return
+            location = f"{path}:{begin}"
+            if names is None:
+                names = cells
+                column = _column(names, settings.field, location)
+                continue
             if cells and len(cells) != len(names):
-                raise InputError(f"{location}: expected {len(names)} cells, as in the first line, got {len(cells)}")
+                raise InputError(f"{location}: expected {len(names)} cells, as in the header line, got {len(cells)}")
             text = cells[column] if cells else ""
-            checked_size(len(text), location)
-            yield from _documents(_LINE_END.split(text), "", location, settings)
-    except csv.Error as error:
-        raise InputError(f"{path}:{begin}: not valid csv: {error}") from None
+        except csv.Error as error:
+            problem = InputError(f"{path}:{begin}: not valid csv: {error}")
+            if names is None or "unexpected end" in str(error):
+                raise problem from None
+            on_error(problem)
+            continue
+        except InputError as error:
+            if names is None:
+                raise
+            on_error(error)
+            continue
+        yield from _documents(_LINE_END.split(text), "", location, settings)
+
+
+def _column(names: list[str], field: str, location: str) -> int:
+    """Return the index of the column of the text. Raises InputError unless there is one."""
+    if names.count(field) != 1:
+        raise InputError(
+            f"{location}: expected one column {field!r}; the columns are: {', '.join(map(shown, names))}; corpus build "
+            "and tokenizer train take another column with --field; end the name of a file without columns in .txt"
+        )
+    return names.index(field)
 
 
 def read_parquet(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iterator[Document]:

@@ -262,3 +262,26 @@ def test_a_seed_keeps_the_answers_of_its_last_epoch_without_the_texts(noisy_run:
     right = [gold == predicted for gold, predicted in zip(kept["gold"], kept["predicted"], strict=True)]
     assert kept["score"] == right
     assert sum(right) / 40 == last["accuracy"]
+
+
+def test_a_saved_regression_keeps_the_differences_of_large_numbers(tmp_path: Path, own_tokenizer: Path) -> None:
+    """Times in seconds: fp32 has steps of 128 there."""
+    scores = []
+    for name, centre in (("near", 0), ("far", 1_700_000_000)):
+        rows = [f"{text}\t{centre + 100_000 * (row % 2)}" for row, text in enumerate(TEXTS)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+        run, answers, source = tmp_path / name, tmp_path / f"{name}-answers.tsv", tmp_path / f"{name}.tsv"
+        finetune(FAST, get_task("regress"), model="random:tiny", data=source, out=run, tokenizer=own_tokenizer)
+        errors = tmp_path / f"{name}-errors.jsonl"
+        metrics = evaluate_task(get_task("regress"), model=str(run), data=source, errors=str(errors))
+        predict_file(str(run), str(source), str(answers))
+        scores.append(np.array([float(str(cell)) for cell in read_table(answers).column("score")]) - centre)
+        for line in read_table(errors).rows:
+            row = dict(zip(read_table(errors).columns, line, strict=True))
+            assert float(str(row["predicted"])) - float(str(row["gold"])) == pytest.approx(
+                float(str(row["residual"])), abs=1.0
+            )
+        assert metrics["pearson"] > 0.5
+    assert np.ptp(scores[0]) > 100
+    np.testing.assert_allclose(scores[1], scores[0], atol=1.0)
+    assert json.loads((tmp_path / "far/model/config.json").read_text())["bertwright"]["task"]["centre"] > 1e9

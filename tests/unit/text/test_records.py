@@ -191,10 +191,12 @@ def test_the_column_of_a_table_is_the_text(tmp_path: Path) -> None:
     [
         (
             "id,review\n1,Good.\n",
-            "expected one column 'text'; the columns are: id, review; name the column of the text",
+            "expected one column 'text'; the columns are: id, review; corpus build and tokenizer train take",
         ),
-        ("id,text\n1,Good,film.\n", "reviews.csv:2: expected 2 cells, as in the first line, got 3"),
+        ("id,text\n1,Good,film.\n", "reviews.csv:2: expected 2 cells, as in the header line, got 3"),
         ('id,text\n1,"Good.\n', "reviews.csv:2: not valid csv"),
+        ('"id" x,text\n1,Good.\n', "reviews.csv:1: not valid csv"),
+        ('\n"id,text\n', "reviews.csv:2: not valid csv"),
     ],
 )
 def test_a_table_whose_text_cannot_be_read_is_refused(content: str, message: str, tmp_path: Path) -> None:
@@ -202,3 +204,14 @@ def test_a_table_whose_text_cannot_be_read_is_refused(content: str, message: str
     path.write_text(content)
     with pytest.raises(InputError, match=message):
         list(read_documents(path, TextSettings()))
+
+
+def test_bad_rows_of_a_table_may_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.csv"
+    path.write_text('\n\nid,text\n1\n2,Good.\n3,"Bad" x\n4,Fine.\n\n5,"Long\nenough."\n')
+    errors: list[str] = []
+    documents = list(read_sources(path, TextSettings(), lambda error: errors.append(str(error))))
+    assert [str(document.location) for document in documents] == [f"{path}:{line}" for line in (5, 7, 9)]
+    assert [error.partition(": ")[0] for error in errors] == [f"{path}:4", f"{path}:6"]
+    path.write_text("")
+    assert list(read_sources(path, TextSettings())) == []

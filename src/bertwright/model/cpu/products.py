@@ -69,6 +69,10 @@ class NarrowProduct(nn.Module):
             rows = self._columns.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
         return rows
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state of a copy, without oneDNN's layout: it is made again, and cannot be copied."""
+        return {name: value for name, value in self.__dict__.items() if name != "packed"}
+
     def keep_columns(self, columns: Tensor) -> None:
         """Keep the layout of `kernels.cpp` alone; another thread may read `weight` meanwhile."""
         self._columns = columns

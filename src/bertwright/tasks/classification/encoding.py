@@ -5,6 +5,7 @@ There are three ways to encode a text or a pair that is too long: cut its end (`
 (`windows`). The room of a row is the maximal length without the special tokens.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -200,7 +201,7 @@ def add_predictions(task: ClassificationTask, table: Table, predictions: Predict
     answer = "score" if predictions.labels is None else "label"
     name = f"predicted_{answer}" if answer in table.available else answer
     if predictions.labels is None or predictions.probabilities is None:
-        return add_columns(table, {name: [float(f"{value:.7g}") for value in predictions.values]})
+        return add_columns(table, {name: rounded_numbers(task, predictions.values)})
     rounded = np.round(predictions.probabilities, 6).tolist()
     columns: dict[str, Sequence[object]] = {name: predictions.labels}
     if task.kind == "multilabel":
@@ -210,6 +211,12 @@ def add_predictions(task: ClassificationTask, table: Table, predictions: Predict
     else:
         columns |= {f"probability_{label}": [row[k] for row in rounded] for k, label in enumerate(task.labels)}
     return add_columns(table, columns)
+
+
+def rounded_numbers(task: ClassificationTask, values: NDArray[Any]) -> list[float]:
+    """Return numbers of a regression with seven significant digits, more where their centre takes some of them."""
+    digits = 7 + math.ceil(math.log10(max(1.0, abs(task.centre) / task.spread)))
+    return [float(f"{value:.{digits}g}") for value in values]
 
 
 def _label_cells(task: ClassificationTask, table: Table, answers: Sequence[tuple[str, ...]]) -> list[object]:

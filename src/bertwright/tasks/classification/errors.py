@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from bertwright.console import result_lines
 from bertwright.tasks.classification.calibration import Bin, calibration_error, decisions, reliability
-from bertwright.tasks.classification.encoding import Predictions
+from bertwright.tasks.classification.encoding import Predictions, rounded_numbers
 from bertwright.tasks.classification.examples import TextExamples
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.errors import Errors, rounded
@@ -65,7 +65,7 @@ def errors_of(task: ClassificationTask, rows: TextExamples, predictions: Predict
         residuals = predictions.values - targets
         columns |= {
             "gold": targets.tolist(),
-            "predicted": rounded(predictions.values),
+            "predicted": rounded_numbers(task, predictions.values),
             "residual": rounded(residuals),
         }
         return Errors(columns, np.zeros(len(rows)), np.abs(residuals).astype(np.float64))

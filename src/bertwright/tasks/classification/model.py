@@ -6,7 +6,7 @@ Shapes: B batch, T tokens, L outputs, N examples.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
@@ -116,13 +116,21 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
     return (sums / encoded.num_rows[:, None]).astype(np.float32)
 
 
+_LARGEST_CENTRE: Final = 1000
+"""Largest centre of a regression, in units of its spread, that is multiplied into the head."""
+
+
 def in_natural_units(model: Classifier, task: ClassificationTask) -> tuple[Classifier, ClassificationTask]:
     """Return the model and its task with centre and spread of a regression multiplied into the head.
 
-    The head then predicts the numbers in the unit of the data. A head without a bias has no number to hold the centre.
+    The head then predicts the numbers in the unit of the data. A head without a bias has no number to hold the centre,
+    and fp32 has too few digits for a centre that is much larger than the spread, such as times in seconds: the task
+    keeps both then.
     """
     has_bias = model.encoder.config.classifier_has_bias
     if not has_bias or task.kind != "regression" or (task.centre, task.spread) == (0.0, 1.0):
+        return model, task
+    if abs(task.centre) > _LARGEST_CENTRE * task.spread:
         return model, task
     folded = copy.deepcopy(model)
     with torch.no_grad():

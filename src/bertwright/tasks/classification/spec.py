@@ -113,11 +113,11 @@ def with_columns(
 def as_trained(task: ClassificationTask, trained: ClassificationTask) -> ClassificationTask:
     """Return the task with the columns of the trained one, if it is the same task or one for any table.
 
-    A task for any table (`classify`, `multilabel`, `regress`) also gets the labels and the codes of the trained one.
+    A task for any table (`classify`, `multilabel`, `regress`) also gets the labels, codes and scale of the trained one.
     """
     names = {"text", "label"} if task.name == trained.name else set()
     if task.name in (CLASSIFY.name, MULTILABEL.name, REGRESS.name) and task.kind == trained.kind:
-        names |= {"text", "label", "labels", "codes", "columns"}
+        names |= {"text", "label", "labels", "codes", "columns", "centre", "spread"}
     return task.model_copy(update={name: getattr(trained, name) for name in names})
 
 

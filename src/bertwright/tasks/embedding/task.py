@@ -109,6 +109,7 @@ class VectorKind(TaskKind):
         self, task: VectorTask, tokenizer: BaseTokenizer, rows: TextPairs, max_length: int, *, train: bool = False
     ) -> EncodedPairs:
         """Return the token ids of first and second texts, each with its prompt."""
+        task.vectors.check_pieces(tokenizer.vocab_size, "the model")
         sides = []
         for texts, role in zip((rows.firsts, rows.seconds), roles_of(rows), strict=True):
             limit = limit_of(task.vectors, role, max_length)

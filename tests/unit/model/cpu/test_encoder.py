@@ -348,9 +348,12 @@ def test_what_is_filled_up_is_little() -> None:
         assert int(one.count_nonzero()) == count
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_answers_as_the_model_that_was_used(kind: Any) -> None:
+def test_a_copy_answers_as_the_model_that_was_used(kind: Any, fused: bool) -> None:
     model, inputs = packed_copy(noisy_classifier(), kind), text_batch(3, 7)
+    for layer in model.get_submodule("encoder").layers:
+        layer.most_fused = layer.most_fused if fused else 0
     with torch.inference_mode():
         usual = model(inputs)
         copied = copy.deepcopy(model)

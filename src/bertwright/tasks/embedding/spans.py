@@ -27,6 +27,8 @@ _VALIDATION_PAIRS: Final = 1000
 _SEED: Final = 0x5EA
 _SHORTEST, _LONGEST = 0.2, 0.8
 """Fractions of a passage's words between which the length of a piece is drawn."""
+_OVERLAP_TEMPERATURE: Final = 0.03
+"""Temperature of pieces of one passage, which are easily told from others."""
 _LEAST_WORDS: Final = 3
 """Number of words of a piece, at least."""
 _NAMES: Final[Mapping[CorpusPairs, str]] = {
@@ -46,6 +48,8 @@ def read_spans(task: VectorTask, folder: Path) -> LabelledData:
     kind = task.spans or "overlap"
     pairs = _pairs(corpus, documents, task.pairs, kind)
     say(f"{folder}: {_NAMES[kind]}, for training: {counted(pairs)}")
+    if kind == "overlap" and task.temperature is None:
+        task = task.model_copy(update={"temperature": _OVERLAP_TEMPERATURE})
     validation = _validation_pairs(corpus, kept)
     return LabelledData(task, pairs, {"dev": validation}, {"train": corpus.fingerprint, "dev": {}})
 

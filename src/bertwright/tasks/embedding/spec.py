@@ -24,6 +24,8 @@ QUERY: Final = "query"
 DOCUMENT: Final = "document"
 """Name of the prompt before second texts and hard negatives, where they are of another kind than the first."""
 
+TEMPERATURE: Final = 0.05
+"""Number by which cosines are divided where none is set."""
 MINE_MARGIN: Final = 0.05
 """Margin of mined hard negatives where none is set."""
 
@@ -59,7 +61,7 @@ class VectorTask(TaskSpec):
         "query_length",
     )
 
-    temperature: PositiveNumber = 0.05  # cosines are divided by it
+    temperature: PositiveNumber | None = None  # cosines are divided by it; None: TEMPERATURE, or that of the pairs
     symmetric: bool = False  # True: second texts find their first texts too
     widths: Annotated[tuple[Positive, ...] | None, BeforeValidator(_listed)] = None  # Matryoshka; None: the model's
     spans: CorpusPairs | None = None  # the pairs of a corpus; None: overlap
@@ -81,6 +83,11 @@ class VectorTask(TaskSpec):
     scores: Annotated[tuple[float, float] | None, BeforeValidator(_listed)] = None  # lowest, highest
     text: tuple[str, ...] = ()  # the columns of both texts; empty: those of the layout
     label: str | None = None  # the column of the score or label; None: that of the layout
+
+    @property
+    def divisor(self) -> float:
+        """Return the number by which cosines are divided."""
+        return TEMPERATURE if self.temperature is None else self.temperature
 
     @property
     def margin(self) -> float:

@@ -234,15 +234,15 @@ def encode_side(
 def batch_loss(task: VectorTask, scores: Tensor, batch: PairBatch) -> Tensor:
     """Return the loss of a batch, summed over pairs, from the cosines [A, P] of its texts."""
     if batch.scores is not None:
-        loss = cosent(scores[batch.anchors, batch.targets], batch.scores, temperature=task.temperature)
+        loss = cosent(scores[batch.anchors, batch.targets], batch.scores, temperature=task.divisor)
         return loss * len(batch.targets)
     loss = in_batch_softmax(
-        scores[batch.anchors], batch.targets, batch.matching[batch.anchors], temperature=task.temperature
+        scores[batch.anchors], batch.targets, batch.matching[batch.anchors], temperature=task.divisor
     )
     if not task.symmetric:
         return loss
     backwards = in_batch_softmax(
-        scores.T[batch.targets], batch.anchors, batch.matching.T[batch.targets], temperature=task.temperature
+        scores.T[batch.targets], batch.anchors, batch.matching.T[batch.targets], temperature=task.divisor
     )
     return (loss + backwards) / 2
 

@@ -11,7 +11,7 @@ from bertwright.errors import InputError
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.read import read_vector_data
 from bertwright.tasks.embedding.spans import _piece
-from bertwright.tasks.embedding.spec import EMBED
+from bertwright.tasks.embedding.spec import EMBED, VectorTask
 from bertwright.tasks.spec import with_settings
 from tests.support.page_data import documents
 
@@ -56,6 +56,14 @@ def test_two_pieces_lie_in_one_passage(spans_corpus: Path) -> None:
     passages = read_vector_data(with_settings(EMBED, ["pairs=200", "spans=next"]), spans_corpus)
     longest = max(len(f"{first} {second}".split()) for first, second in sides(passages.train))
     assert max(len(piece.split()) for pair in sides(data.train) for piece in pair) <= round(0.8 * longest)
+
+
+def test_pieces_of_a_passage_have_their_own_temperature(spans_corpus: Path) -> None:
+    def divisor(*settings: str) -> float:
+        task: VectorTask = read_vector_data(with_settings(EMBED, ["pairs=20", *settings]), spans_corpus).task
+        return task.divisor
+
+    assert (divisor(), divisor("spans=next"), divisor("temperature=0.1")) == (0.03, 0.05, 0.1)
 
 
 def test_a_script_without_blanks_is_cut_between_characters() -> None:

@@ -246,9 +246,10 @@ def _read_piece_weights(path: Path) -> list[Any]:
     """Return the weight of each id: that of its name, of its name in lower case, or of unknown words."""
     raw = read_object(path)
     vocabulary, weights, unknown = raw.get("vocab"), raw.get("word_weights"), raw.get("unknown_word_weight", 1)
-    if not (isinstance(vocabulary, list) and vocabulary and isinstance(weights, dict)):
-        raise InputError(f"{path}: expected a list vocab and an object word_weights")
-    return [weights.get(name, weights.get(str(name).lower(), unknown)) for name in vocabulary]
+    is_list = isinstance(vocabulary, list) and vocabulary and all(isinstance(name, str) for name in vocabulary)
+    if not (is_list and isinstance(weights, dict)):
+        raise InputError(f"{path}: expected a list vocab of names and an object word_weights")
+    return [weights.get(name, weights.get(name.lower(), unknown)) for name in vocabulary]
 
 
 def _module_entries(path: Path) -> list[tuple[str, str]]:

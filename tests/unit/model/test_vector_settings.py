@@ -114,9 +114,10 @@ def test_weights_of_other_vocabularies_and_poolings_are_refused(tmp_path: Path, 
     settings = read_vector_settings(tmp_path / "model")
     assert settings is not None
     assert settings.piece_weights == (0.5, 0.1, 1.0)
-    config.write_text(json.dumps({"vocab": [], "word_weights": {}}))
-    with pytest.raises(InputError, match="expected a list vocab and an object word_weights"):
-        read_vector_settings(tmp_path / "model")
+    for vocabulary in ([], [["a"]], "a"):
+        config.write_text(json.dumps({"vocab": vocabulary, "word_weights": {}}))
+        with pytest.raises(InputError, match="expected a list vocab of names and an object word_weights"):
+            read_vector_settings(tmp_path / "model")
 
 
 def test_older_spellings_are_read(tmp_path: Path) -> None:

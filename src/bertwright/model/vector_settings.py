@@ -247,8 +247,10 @@ def _read_piece_weights(path: Path) -> list[Any]:
     raw = read_object(path)
     vocabulary, weights, unknown = raw.get("vocab"), raw.get("word_weights"), raw.get("unknown_word_weight", 1)
     is_list = isinstance(vocabulary, list) and vocabulary and all(isinstance(name, str) for name in vocabulary)
-    if not (is_list and isinstance(weights, dict)):
+    is_named = isinstance(vocabulary, list) and bool(vocabulary) and {type(name) for name in vocabulary} == {str}
+    if not (is_named and isinstance(weights, dict)):
         raise InputError(f"{path}: expected a list vocab of names and an object word_weights")
+    assert isinstance(vocabulary, list)
     return [weights.get(name, weights.get(name.lower(), unknown)) for name in vocabulary]
 
 

@@ -246,7 +246,6 @@ def _read_piece_weights(path: Path) -> list[Any]:
     """Return the weight of each id: that of its name, of its name in lower case, or of unknown words."""
     raw = read_object(path)
     vocabulary, weights, unknown = raw.get("vocab"), raw.get("word_weights"), raw.get("unknown_word_weight", 1)
-    is_list = isinstance(vocabulary, list) and vocabulary and all(isinstance(name, str) for name in vocabulary)
     is_named = isinstance(vocabulary, list) and bool(vocabulary) and {type(name) for name in vocabulary} == {str}
     if not (is_named and isinstance(weights, dict)):
         raise InputError(f"{path}: expected a list vocab of names and an object word_weights")

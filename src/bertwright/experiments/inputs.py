@@ -7,7 +7,7 @@ from bertwright.errors import InputError
 from bertwright.experiments.corpora import note_corpora
 from bertwright.experiments.data import note_subset
 from bertwright.experiments.jobs import PretrainedModel, run_record, system_and_size
-from bertwright.experiments.page import page_path, picture_paths, title_line
+from bertwright.experiments.page import page_path, title_line
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Experiment
 
@@ -37,12 +37,11 @@ def refuse_foreign_files(experiment: Experiment, out: Path) -> None:
             f"--out {out}: expected a free name, an empty folder or the folder of an experiment, and it holds other "
             "files; name another folder"
         )
-    for path in (page, *picture_paths(experiment, out)):
-        if os.path.lexists(path) and not _has_title(page, experiment):
-            raise InputError(
-                f"{path}: exists, and {page.name} beside it does not begin with the title of this experiment, so that "
-                "another program or a person made it; move it, or name another folder with --out"
-            )
+    if os.path.lexists(page) and not _has_title(page, experiment):
+        raise InputError(
+            f"{page}: does not begin with the title of this experiment, so that another program or a person made it; "
+            "move it, or name another folder with --out"
+        )
 
 
 def _has_title(page: Path, experiment: Experiment) -> bool:

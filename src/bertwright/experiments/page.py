@@ -35,12 +35,6 @@ def page_path(experiment: Experiment, out: Path) -> Path:
     return out / "results" / f"{experiment.name}.md"
 
 
-def picture_paths(experiment: Experiment, out: Path) -> tuple[Path, Path]:
-    """Return the paths of the two pictures of a page: the claims, and the means over an axis."""
-    page = page_path(experiment, out)
-    return page.with_name(f"{experiment.name}-claims.png"), page.with_suffix(".png")
-
-
 def title_line(experiment: Experiment) -> str:
     """Return the first line of an experiment's page."""
     return f"# {experiment.title}"
@@ -53,10 +47,7 @@ def write_page(plan: ExperimentPlan, *, command: str, failed: Mapping[Path, str]
     evidence = gather_evidence(plan, cells, spread)
     path = page_path(plan.experiment, plan.out)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists():  # before its pictures, which are known by it as the experiment's own
-        with atomic_file(path) as stream:
-            stream.write(f"{title_line(plan.experiment)}\n".encode())
-    forest, means = picture_paths(plan.experiment, plan.out)
+    forest, means = path.with_name(f"{plan.experiment.name}-claims.png"), path.with_suffix(".png")
     pictures = []
     if draw_forest(plan, evidence, forest):
         text = "the difference of each claim and task, with its intervals"

@@ -6,6 +6,7 @@ that it is recognised under every name, and a digest of the lines that were kept
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,8 @@ from bertwright.tasks.embedding.spec import VectorTask
 from bertwright.tasks.embedding.task import EMBEDDING
 from bertwright.tasks.spec import TaskSpec
 
+_DEV: Final = re.compile(r"(^|[-_.])(dev|valid|val|validation)([-_.]|$)")
+"""Part of the name of a validation file."""
 NOTE: Final = "trained_on"
 """Entry of config.json: {"sha256", "kept"}; kept is {"rows", "sha256"}, or None where there was a validation file."""
 
@@ -44,19 +47,19 @@ def kept_rows(kind: TaskKind, task: TaskSpec, notes: Mapping[str, Any], data: Pa
     note = notes.get(NOTE)
     if not isinstance(note, Mapping):
         return None
-    kept, path = note.get("kept"), _training_file(data, note)
-    if path is None:
+    kept, paths = note.get("kept"), _training_files(data, note)
+    if not paths:
         return None
-    if kept is None and path == data:
-        _warn_of_training_rows(path, rows="all rows", calibrate=calibrate)
+    path = next((path for path in paths if path == data or _DEV.search(path.name)), paths[0])
+    if path != data and _DEV.search(path.name):
+        _warn_of_training_rows(path, rows="rows" if kept else "all rows", calibrate=calibrate)
+        return None
+    if kept is None:
+        if path == data:
+            _warn_of_training_rows(path, rows="all rows", calibrate=calibrate)
         return None
     labelled = kind.read(task, data)
-    validation = labelled.digests["dev"]
-    for name in validation:
-        if validation[name] == note.get("sha256"):
-            named = next(each for each in sorted(data.iterdir()) if each.name.startswith(name))
-            _warn_of_training_rows(named, rows="rows" if kept else "all rows", calibrate=calibrate)
-    if validation or kept is None:
+    if labelled.digests["dev"]:
         return None
     (rows,) = labelled.validation.values()
     if _identity(kind, rows) != kept:
@@ -87,10 +90,10 @@ def warn_of_judgements(model: str, data: Path) -> None:
         _warn_of_training_rows(path, rows="rows" if note.get("kept") else "all rows")
 
 
-def _training_file(data: Path, note: Mapping[str, Any]) -> Path | None:
-    """Return the file with the noted digest: `data` itself, or a file in that folder."""
+def _training_files(data: Path, note: Mapping[str, Any]) -> list[Path]:
+    """Return the files with the noted digest: `data` itself, or files in that folder."""
     paths = sorted(data.iterdir()) if data.is_dir() else [data]
-    return next((path for path in paths if path.is_file() and file_digest(path) == note.get("sha256")), None)
+    return [path for path in paths if path.is_file() and file_digest(path) == note.get("sha256")]
 
 
 def _warn_of_training_rows(path: Path, *, rows: str, calibrate: bool = False) -> None:

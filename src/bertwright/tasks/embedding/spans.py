@@ -32,7 +32,6 @@ _OVERLAP_TEMPERATURE: Final = 0.03
 _LEAST_WORDS: Final = 3
 """Number of words of a piece, at least."""
 _NAMES: Final[Mapping[CorpusPairs, str]] = {
-    "both": "two pieces of one passage, or two spans that follow each other",
     "overlap": "two pieces of one passage",
     "next": "spans that follow each other",
     "twins": "texts, each matched with itself under other dropout",
@@ -46,10 +45,10 @@ def read_spans(task: VectorTask, folder: Path) -> LabelledData:
     Raises InputError for a corpus of fewer than two documents with two sentences.
     """
     corpus, documents, kept = _divided(folder)
-    kind = task.spans or "both"
+    kind = task.spans or "overlap"
     pairs = _pairs(corpus, documents, task.pairs, kind)
     say(f"{folder}: {_NAMES[kind]}, for training: {counted(pairs)}")
-    if kind in ("both", "overlap") and task.temperature is None:
+    if kind == "overlap" and task.temperature is None:
         task = task.model_copy(update={"temperature": _OVERLAP_TEMPERATURE})
     validation = _validation_pairs(corpus, kept)
     return LabelledData(task, pairs, {"dev": validation}, {"train": corpus.fingerprint, "dev": {}})
@@ -106,7 +105,7 @@ def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, kind: Corpus
     random = np.random.default_rng(_SEED)
     for number, (text, following) in enumerate(zip(*sides, strict=True)):
         first, second = text, following
-        if kind == "overlap" or (kind == "both" and number % 2):
+        if kind == "overlap":
             passage = f"{text} {following}"
             first, second = _piece(passage, random), _piece(passage, random)
         if not is_blank(first) and not is_blank(second) and equal_key(first) != equal_key(second):

@@ -16,9 +16,9 @@ from bertwright.tasks.spec import TaskSpec
 Layout = Literal["auto", "pairs", "scored", "nli", "texts", "beir", "corpus"]
 """Kind of data: pairs with or without hard negatives, pairs with a score, pairs with a label of inference, texts alone,
 a folder in the layout of BEIR, a corpus."""
-CorpusPairs = Literal["both", "overlap", "next", "twins"]
-"""Pairs of a corpus: two pieces of the same passage (overlap), two spans that follow each other (next), half of each
-(both), or a span and itself, computed with other dropout (twins, SimCSE)."""
+CorpusPairs = Literal["overlap", "next", "twins"]
+"""Pairs of a corpus: two pieces of the same passage, two spans that follow each other, or a span and itself, computed
+with other dropout (SimCSE)."""
 QUERY: Final = "query"
 """Name of the prompt before first texts."""
 DOCUMENT: Final = "document"
@@ -64,7 +64,7 @@ class VectorTask(TaskSpec):
     temperature: PositiveNumber | None = None  # cosines are divided by it; None: TEMPERATURE, or that of the pairs
     symmetric: bool = False  # True: second texts find their first texts too
     widths: Annotated[tuple[Positive, ...] | None, BeforeValidator(_listed)] = None  # Matryoshka; None: the model's
-    spans: CorpusPairs | None = None  # the pairs of a corpus; None: both
+    spans: CorpusPairs | None = None  # the pairs of a corpus; None: overlap
     pairs: Positive = 100_000  # number of training pairs of a corpus, at most
     mine: Positive | None = None  # number of hard negatives that are mined for each pair; None: none
     mine_margin: Number | None = None  # mined texts are this much less close than the positive; None: MINE_MARGIN

@@ -58,18 +58,6 @@ def test_two_pieces_lie_in_one_passage(spans_corpus: Path) -> None:
     assert max(len(piece.split()) for pair in sides(data.train) for piece in pair) <= round(0.8 * longest)
 
 
-def test_half_of_the_pairs_are_pieces_and_half_are_spans(spans_corpus: Path) -> None:
-    both, overlap, following = (
-        sides(read_vector_data(with_settings(EMBED, ["pairs=200", *kind]), spans_corpus).train)
-        for kind in ([], ["spans=overlap"], ["spans=next"])
-    )
-    assert len(both) == len(following)
-    assert both[::2] == following[::2]
-    assert not set(both[1::2]) & set(following)
-    lengths = [np.mean([len(first.split()) for first, _ in part]) for part in (both[1::2], overlap)]
-    assert lengths[0] == pytest.approx(lengths[1], rel=0.2)
-
-
 def test_pieces_of_a_passage_have_their_own_temperature(spans_corpus: Path) -> None:
     def divisor(*settings: str) -> float:
         task: VectorTask = read_vector_data(with_settings(EMBED, ["pairs=20", *settings]), spans_corpus).task

@@ -377,7 +377,6 @@ def test_a_readme_alone_is_no_earlier_model(tmp_path: Path) -> None:
     assert (tmp_path / "model" / "README.md").read_text() == "mine"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
 def test_what_replaces_a_private_file_or_folder_is_private(tmp_path: Path) -> None:
     private, folder = tmp_path / "answers.tsv", tmp_path / "model"
     private.touch(0o600)

@@ -50,15 +50,12 @@ def kept_rows(kind: TaskKind, task: TaskSpec, notes: Mapping[str, Any], data: Pa
     kept, paths = note.get("kept"), _training_files(data, note)
     if not paths:
         return None
-    path = next((path for path in paths if path == data or _DEV.search(path.name)), paths[0])
-    if path != data and _DEV.search(path.name):
-        _warn_of_training_rows(path, rows="rows" if kept else "all rows", calibrate=calibrate)
+    measured = data if data in paths else next((path for path in paths if _DEV.search(path.name)), None)
+    if measured and (kept is None or measured != data):
+        _warn_of_training_rows(measured, rows="rows" if kept else "all rows", calibrate=calibrate)
+    if kept is None or (measured and measured != data):
         return None
-    if kept is None:
-        if path == data:
-            _warn_of_training_rows(path, rows="all rows", calibrate=calibrate)
-        return None
-    labelled = kind.read(task, data)
+    path, labelled = paths[0], kind.read(task, data)
     if labelled.digests["dev"]:
         return None
     (rows,) = labelled.validation.values()

@@ -43,8 +43,7 @@ def with_piece_weights(
         return prepared
     if task.piece_weights is not None:
         return _with_weights(prepared, _weights(prepared, task.piece_weights))
-    is_mean = task.vectors.pooling == ("mean",) and task.vectors.include_prompt
-    if not is_mean or task.vectors.piece_weights or folder_layout(task, data) != "corpus":
+    if not task.vectors.is_plain_mean or task.vectors.piece_weights or folder_layout(task, data) != "corpus":
         return prepared
     weighted = _with_weights(prepared, _weights(prepared, USUAL))
     if "piece_weights" not in run.record:
@@ -60,21 +59,21 @@ def with_piece_weights(
 
 def piece_weights(frequencies: NDArray[np.float64], special: tuple[int, ...], a: float) -> tuple[float, ...]:
     """Return the weight of each piece [V] for its number of occurrences [V]; `special`: ids of the special tokens."""
-    share = frequencies / max(1.0, frequencies.sum())
+    counts = frequencies.copy()
+    counts[list(special)] = 0.0
+    share = counts / max(1.0, counts.sum())
     share[list(special)] = share.max()
     return tuple(float(f"{weight:.{_DIGITS}g}") for weight in a / (a + share))
 
 
 def _weights(prepared: Prepared, a: float) -> tuple[float, ...]:
     """Return the weights by the frequencies of pieces in the training texts."""
-    special = prepared.tokenizer.special_ids
     counts = np.zeros(prepared.saved.config.vocab_size)
     sides: tuple[EncodedSide, ...] = prepared.bound.train[1]
     for side in sides:
         if side.ids:
             counts += np.bincount(np.concatenate(side.ids), minlength=len(counts))
-    counts[list(special)] = 0.0
-    return piece_weights(counts, tuple(special), a)
+    return piece_weights(counts, tuple(prepared.tokenizer.special_ids), a)
 
 
 def _with_weights(prepared: Prepared, weights: tuple[float, ...]) -> Prepared:

@@ -17,6 +17,8 @@ from bertwright.model.folder import save_model
 from bertwright.model.vector_head import VectorHead
 from bertwright.text.base_tokenizer import BaseTokenizer
 
+_POOLER = "pooler."
+
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
@@ -47,9 +49,6 @@ class ForeignCheckpoint:
     name_in_file: Callable[[str], str] = str
     is_transposed: Callable[[str], bool] = lambda _: False
     vectors: VectorHead | None = None
-
-
-_POOLER = "pooler."
 
 
 def check_complete(foreign: ForeignCheckpoint) -> None:

@@ -79,12 +79,12 @@ class VectorHead(nn.Module):
         """
         if self.settings.include_prompt:
             prompt = 0
+        weights = None
         if self.piece_weights is not None and not self.training:
             assert ids is not None
-            vectors = weighted_mean(states, mask, self.piece_weights[ids])
-        else:
-            pooled = [pool_states(states, mask, mode, prompt=prompt) for mode in self.settings.pooling]
-            vectors = torch.cat(pooled, dim=-1)
+            weights = self.piece_weights[ids]
+        pooled = [pool_states(states, mask, mode, prompt=prompt, weights=weights) for mode in self.settings.pooling]
+        vectors = torch.cat(pooled, dim=-1)
         for block in self.dense:
             vectors = block(vectors)
         if self.settings.normalize:
@@ -92,11 +92,13 @@ class VectorHead(nn.Module):
         return vectors[:, : width or self.settings.width]
 
 
-def pool_states(states: Tensor, mask: Tensor, mode: Pooling, *, prompt: int = 0) -> Tensor:
+def pool_states(
+    states: Tensor, mask: Tensor, mode: Pooling, *, prompt: int = 0, weights: Tensor | None = None
+) -> Tensor:
     """Return the pooled vectors [N, D] of states [N, T, D]; a row without a token to pool gives zeros.
 
     mask [N, T] is true where there is a token. The first `prompt` tokens of each row are left out; the weights of
-    weightedmean still count them.
+    weightedmean still count them. weights [N, T]: factors of the states in a mean.
     """
     states, tokens = for_loss(states), mask.bool()
     position = tokens.cumsum(1)  # 1 at the first token of a row
@@ -108,22 +110,12 @@ def pool_states(states: Tensor, mask: Tensor, mode: Pooling, *, prompt: int = 0)
     if mode == "max":
         largest = states.masked_fill(~kept[:, :, None], -torch.inf).amax(1)
         return torch.where(kept.any(1, keepdim=True), largest, torch.zeros_like(largest))
-    weights = (kept * position if mode == "weightedmean" else kept).to(states.dtype)
-    total = weights.sum(1, keepdim=True).clamp(min=1.0)
+    counted = (kept * position if mode == "weightedmean" else kept).to(states.dtype)
+    weights = counted if weights is None else counted * weights
+    total = weights.sum(1, keepdim=True).clamp(min=1e-9)  # as in sentence-transformers
     divisor = total.sqrt() if mode == "mean_sqrt_len_tokens" else total
     clean = states.masked_fill(~kept[:, :, None], 0.0)  # 0 × NaN of a masked position would be NaN
     return torch.einsum("ntd,nt->nd", clean, weights) / divisor
-
-
-def weighted_mean(states: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
-    """Return the means [N, D] of states [N, T, D] with weights [N, T]; a row whose weights are 0 gives zeros.
-
-    mask [N, T] is true where there is a token.
-    """
-    states, tokens = for_loss(states), mask.bool()
-    weights = (weights * tokens).to(states.dtype)
-    clean = states.masked_fill(~tokens[:, :, None], 0.0)  # 0 × NaN of a masked position would be NaN
-    return torch.einsum("ntd,nt->nd", clean, weights) / weights.sum(1, keepdim=True).clamp(min=1e-9)
 
 
 def open_vector_head(

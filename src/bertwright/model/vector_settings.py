@@ -1,9 +1,9 @@
 """Settings of sentence vectors ↔ the files of a model folder, which are those of sentence-transformers.
 
     modules.json                      the modules in their order: Transformer, Pooling, Dense …, Normalize
-    1_Pooling/config.json             pooling modes
-    2_Dense/config.json               sizes and activation of a dense layer; its weights are beside it
-    1_WordWeights/config.json         a weight for each piece; the pooling is then in 2_Pooling
+    1_WordWeights/config.json         a weight for each piece; where it is absent, the numbers below are one less
+    2_Pooling/config.json             pooling modes
+    3_Dense/config.json               sizes and activation of a dense layer; its weights are beside it
     config_sentence_transformers.json prompts, similarity, Matryoshka widths
     sentence_bert_config.json         maximum number of tokens
 
@@ -101,17 +101,25 @@ class VectorSettings(Settings):
         if self.default_prompt is not None and self.default_prompt not in self.prompts:
             known = ", ".join(self.prompts) or "none"
             raise ValueError(f"default_prompt: expected the name of a prompt ({known}), got {self.default_prompt!r}")
-        if self.piece_weights and (self.pooling != ("mean",) or not self.include_prompt):
-            raise ValueError(
-                "piece_weights: expected the pooling mean over all tokens, got "
-                f"{', '.join(self.pooling)}{'' if self.include_prompt else ' without those of the prompt'}"
-            )
+        if self.piece_weights and not self.is_plain_mean:
+            raise ValueError(f"piece_weights: {self.no_plain_mean}")
         for before, after in zip(self.dense, self.dense[1:], strict=False):
             if before.outputs != after.inputs:
                 raise ValueError(
                     f"dense: a layer with {before.outputs} outputs is followed by one with {after.inputs} inputs"
                 )
         return self
+
+    @property
+    def is_plain_mean(self) -> bool:
+        """Return True where the pooling is the mean over all tokens, in which pieces may have weights."""
+        return self.pooling == ("mean",) and self.include_prompt
+
+    @property
+    def no_plain_mean(self) -> str:
+        """Return the end of a message about weights of pieces with another pooling."""
+        without = "" if self.include_prompt else " without the tokens of the prompt"
+        return f"expected the pooling mean over all tokens, got {', '.join(self.pooling)}{without}"
 
     def size(self, hidden: int) -> int:
         """Return the number of components of a vector that is not truncated; `hidden`: width of the states."""
@@ -245,11 +253,10 @@ def _piece_weights_to_json(weights: Sequence[float]) -> dict[str, Any]:
 def _read_piece_weights(path: Path) -> list[Any]:
     """Return the weight of each id: that of its name, of its name in lower case, or of unknown words."""
     raw = read_object(path)
-    vocabulary, weights, unknown = raw.get("vocab"), raw.get("word_weights"), raw.get("unknown_word_weight", 1)
-    is_named = isinstance(vocabulary, list) and bool(vocabulary) and {type(name) for name in vocabulary} == {str}
+    vocabulary, weights, unknown = raw.get("vocab") or [], raw.get("word_weights"), raw.get("unknown_word_weight", 1)
+    is_named = isinstance(vocabulary, list) and {type(name) for name in vocabulary} == {str}
     if not (is_named and isinstance(weights, dict)):
         raise InputError(f"{path}: expected a list vocab of names and an object word_weights")
-    assert isinstance(vocabulary, list)
     return [weights.get(name, weights.get(name.lower(), unknown)) for name in vocabulary]
 
 

@@ -10,7 +10,7 @@ from bertwright.scoring.scorer import SentenceScorer, open_scorer
 from bertwright.scoring.sentences import SentenceScore, sentence_scores, total_score
 from bertwright.scoring.settings import ScoreSettings
 from bertwright.tables.files import InputFormat, without_packing
-from bertwright.tables.reader import Table, add_columns
+from bertwright.tables.reader import Table, add_columns, refuse_guessed_header
 from bertwright.tables.writer import OutputFormat, PredictRequest, answer_tables
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
@@ -75,12 +75,9 @@ def _scores_of(scorer: SentenceScorer, table: Table, column: str, settings: Scor
 def _text_column(table: Table, request: PredictRequest) -> str:
     """Return the name of the column of sentences. Raises InputError where it cannot be known."""
     names = [name for name in _TEXT_COLUMNS if name in table.columns]
-    if not names and request.source == "-" and request.input_format == "auto" and table.format == "tsv":
-        raise InputError(
-            f"{table.source}: expected a column 'sentence' or 'text' in the first line of a pipe, got "
-            f"{', '.join(map(shown, table.available))}; name the column with --text-column, or give --input-format "
-            "lines for one sentence a line"
-        )
+    if not names:
+        expected = {"columns": "'sentence' or 'text'", "unit": "sentence"}
+        refuse_guessed_header(table, request.source, request.input_format, **expected)
     if not names and len(table.columns) != 1:
         raise InputError(
             f"{table.source}: expected a column 'sentence' or 'text', got {', '.join(map(shown, table.available))}; "

@@ -11,7 +11,7 @@ from bertwright.search.index_files import IndexRow
 from bertwright.tables.bad_rows import BadRow, BadRowPolicy, bad_rows_of, is_blank
 from bertwright.tables.files import InputFormat, without_packing
 from bertwright.tables.json_values import json_value
-from bertwright.tables.reader import ABSENT, Table, open_table
+from bertwright.tables.reader import ABSENT, Table, open_table, refuse_guessed_header
 from bertwright.tables.writer import as_format
 from bertwright.tasks.beir import CORPUS
 
@@ -72,13 +72,8 @@ class TextTables:
     def _columns(self, table: Table, source: str) -> _Columns:
         """Return the columns of texts and of ids in a table. Raises InputError where one of them is missing."""
         texts = self.text or tuple(name for name in _TEXT_COLUMNS if name in table.columns)[:1]
-        is_guessed = source == "-" and self.format == "auto" and table.format == "tsv"
-        if not texts and is_guessed:
-            raise InputError(
-                f"{table.source}: expected a column 'text' in the first line of a pipe, got "
-                f"{', '.join(map(shown, table.available))}; name the column with --text-column, or give --input-format "
-                "lines for one text a line"
-            )
+        if not texts:
+            refuse_guessed_header(table, source, self.format, columns="'text'", unit="text")
         if not texts and len(table.columns) != 1:
             raise InputError(
                 f"{table.source}: expected a column 'text', got {', '.join(map(shown, table.available))}; name the "

@@ -15,7 +15,7 @@ from typing import IO, Any, Final, cast
 
 import numpy as np
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.tables.bad_rows import BadRow
 from bertwright.tables.cells import Row, csv_cells, decoded_cells, read_cells, separator_hint, tsv_cells, without_gaps
 from bertwright.tables.decoding import decode_lines, undecoded
@@ -194,6 +194,19 @@ def open_table(
                 raise InputError(f"{source}: holds no rows{hint}")
 
         yield OpenTable(table_format, blocks)
+
+
+def refuse_guessed_header(table: Table, source: str, format: InputFormat, *, columns: str, unit: str) -> None:
+    """Raise InputError for a pipe of lines, whose first one was taken for the names of columns.
+
+    columns: the names that were expected, in words. unit: what a line of such a pipe is.
+    """
+    if source == "-" and format == "auto" and table.format == "tsv":
+        raise InputError(
+            f"{table.source}: expected a column {columns} in the first line of a pipe, got "
+            f"{', '.join(map(shown, table.available))}; name the column with --text-column, or give --input-format "
+            f"lines for one {unit} a line"
+        )
 
 
 def usable_rows(table: Table, check: Callable[[Table], object], on_error: OnError) -> Table:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from bertwright.corpus.build import build_corpus
 from bertwright.errors import InputError
 from bertwright.finetuning import piece_weights as module
 from bertwright.finetuning.piece_weights import USUAL, piece_weights
@@ -20,7 +19,7 @@ from bertwright.tasks.sentence_vectors import open_sentence_encoder
 from bertwright.tasks.spec import with_settings
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.encoders import write_encoder
-from tests.support.page_data import documents
+from tests.support.vectors import write_corpus
 
 FAST = FinetuneSettings(epochs=1, batch_size=16, learning_rate=1e-3, max_length=32, precision="fp32", threads=1)
 
@@ -32,10 +31,7 @@ def weighted_model(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path
 
 @pytest.fixture(scope="module")
 def weighted_corpus(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    (folder / "text.txt").write_text(documents(40), "utf-8")
-    build_corpus([folder / "text.txt"], tokenizer=own_tokenizer, out=folder / "corpus", workers=1)
-    return folder / "corpus"
+    return write_corpus(tmp_path_factory.mktemp("corpus"), own_tokenizer)
 
 
 def trained(model: str, corpus: Path, out: Path, *settings: str, **options: Any) -> tuple[float, ...]:

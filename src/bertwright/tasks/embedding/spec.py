@@ -141,11 +141,8 @@ def with_vectors(
         changes["widths"] = tuple(sorted(task.widths, reverse=True))
     changes = {name: value for name, value in changes.items() if value is not None}
     vectors = VectorSettings.model_validate({**dict(base), **changes, "max_length": max_length})
-    if task.piece_weights and (vectors.pooling != ("mean",) or not vectors.include_prompt):
-        raise InputError(
-            f"--task-setting piece_weights={task.piece_weights:g}: expected the pooling mean over all tokens, got "
-            f"{', '.join(vectors.pooling)}{'' if vectors.include_prompt else ' without those of the prompt'}"
-        )
+    if task.piece_weights and not vectors.is_plain_mean:
+        raise InputError(f"--task-setting piece_weights={task.piece_weights:g}: {vectors.no_plain_mean}")
     for width in vectors.widths:
         vectors.check_width(width, hidden, "--task-setting widths:")
     return task.model_copy(update={"vectors": vectors})

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.tasks.embedding.pairs import TextPairs
@@ -13,15 +12,12 @@ from bertwright.tasks.embedding.read import read_vector_data
 from bertwright.tasks.embedding.spans import _piece
 from bertwright.tasks.embedding.spec import EMBED, VectorTask
 from bertwright.tasks.spec import with_settings
-from tests.support.page_data import documents
+from tests.support.vectors import write_corpus
 
 
 @pytest.fixture(scope="module")
 def spans_corpus(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> Path:
-    folder = tmp_path_factory.mktemp("spans")
-    (folder / "text.txt").write_text(documents(40), "utf-8")
-    build_corpus([folder / "text.txt"], tokenizer=own_tokenizer, out=folder / "corpus", workers=1)
-    return folder / "corpus"
+    return write_corpus(tmp_path_factory.mktemp("spans"), own_tokenizer)
 
 
 def texts_of_documents(folder: Path) -> list[str]:
@@ -102,7 +98,6 @@ def test_the_pairs_of_a_corpus_are_always_the_same(spans_corpus: Path) -> None:
 
 
 def test_a_corpus_of_one_document_has_no_validation(tmp_path: Path, own_tokenizer: Path) -> None:
-    (tmp_path / "text.txt").write_text(documents(1), "utf-8")
-    build_corpus([tmp_path / "text.txt"], tokenizer=own_tokenizer, out=tmp_path / "corpus", workers=1)
+    corpus = write_corpus(tmp_path, own_tokenizer, count=1)
     with pytest.raises(InputError, match="expected two documents with two sentences each, found 1"):
-        read_vector_data(EMBED, tmp_path / "corpus")
+        read_vector_data(EMBED, corpus)

@@ -7,6 +7,7 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.errors import InputError
+from bertwright.pretraining import extend
 from bertwright.pretraining.extend import extended_settings
 from bertwright.training.checkpoint import list_checkpoints
 from bertwright.training.optimizer import rate_at
@@ -37,21 +38,21 @@ def test_the_rate_stays_at_its_peak_up_to_the_decay() -> None:
 
 
 @pytest.mark.slow
-def test_a_longer_run_equals_one_of_that_length(
+def test_a_command_equals_one_of_that_length(
     own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where its first start was stopped before the checkpoint was copied."""
     short, longer, whole = tmp_path / "short", tmp_path / "longer", tmp_path / "whole"
     assert main(options(own_corpus, short, 5)) == 0
     assert [path.name for path in list_checkpoints(short / "stable")] == ["step-000000004"]
-    extend = ["pretrain", "--extend", str(short), "--corpus", str(own_corpus), "--out", str(longer), "--steps", "10"]
+    command = ["pretrain", "--extend", str(short), "--corpus", str(own_corpus), "--out", str(longer), "--steps", "10"]
     with monkeypatch.context() as patched:
-        patched.setattr("shutil.copytree", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert main(extend) != 0
+        patched.setattr(extend, "copy_folder", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert main(command) != 0
     assert main(["pretrain", "--corpus", str(own_corpus), "--out", str(longer), "--steps", "10", "--resume"]) == 2
     assert "was stopped before it had a checkpoint; give --extend RUN again" in capsys.readouterr().err
-    assert main([*extend, "--resume"]) == 0
-    assert main([*extend, "--resume"]) == 0  # the finished run says so
+    assert main([*command, "--resume"]) == 0
+    assert main([*command, "--resume"]) == 0  # the finished run says so
     assert main(options(own_corpus, whole, 10)) == 0
     same: list[Any] = [(run / "model" / "model.safetensors").read_bytes() for run in (longer, whole)]
     assert same[0] == same[1]

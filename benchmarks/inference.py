@@ -1,6 +1,7 @@
 """Answering beside other programs with the same weights: sentences a second, and how long a single one takes.
 
-python -m benchmarks.inference [--size base] [--sentences 128] [--parts throughput,latency] [--repeats 4] [--json]
+python -m benchmarks.inference [--size base] [--sentences 128] [--parts throughput,latency]
+    [--peers CTranslate2,OpenVINO] [--repeats 4] [--json]
 
 A classifier of random weights, which is as fast as any, and random sentences of 25 tokens on average, sorted by length,
 in batches of 32. bf16 is measured where this processor multiplies it faster. `cosine` is the mean over the sentences of
@@ -27,14 +28,14 @@ from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.cpu.encoder import packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier, TextBatch
-from bertwright.tasks.inference import in_bf16, multiplies_bytes
-from bertwright.training.hardware import choose_precision, prepare_processor, square_rates
+from bertwright.tasks.inference import choose, in_bf16, multiplies_bytes
+from bertwright.training.hardware import prepare_processor
 
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
 LATENCIES = (8, 32, 128, 512)
 LEAST_COSINE = 0.99
 """A program with a lower one computes something else."""
-PACKAGES = ("transformers", "onnxruntime", "openvino", "nncf", "zentorch")
+PACKAGES = ("transformers", "onnxruntime", "openvino", "nncf", "zentorch", "ctranslate2")
 
 
 def sentences(count: int, vocab_size: int, *, seed: int) -> list[Batch]:
@@ -168,22 +169,26 @@ def main() -> None:
     options.add_argument("--size", default="base")
     options.add_argument("--sentences", type=int, default=128)
     options.add_argument("--parts", default="throughput,latency")
+    options.add_argument("--peers", default="", help="first words of their names, with commas between; all by default")
     arguments = options.parse_args()
     prepare_processor()
     torch.set_num_threads(arguments.threads)
-    bf16, int8 = choose_precision(square_rates()) == "bf16", multiplies_bytes()
+    model = Bert(size_config(arguments.size, 30_522), "BertForSequenceClassification", num_labels=LABELS)
+    config = model.encoder.config
+    bf16, int8 = choose("auto", config) == "bf16", multiplies_bytes()
     if not bf16:
         print("bf16: not faster than fp32 on this processor, left out", file=sys.stderr)
     if not int8:
         print("int8: this processor has no VNNI, left out", file=sys.stderr)
-    model = Bert(size_config(arguments.size, 30_522), "BertForSequenceClassification", num_labels=LABELS)
-    config = model.encoder.config
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     model.eval()
     batches = sentences(arguments.sentences, config.vocab_size, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         calibration = sentences(2 * BATCH, config.vocab_size, seed=1)
-        theirs = peers(model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16, int8=int8)
+        chosen = tuple(arguments.peers.split(","))
+        theirs = peers(
+            model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16, int8=int8, chosen=chosen
+        )
         mine = ours(model, bf16=bf16, int8=int8)
         rows: list[dict[str, Any]] = []
         if "throughput" in arguments.parts:

@@ -6,6 +6,7 @@ out, and standard error says why.
 
 import importlib
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,33 @@ _INSTALL = "to install it: pip install 'bertwright[bench]', or for zentorch: pip
 NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
+class CannotRun(Exception):
+    """A program is installed and cannot be measured here."""
+
+
 def peers(
-    model: Bert, calibration: list[Batch], *, folder: Path, threads: int, bf16: bool, int8: bool
+    model: Bert,
+    calibration: list[Batch],
+    *,
+    folder: Path,
+    threads: int,
+    bf16: bool,
+    int8: bool,
+    chosen: tuple[str, ...] = ("",),
 ) -> dict[str, Answer]:
-    """By name, the plain ones first; `folder` is for the graphs that are written on the way."""
+    """By name, the plain ones first; `folder` is for the graphs that are written on the way.
+
+    chosen: first words of the names of those that are built. CTranslate2 must be among them: the others are slower in a
+    process with its threads.
+    """
     theirs = as_transformers(model)
     builders: dict[str, Callable[[], Answer]] = {
         "transformers fp32": lambda: in_torch(theirs),
         "torch.compile with freezing fp32": lambda: in_torch(compiled(as_transformers(model))),
+        "AOTInductor fp32": lambda: ahead_of_time(as_transformers(model), folder),
         "zentorch fp32": lambda: in_torch(zentorch(as_transformers(model))),
+        "CTranslate2 fp32": lambda: ctranslate2(as_transformers(model), threads, "float32"),
+        "CTranslate2 int8": lambda: ctranslate2(as_transformers(model), threads, "int8"),
         "torch dynamic int8": lambda: in_torch(dynamic_int8(model)),
         "ONNX Runtime fp32": lambda: onnx_runtime(own_graph(model, folder), threads),
         "ONNX Runtime int8": lambda: onnx_runtime(own_int8(model, folder), threads),
@@ -50,16 +69,27 @@ def peers(
         builders |= {
             "transformers bf16": lambda: in_torch(as_transformers(model).bfloat16()),
             "torch.compile with freezing bf16": lambda: in_torch(compiled(as_transformers(model).bfloat16())),
+            "AOTInductor bf16": lambda: ahead_of_time(as_transformers(model).bfloat16(), folder),
             "zentorch bf16": lambda: in_torch(zentorch(as_transformers(model).bfloat16())),
+            "CTranslate2 bf16": lambda: ctranslate2(as_transformers(model), threads, "bfloat16"),
             "OpenVINO bf16": lambda: openvino(theirs, threads, "bf16"),
             "OpenVINO int8 (NNCF), rest bf16": lambda: openvino(theirs, threads, "bf16", calibration=calibration),
         }
     programs = {}
-    for name, build in ((name, build) for name, build in builders.items() if int8 or "int8" not in name):
+    for name, build in builders.items():
+        if not name.startswith(chosen) or ("int8" in name and not int8):
+            continue
+        if name.startswith("CTranslate2") and "CTranslate2" not in chosen:
+            print(
+                f"{name}: left out, since its threads slow the others; --peers CTranslate2 measures it", file=sys.stderr
+            )
+            continue
         try:
             programs[name] = build()
         except (ImportError, OSError) as error:
             print(f"{name}: left out ({error}); {_INSTALL}", file=sys.stderr)
+        except CannotRun as error:
+            print(f"{name}: left out ({error})", file=sys.stderr)
     return programs
 
 
@@ -95,6 +125,54 @@ def zentorch(module: Any) -> Any:
     """
     importlib.import_module("zentorch")
     return torch.compile(module, dynamic=True, backend="zentorch")
+
+
+def ahead_of_time(module: Any, folder: Path) -> Answer:
+    """Compile before the first batch, for all shapes, with the weights as constants; about two minutes."""
+    example = tuple(torch.ones(4, 16, dtype=torch.int64) for _ in NAMES)
+    shape = {0: torch.export.Dim("batch", min=1, max=512), 1: torch.export.Dim("tokens", min=2, max=512)}
+    path = folder / f"{module.dtype}.pt2"
+    with quiet(), torch.inference_mode():
+        program = torch.export.export(_Positional(module), example, dynamic_shapes=tuple(shape for _ in NAMES))
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs={"freezing": True})
+    loaded = torch._inductor.aoti_load_package(str(path))
+
+    def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
+        with torch.inference_mode():
+            logits: Numbers = loaded(*map(torch.from_numpy, (ids, segments, mask))).float().numpy()
+            return logits
+
+    return answer
+
+
+def ctranslate2(theirs: Any, threads: int, kind: str) -> Answer:
+    """Convert with the settings as they come, which were the fastest; the classifier is NumPy's product.
+
+    Raises CannotRun beside zentorch, and where it has no such products for this processor: bf16 needs Intel's library.
+    """
+    import ctranslate2 as ct
+
+    if "zentorch" in sys.modules:
+        raise CannotRun("its answers are wrong in a process with zentorch: --peers CTranslate2 measures it alone")
+    if kind not in (known := ct.get_supported_compute_types("cpu")):
+        raise CannotRun(f"it has {', '.join(sorted(known))} on this processor")
+    theirs.bert.config.position_embedding_type = "absolute"  # its converter reads what transformers 5 has no longer
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        theirs.bert.save_pretrained(folder)
+        words = [*("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *map(str, range(5, theirs.config.vocab_size))]
+        transformers.BertTokenizer({word: index for index, word in enumerate(words)}).save_pretrained(folder)
+        converted = ct.converters.TransformersConverter(folder).convert(f"{folder}/converted")
+        encoder = ct.Encoder(converted, compute_type=kind, inter_threads=1, intra_threads=threads)
+    weight, bias = (tensor.detach().numpy() for tensor in (theirs.classifier.weight, theirs.classifier.bias))
+
+    def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
+        kept = [np.ascontiguousarray(values, dtype=np.int32) for values in (ids, mask.sum(1))]  # it reads their memory
+        rows, lengths = map(ct.StorageView.from_array, kept)
+        pooled = encoder.forward_batch(rows, lengths, token_type_ids=segments.tolist()).pooler_output
+        logits: Numbers = np.array(pooled) @ weight.T + bias
+        return logits
+
+    return answer
 
 
 def dynamic_int8(model: Bert) -> Any:

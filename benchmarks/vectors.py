@@ -29,9 +29,9 @@ from bertwright.tables.reader import read_table
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.embedding.spec import EMBED
 from bertwright.tasks.embedding.task import EMBEDDING
-from bertwright.tasks.inference import open_answering
+from bertwright.tasks.inference import choose, open_answering
 from bertwright.tasks.sentence_vectors import SentenceEncoder
-from bertwright.training.hardware import apply_numerics, choose_precision, resolve_numerics, square_rates
+from bertwright.training.hardware import apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
 from bertwright.training.settings import OptimizerSettings
 
@@ -196,7 +196,7 @@ def main() -> None:
     options = options_parser.parse_args()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(options.threads)
-    has_bf16 = choose_precision(square_rates()) == "bf16"
+    has_bf16 = choose("auto", open_model(options.model).config) == "bf16"
     pairs = read_pairs(options.pairs, options.rows)
     rows: list[dict[str, Any]] = []
     if "encoding" in options.parts:

@@ -7,7 +7,7 @@ from pathlib import Path
 RESULTS = Path(__file__).resolve().parent / "results"
 PAGES = """
     table1 table2 table3 table4 table5 table6 table7 table8 figure5 gpt-table5 masked-share document-order length-cost
-    start head-removal families
+    start head-removal families using
 """
 ANSWER = re.compile(r"^(\d+)\. (.+?) \*\*(.+?)\.\*\* (.*)$", re.MULTILINE)
 PAPER = re.compile(r"^\*\*Claim (\d+)\.\*\* .+? In the paper: (.+)\.$", re.MULTILINE)

@@ -17,7 +17,12 @@ from pathlib import Path
 from bertwright.cli import main as bertwright
 
 RESULTS = Path(__file__).resolve().parent / "results"
-ARCHIVES = {"paper": "records.tar.xz", "h100": "records-h100.tar.xz", "head": "records-head.tar.xz"}
+ARCHIVES = {
+    "paper": "records.tar.xz",
+    "h100": "records-h100.tar.xz",
+    "head": "records-head.tar.xz",
+    "using": "records-using.tar.xz",
+}
 """Folder of a command's --out → the archive that has it."""
 COMMAND = re.compile(r"^    bertwright (paper (\S+) .+)$", re.MULTILINE)
 PAGE_IN_TEXT = re.compile(r"docs/results/([\w-]+\.md)")

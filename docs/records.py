@@ -156,7 +156,7 @@ All {tuned} fine-tunings together: {tuned_hours:.1f} hours of one thread. Pre-tr
 ## The further pages
 
 An hour is an hour of one process. On the GPU thirteen processes computed at the same time. The scores of minimal pairs
-are not in it.
+are not in it. The fine-tunings of the published encoder were paused at times; the pauses are in it.
 
 | records | device | pre-trainings | hours | fine-tunings | hours |
 |---|---|---|---|---|---|

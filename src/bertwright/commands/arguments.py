@@ -15,9 +15,9 @@ Repeatable = Annotated[tuple[str, ...], UseAppendAction]
 TextInputs = Annotated[
     Positional[tuple[str, ...]],
     arg(
-        help="Files, folders or globs: plain text, JSON lines, Parquet, Wikipedia dumps, WikiExtractor output; packed "
-        "as .gz, .bz2, .xz, .zst; also by URL, such as s3://bucket/*.txt; or hub:NAME:CONFIG:SPLIT, a dataset of the "
-        "Hugging Face Hub."
+        help="Files, folders or globs: plain text, JSON lines, Parquet, CSV or TSV with a column of text, Wikipedia "
+        "dumps, WikiExtractor output; packed as .gz, .bz2, .xz, .zst; also by URL, such as s3://bucket/*.txt; or "
+        "hub:NAME:CONFIG:SPLIT, a dataset of the Hugging Face Hub."
     ),
 ]
 DocumentBreaks = Annotated[

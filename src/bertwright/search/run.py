@@ -17,6 +17,7 @@ from bertwright.search.rerank import Reranker, default_candidates, most_relevant
 from bertwright.search.texts import TextTables
 from bertwright.shipped import shipped
 from bertwright.tables.bad_rows import is_blank
+from bertwright.tasks.sentence_vectors import say_cut
 from bertwright.tasks.static_vectors import TextVectors, open_vectors
 from bertwright.text.decompress import decoded_lines, read_lines
 from bertwright.training.hardware import prepare_processor
@@ -116,6 +117,16 @@ def search_texts(request: SearchRequest) -> dict[str, Any]:
     if request.rerank:
         computing: Any = {"precision": request.precision, "device": request.device}
         reranker = Reranker.open(request.rerank, relevant=request.relevant, **computing)
+    best_rows = _best_rows(request, index, encoder, reranker)
+    if reranker is not None:
+        say_cut(reranker.cut, "pairs of query and document")
+    return best_rows
+
+
+def _best_rows(
+    request: SearchRequest, index: SearchIndex, encoder: TextVectors, reranker: Reranker | None
+) -> dict[str, Any]:
+    """Return the best rows of the query, or of each row of the table of queries."""
     if request.query is not None:
         [hits] = _answers(request, index, encoder, reranker, [request.query])
         return {"query": request.query, "hits": [asdict(hit) for hit in hits], "text": "\n".join(hit_lines(hits))}

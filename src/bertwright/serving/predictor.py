@@ -31,7 +31,7 @@ from bertwright.serving.results import RankedText, Vector
 from bertwright.serving.settings import AnswerPrecision, ExplainBaseline, ExplainMethod, ExplainSettings
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
-from bertwright.tasks.inference import Answerable, choose
+from bertwright.tasks.inference import Answerable, answerable
 from bertwright.tasks.kinds import import_hint
 from bertwright.tasks.sentence_vectors import fingerprint_of, saved_vector_head
 from bertwright.tasks.static_vectors import StaticVectors, is_static, open_vectors
@@ -60,8 +60,7 @@ def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predicto
         return StaticPredictor(static, str(model))
     with redirect_messages(messages.append):
         saved = open_model(str(model))
-        answerable = Answerable(**vars(saved), answering=choose(precision))
-        predictor = Predictor(answerable, open_tokenizer(saved), str(model))
+        predictor = Predictor(answerable(saved, precision), open_tokenizer(saved), str(model))
     for message in messages:
         if not message.startswith("answering in"):  # the precision is `backend`; the other messages are warnings
             _warn(message)

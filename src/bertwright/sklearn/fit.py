@@ -31,7 +31,7 @@ from bertwright.finetuning.setup import (
 from bertwright.model.folder import TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
 from bertwright.model.vector_head import VectorHead, head_bytes, head_of_bytes, open_vector_head
 from bertwright.tasks.binding import LabelledData, open_tokenizer
-from bertwright.tasks.inference import Answerable, choose
+from bertwright.tasks.inference import answerable
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.tasks.spec import TaskSpec
@@ -148,8 +148,7 @@ def open_sentences(learned: Learned, *, precision: str) -> SentenceEncoder:
     """Return the encoder with which vectors are computed in this precision, as `bertwright.load` computes them."""
 
     def build(saved: SavedModel) -> SentenceEncoder:
-        answerable = Answerable(**vars(saved), answering=choose(precision))
-        return SentenceEncoder(answerable, learned.tokenizer, learned.head)
+        return SentenceEncoder(answerable(saved, precision), learned.tokenizer, learned.head)
 
     sentences: SentenceEncoder = learned.ready(build)
     return sentences

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError
-from bertwright.model.config import BackboneConfig, attends_both_ways
-from bertwright.model.cpu.encoder import Model, PackedEncoder, multiplies_halves, packed_copy
+from bertwright.model.config import BackboneConfig, EncoderConfig, attends_both_ways
+from bertwright.model.cpu.encoder import Model, PackedEncoder, layer_rates, multiplies_halves, packed_copy
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.model.heads import ClassificationHead, MaskedLMHead
 from bertwright.training.hardware import choose_precision, resolve_device, square_rates
@@ -42,11 +42,12 @@ class Answerable(SavedModel):
         return "plain" if packs and not fits else self.answering
 
 
-def choose(precision: str, *, device: Device = "cpu") -> Answering:
+def choose(precision: str, config: BackboneConfig, *, device: Device = "cpu") -> Answering:
     """Return the precision for inference, and print it. Raises InputError where `precision` is not in PRECISIONS.
 
-    auto is bf16 where this processor or GPU multiplies bf16 faster than fp32, else fp32. The result is "plain" for fp32
-    on a GPU, and where this processor or torch lacks the instructions of the requested precision.
+    auto is bf16 where this processor or GPU multiplies bf16 faster than fp32, else fp32; the products that such a model
+    will use are measured. The result is "plain" for fp32 on a GPU, and where this processor or torch lacks the
+    instructions of the requested precision.
     """
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: allowed are {', '.join(PRECISIONS)}")
@@ -56,7 +57,7 @@ def choose(precision: str, *, device: Device = "cpu") -> Answering:
         say("int8: this processor or torch lacks exact 8-bit products (VNNI, oneDNN); using plain fp32")
         return "plain"
     if precision == "auto":
-        precision = choose_precision(square_rates())
+        precision = choose_precision(layer_rates(config) if _packs_halves(config) else square_rates())
     if precision == "fp32" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         say("this torch lacks packed products (oneDNN); using plain fp32")
         return "plain"
@@ -70,8 +71,12 @@ def open_answering(model: str, precision: str | None, device: Device) -> SavedMo
     saved = open_model(model)
     if precision is None and device == "cpu":
         return saved
-    answering = choose(precision, device=device) if precision else "plain"
-    return Answerable(**vars(saved), answering=answering, device=device)
+    return answerable(saved, precision, device=device) if precision else Answerable(**vars(saved), device=device)
+
+
+def answerable(saved: SavedModel, precision: str, *, device: Device = "cpu") -> Answerable:
+    """Return the model with the precision of inference that `choose` returns for it."""
+    return Answerable(**vars(saved), answering=choose(precision, saved.config, device=device), device=device)
 
 
 def _choose_on_gpu(precision: str, device: Device) -> Answering:
@@ -136,7 +141,7 @@ def in_bf16(model: Model, config: BackboneConfig, *, device: Device = "cpu") -> 
     of tasks are small.
     """
     encoder = None
-    if device == "cpu" and attends_both_ways(config) and config.has_bert_blocks and multiplies_halves(config):
+    if device == "cpu" and _packs_halves(config):
         model = packed_copy(model, "bf16")
         if not any(isinstance(part, MaskedLMHead) for part in model.modules()):
             return model
@@ -153,6 +158,11 @@ def in_bf16(model: Model, config: BackboneConfig, *, device: Device = "cpu") -> 
     if encoder is not None:
         converted.register_module("encoder", encoder)
     return converted.eval()  # type: ignore[return-value]
+
+
+def _packs_halves(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
+    """Return whether a model in bf16 is computed with packed layers on this processor."""
+    return attends_both_ways(config) and config.has_bert_blocks and multiplies_halves(config)
 
 
 def multiplies_bytes() -> bool:

@@ -200,8 +200,12 @@ def test_a_reranker_orders_the_best_texts_anew(
     result, _ = run_json(capsys, *ask, "--candidates", 2, "--top-k", 1)
     assert [hit["id"] for hit in result["hits"]] == [id for id in ids if id in best][:1]
     run_json(capsys, *ask, "--candidates", 2, code=2)
-    result, _ = run_json(capsys, *ask, "--top-k", 60)  # more than the default number of candidates
+    result, errors = run_json(capsys, *ask, "--top-k", 60)  # more than the default number of candidates
     assert len(result["hits"]) == len(ids)
+    assert "cut" not in errors
+    short = save_classifier(made_index.with_name("short"), model, task, own_tokenizer, 6)
+    _, errors = run_json(capsys, "search", made_index, "a ship", "--rerank", short, *FP32)
+    assert f"of {len(ids)} pairs of query and document have more tokens than the model reads" in errors
 
 
 def test_a_label_of_the_reranker_is_named(

@@ -18,6 +18,7 @@ from bertwright.files import read_json
 from bertwright.finetuning import memory
 from bertwright.finetuning import run as finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import size_config
 from bertwright.model.encoder import Encoder
 from bertwright.model.folder import open_model
 from bertwright.model.system import SYSTEMS, System
@@ -188,7 +189,7 @@ def test_eight_bits_are_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InputError, match="--precision int8 needs --device cpu"):
-        choose("int8", device="cuda")
+        choose("int8", size_config("tiny", 100), device="cuda")
 
 
 def test_an_apple_gpu_serves_one_process_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +202,7 @@ def test_an_apple_gpu_serves_one_process_in_fp32(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(InputError, match="--precision bf16 needs --device cpu or cuda; with --device mps use fp32"):
         resolve_numerics("bf16", device="mps")
     with pytest.raises(InputError, match="--precision bf16 needs --device cpu or cuda; with --device mps use fp32"):
-        choose("bf16", device="mps")
+        choose("bf16", size_config("tiny", 100), device="mps")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(InputError, match="an Apple GPU serves one process; start the command without torchrun"):
         resolve_device("mps")

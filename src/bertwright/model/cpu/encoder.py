@@ -16,7 +16,8 @@ and W outer width of a product.
 import copy
 import ctypes
 import sys
-from typing import Any, Final, TypeVar, cast
+import time
+from typing import Any, Final, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -182,6 +183,8 @@ MOST_FUSED_AVX: Final = 256
 """The same in fp32 with AVX or AVX2 (measured with AVX2)."""
 MOST_FUSED_AMX: Final = 256
 """The same in bf16 and 8 bits where oneDNN has AMX."""
+_MEASURED: Final = 256
+"""Number of tokens with which `layer_rates` measures."""
 _PRODUCTS: Final = ("query", "key_value", "output", "expand", "contract")
 _KINDS: Final[tuple[Kind, ...]] = ("fp32", "bf16", "int8")
 """The order of `Kind` in kernels.cpp."""
@@ -276,6 +279,24 @@ def multiplies_halves(config: EncoderConfig) -> bool:
     library = kernels.library()
     has_halves = library is not None and library.multiplies_halves() and not torch.cpu._is_amx_tile_supported()
     return has_halves and _fits(config.hidden, config.intermediate, config.heads)
+
+
+def layer_rates(config: EncoderConfig) -> dict[Literal["fp32", "bf16"], float]:
+    """Return the number of packed layers of these widths that are computed in a second, in fp32 and in bf16.
+
+    A layer has one text of `_MEASURED` tokens; the fastest of four calls counts. See `multiplies_halves`.
+    """
+    layer = EncoderLayer(config).eval()
+    states, begins = torch.ones(_MEASURED, config.hidden), torch.tensor([0, _MEASURED])
+    seconds: dict[Literal["fp32", "bf16"], list[float]] = {"fp32": [], "bf16": []}
+    with torch.inference_mode():
+        packed = {"fp32": PackedLayer(layer, PackedProduct), "bf16": PackedLayer(layer, HalfProduct)}
+        for _ in range(5):
+            for kind, times in seconds.items():
+                start = time.perf_counter()
+                packed[kind](states, begins)
+                times.append(time.perf_counter() - start)
+    return {kind: 1 / min(times[1:]) for kind, times in seconds.items()}  # the first call prepares the weights
 
 
 def _fits(inner: int, wide: int, heads: int) -> bool:

@@ -12,7 +12,7 @@ from bertwright.errors import InputError
 from bertwright.model.bert import Bert
 from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
-from bertwright.model.cpu.encoder import PackedEncoder, PackedLayer, packed_copy, with_zero_rows
+from bertwright.model.cpu.encoder import PackedEncoder, PackedLayer, layer_rates, packed_copy, with_zero_rows
 from bertwright.model.cpu.products import Int8Product, PackedProduct
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.tasks import inference as precision
@@ -22,6 +22,7 @@ from tests.support.processor import needs_bytes, needs_halves
 
 CLOSE = 1e-5
 VOCABULARY = 403  # no multiple of 8
+MINI = size_config("mini", VOCABULARY)
 SHAPES = ((1, 1), (1, 512), (3, 7), (5, 33), (32, 25))
 KINDS = ("fp32", pytest.param("bf16", marks=needs_halves), pytest.param("int8", marks=needs_bytes))
 FAR = {"fp32": CLOSE, "bf16": 0.05, "int8": 0.05}
@@ -234,17 +235,30 @@ def test_auto_is_never_int8_and_what_is_chosen_is_reported(
 ) -> None:
     for fastest in ("fp32", "bf16"):
         monkeypatch.setattr(precision, "choose_precision", lambda rates, chosen=fastest: chosen)
-        assert precision.choose("auto") == fastest
+        assert precision.choose("auto", MINI) == fastest
         assert f"answering in {fastest}" in capsys.readouterr().err
     with pytest.raises(InputError, match=r"--precision int4: allowed are auto, fp32, bf16, int8"):
-        precision.choose("int4")
+        precision.choose("int4", MINI)
+
+
+@needs_halves
+def test_auto_measures_the_layers_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own products in bf16 are slower than fp32's on some processors where ours are faster."""
+    monkeypatch.setattr(precision, "square_rates", lambda *_: {"fp32": 2.0, "bf16": 1.0})
+    measured = layer_rates(MINI)
+    assert set(measured) == {"fp32", "bf16"}
+    assert all(rate > 0 for rate in measured.values())
+    for rates, chosen in (({"fp32": 1.0, "bf16": 2.0}, "bf16"), ({"fp32": 1.0, "bf16": 1.1}, "fp32")):
+        monkeypatch.setattr(precision, "layer_rates", lambda _, rates=rates: rates)
+        assert precision.choose("auto", MINI) == chosen
+    assert precision.choose("auto", size_config("1x80x1", 100)) == "fp32"  # heads of 80: its layers are torch's
 
 
 def test_without_the_products_of_bytes_the_plain_way_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
-    assert precision.choose("int8") == "plain"
+    assert precision.choose("int8", MINI) == "plain"
     assert "lacks exact 8-bit products" in capsys.readouterr().err
 
 

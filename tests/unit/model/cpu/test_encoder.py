@@ -245,7 +245,9 @@ def test_auto_is_never_int8_and_what_is_chosen_is_reported(
 def test_auto_measures_the_layers_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's own products in bf16 are slower than fp32's on some processors where ours are faster."""
     monkeypatch.setattr(precision, "square_rates", lambda *_: {"fp32": 2.0, "bf16": 1.0})
+    before = torch.get_rng_state()
     measured = layer_rates(MINI)
+    assert torch.equal(torch.get_rng_state(), before)
     assert set(measured) == {"fp32", "bf16"}
     assert all(rate > 0 for rate in measured.values())
     for rates, chosen in (({"fp32": 1.0, "bf16": 2.0}, "bf16"), ({"fp32": 1.0, "bf16": 1.1}, "fp32")):

@@ -185,7 +185,7 @@ def main() -> None:
     batches = sentences(arguments.sentences, config.vocab_size, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         calibration = sentences(2 * BATCH, config.vocab_size, seed=1)
-        chosen = tuple(arguments.peers.split(","))
+        chosen = tuple(words.strip() for words in arguments.peers.split(","))
         theirs = peers(
             model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16, int8=int8, chosen=chosen
         )

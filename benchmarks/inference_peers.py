@@ -75,11 +75,13 @@ def peers(
             "OpenVINO bf16": lambda: openvino(theirs, threads, "bf16"),
             "OpenVINO int8 (NNCF), rest bf16": lambda: openvino(theirs, threads, "bf16", calibration=calibration),
         }
+    if unknown := [words for words in chosen if not any(name.startswith(words) for name in builders)]:
+        raise SystemExit(f"--peers {', '.join(unknown)}: expected first words of {', '.join(builders)}")
     programs = {}
     for name, build in builders.items():
         if not name.startswith(chosen) or ("int8" in name and not int8):
             continue
-        if name.startswith("CTranslate2") and "CTranslate2" not in chosen:
+        if name.startswith("CTranslate2") and "" in chosen:
             print(
                 f"{name}: left out, since its threads slow the others; --peers CTranslate2 measures it", file=sys.stderr
             )

@@ -196,14 +196,15 @@ def main() -> None:
     options = options_parser.parse_args()
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(options.threads)
-    has_bf16 = choose("auto", open_model(options.model).config) == "bf16"
+    has_bf16 = "encoding" in options.parts and choose("auto", open_model(options.model).config) == "bf16"
     pairs = read_pairs(options.pairs, options.rows)
     rows: list[dict[str, Any]] = []
     if "encoding" in options.parts:
         texts = [text for pair in pairs for text in pair]
         rows += encoding(options.model, texts, has_bf16=has_bf16, repeats=options.repeats)
     if "training" in options.parts:
-        rows += training(options.model, pairs, has_bf16=has_bf16, options=options)
+        trains_in_bf16 = resolve_numerics("auto", threads=options.threads).precision == "bf16"
+        rows += training(options.model, pairs, has_bf16=trains_in_bf16, options=options)
     finish(options, rows, packages=["sentence-transformers", "transformers", "onnxruntime", "openvino"])
 
 

@@ -53,7 +53,7 @@ class MemoryIndex(VectorIndex):
         names = list(map(str, range(len(texts)))) if ids is None else list(ids)
         _check(texts, names)
         encoded, cut = encoder.rows(texts, "document")
-        say_cut(cut, "texts")
+        say_cut(sum(cut), len(cut), "texts")
         vectors = encoder.of_rows(encoded, "document", width=width)
         check_finite(vectors, "text {}".format)
         manifest = IndexManifest(

@@ -69,7 +69,7 @@ class VectorIndex:
             if is_blank(query):
                 raise InputError(f"query {number}: expected a text, got an empty one")
         rows, cut = encoder.rows(queries, "query")
-        say_cut(cut, "queries")
+        say_cut(sum(cut), len(cut), "queries")
         vectors = encoder.of_rows(rows, "query", width=self.manifest.width)
         check_finite(vectors, "query {}".format)
         return self.hits(as_compared(vectors, self.manifest.similarity), top_k, exact=exact)

@@ -57,8 +57,8 @@ class Reranker:
         self._task, self._max_length = noted_task(saved)
         self._tokenizer = open_tokenizer(saved)
         self._logits = open_logits(saved)
-        self.cut: list[bool] = []
-        """True for each pair of query and document, of all so far, that is longer than the model reads."""
+        self.num_read, self.num_cut = 0, 0
+        """Number of pairs of query and document so far, and of those that are longer than the model reads."""
 
     @classmethod
     def open(
@@ -91,7 +91,7 @@ class Reranker:
     def _scores(self, query: str, texts: Sequence[str], first: int) -> NDArray[np.float32]:
         queries = [query] * len(texts)
         encoded = encode(self._tokenizer, queries, texts, max_length=self._max_length, long=self._task.long)
-        self.cut += encoded.cut.tolist()
+        self.num_read, self.num_cut = self.num_read + len(texts), self.num_cut + int(encoded.cut.sum())
         with redirect_messages(lambda _: None):  # callers show the progress of their queries
             logits = self._logits(encoded)
         predictions = decode(self._task, logits, lambda index: f"{self.source}: document {first + index}")

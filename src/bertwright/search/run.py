@@ -119,7 +119,7 @@ def search_texts(request: SearchRequest) -> dict[str, Any]:
         reranker = Reranker.open(request.rerank, relevant=request.relevant, **computing)
     best_rows = _best_rows(request, index, encoder, reranker)
     if reranker is not None:
-        say_cut(reranker.cut, "pairs of query and document")
+        say_cut(reranker.num_cut, reranker.num_read, "pairs of query and document")
     return best_rows
 
 

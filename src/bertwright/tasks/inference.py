@@ -45,9 +45,9 @@ class Answerable(SavedModel):
 def choose(precision: str, config: BackboneConfig, *, device: Device = "cpu") -> Answering:
     """Return the precision for inference, and print it. Raises InputError where `precision` is not in PRECISIONS.
 
-    auto is bf16 where this processor or GPU multiplies bf16 faster than fp32, else fp32; the products that such a model
-    will use are measured. The result is "plain" for fp32 on a GPU, and where this processor or torch lacks the
-    instructions of the requested precision.
+    auto is bf16 where this processor or GPU multiplies bf16 faster than fp32, else fp32. Packed layers are measured
+    where the model has them, else torch's products. The result is "plain" for fp32 on a GPU, and where this processor
+    or torch lacks the instructions of the requested precision.
     """
     if precision not in PRECISIONS:
         raise InputError(f"--precision {precision}: allowed are {', '.join(PRECISIONS)}")
@@ -56,9 +56,11 @@ def choose(precision: str, config: BackboneConfig, *, device: Device = "cpu") ->
     if precision == "int8" and not multiplies_bytes():
         say("int8: this processor or torch lacks exact 8-bit products (VNNI, oneDNN); using plain fp32")
         return "plain"
+    packs_fp32 = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     if precision == "auto":
-        precision = choose_precision(layer_rates(config) if _packs_halves(config) else square_rates())
-    if precision == "fp32" and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        rates = layer_rates(config) if packs_fp32 and _packs_halves(config) else square_rates()
+        precision = choose_precision(rates)
+    if precision == "fp32" and not packs_fp32:
         say("this torch lacks packed products (oneDNN); using plain fp32")
         return "plain"
     say(f"answering in {precision}")

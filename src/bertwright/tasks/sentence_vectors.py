@@ -55,10 +55,10 @@ def limit_of(settings: VectorSettings, role: TextRole, max_length: int) -> int:
     return settings.query_length or max_length if role == "query" else max_length
 
 
-def say_cut(cut: Sequence[bool], texts: str) -> None:
-    """Print how many texts were cut, where any was: True in `cut`. `texts`: plural of what they are."""
-    if any(cut):
-        say(f"{sum(cut):,} of {len(cut):,} {texts} have more tokens than the model reads, and are cut")
+def say_cut(num_cut: int, count: int, texts: str) -> None:
+    """Print how many of `count` texts were cut, where any was. `texts`: plural of what they are."""
+    if num_cut:
+        say(f"{num_cut:,} of {count:,} {texts} have more tokens than the model reads, and are cut")
 
 
 def num_prompt_tokens(tokenizer: BaseTokenizer, prompt: str, *, max_length: int | None = None) -> int:
@@ -206,7 +206,7 @@ class SentenceEncoder:
         its message counts texts from `first`.
         """
         rows, cut = self.rows(texts, role)
-        say_cut(cut, "texts")
+        say_cut(sum(cut), len(cut), "texts")
         vectors = self.of_rows(rows, role, width=width, progress="vectors computed")
         check_finite(vectors, "text {}".format, first=first)
         return vectors

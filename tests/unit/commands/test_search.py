@@ -205,7 +205,7 @@ def test_a_reranker_orders_the_best_texts_anew(
     assert "cut" not in errors
     short = save_classifier(made_index.with_name("short"), model, task, own_tokenizer, 6)
     _, errors = run_json(capsys, "search", made_index, "a ship", "--rerank", short, *FP32)
-    assert f"of {len(ids)} pairs of query and document have more tokens than the model reads" in errors
+    assert f"{len(ids)} of {len(ids)} pairs of query and document have more tokens than the model reads" in errors
 
 
 def test_a_label_of_the_reranker_is_named(

@@ -38,7 +38,7 @@ def test_the_rate_stays_at_its_peak_up_to_the_decay() -> None:
 
 
 @pytest.mark.slow
-def test_a_command_equals_one_of_that_length(
+def test_a_longer_run_equals_one_of_that_length(
     own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also where its first start was stopped before the checkpoint was copied."""

@@ -288,10 +288,13 @@ def layer_rates(config: EncoderConfig) -> dict[Literal["fp32", "bf16"], float]:
     """
     with torch.device("meta"):  # no random numbers are drawn, so that those of the process stay the same
         empty = EncoderLayer(config).eval()
-    layer = empty.to_empty(device="cpu").requires_grad_(False)
+    layer = empty.to_empty(device="cpu").float().requires_grad_(False)
     for weight in layer.parameters():
         weight.zero_()
-    states, begins = torch.ones(_MEASURED, config.hidden), torch.tensor([0, _MEASURED])
+    states, begins = (
+        torch.ones(_MEASURED, config.hidden, dtype=torch.float32, device="cpu"),
+        torch.tensor([0, _MEASURED]),
+    )
     seconds: dict[Literal["fp32", "bf16"], list[float]] = {"fp32": [], "bf16": []}
     with torch.inference_mode():
         packed = {"fp32": PackedLayer(layer, PackedProduct), "bf16": PackedLayer(layer, HalfProduct)}

@@ -248,6 +248,11 @@ def test_auto_measures_the_layers_that_answer(monkeypatch: pytest.MonkeyPatch) -
     before = torch.get_rng_state()
     measured = layer_rates(MINI)
     assert torch.equal(torch.get_rng_state(), before)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert set(layer_rates(MINI)) == {"fp32", "bf16"}
+    finally:
+        torch.set_default_dtype(torch.float32)
     assert set(measured) == {"fp32", "bf16"}
     assert all(rate > 0 for rate in measured.values())
     for rates, chosen in (({"fp32": 1.0, "bf16": 2.0}, "bf16"), ({"fp32": 1.0, "bf16": 1.1}, "fp32")):

@@ -8,6 +8,7 @@ import importlib
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,6 @@ def peers(
         "torch.compile with freezing fp32": lambda: in_torch(compiled(as_transformers(model))),
         "AOTInductor fp32": lambda: ahead_of_time(as_transformers(model), folder),
         "zentorch fp32": lambda: in_torch(zentorch(as_transformers(model))),
-        "CTranslate2 fp32": lambda: ctranslate2(as_transformers(model), threads, "float32"),
-        "CTranslate2 int8": lambda: ctranslate2(as_transformers(model), threads, "int8"),
         "torch dynamic int8": lambda: in_torch(dynamic_int8(model)),
         "ONNX Runtime fp32": lambda: onnx_runtime(own_graph(model, folder), threads),
         "ONNX Runtime int8": lambda: onnx_runtime(own_int8(model, folder), threads),
@@ -71,10 +70,12 @@ def peers(
             "torch.compile with freezing bf16": lambda: in_torch(compiled(as_transformers(model).bfloat16())),
             "AOTInductor bf16": lambda: ahead_of_time(as_transformers(model).bfloat16(), folder),
             "zentorch bf16": lambda: in_torch(zentorch(as_transformers(model).bfloat16())),
-            "CTranslate2 bf16": lambda: ctranslate2(as_transformers(model), threads, "bfloat16"),
             "OpenVINO bf16": lambda: openvino(theirs, threads, "bf16"),
             "OpenVINO int8 (NNCF), rest bf16": lambda: openvino(theirs, threads, "bf16", calibration=calibration),
         }
+    kinds = {"fp32": "float32", "int8": "int8", **({"bf16": "bfloat16"} if bf16 else {})}
+    for precision, kind in kinds.items():  # the last ones: they are refused where zentorch is there
+        builders[f"CTranslate2 {precision}"] = partial(ctranslate2, model, threads, kind)
     if unknown := [words for words in chosen if not any(name.startswith(words) for name in builders)]:
         raise SystemExit(f"--peers {', '.join(unknown)}: expected first words of {', '.join(builders)}")
     programs = {}
@@ -130,13 +131,20 @@ def zentorch(module: Any) -> Any:
 
 
 def ahead_of_time(module: Any, folder: Path) -> Answer:
-    """Compile before the first batch, for all shapes, with the weights as constants; about two minutes."""
+    """Compile before the first batch, for all shapes, with the weights as constants; about two minutes.
+
+    Raises CannotRun where the compiled code cannot be built.
+    """
     example = tuple(torch.ones(4, 16, dtype=torch.int64) for _ in NAMES)
     shape = {0: torch.export.Dim("batch", min=1, max=512), 1: torch.export.Dim("tokens", min=2, max=512)}
     path = folder / f"{module.dtype}.pt2"
+    freezing = {"freezing": True}
     with quiet(), torch.inference_mode():
         program = torch.export.export(_Positional(module), example, dynamic_shapes=tuple(shape for _ in NAMES))
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs={"freezing": True})
+        try:
+            torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=freezing)
+        except RuntimeError as error:
+            raise CannotRun(str(error).partition("\n")[0]) from error
     loaded = torch._inductor.aoti_load_package(str(path))
 
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
@@ -147,7 +155,7 @@ def ahead_of_time(module: Any, folder: Path) -> Answer:
     return answer
 
 
-def ctranslate2(theirs: Any, threads: int, kind: str) -> Answer:
+def ctranslate2(model: Bert, threads: int, kind: str) -> Answer:
     """Convert with the settings as they come, which were the fastest; the classifier is NumPy's product.
 
     Raises CannotRun beside zentorch, and where it has no such products for this processor: bf16 needs Intel's library.
@@ -158,6 +166,7 @@ def ctranslate2(theirs: Any, threads: int, kind: str) -> Answer:
         raise CannotRun("its answers are wrong in a process with zentorch: --peers CTranslate2 measures it alone")
     if kind not in (known := ct.get_supported_compute_types("cpu")):
         raise CannotRun(f"it has {', '.join(sorted(known))} on this processor")
+    theirs = as_transformers(model)
     theirs.bert.config.position_embedding_type = "absolute"  # its converter reads what transformers 5 has no longer
     with tempfile.TemporaryDirectory() as folder, quiet():
         theirs.bert.save_pretrained(folder)

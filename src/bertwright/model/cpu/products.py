@@ -33,7 +33,7 @@ class PackedProduct(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take the state of `__getstate__`."""
         packed = torch.ops.mkldnn._reorder_linear_weight(state["packed"], None)
-        super().__setstate__({**state, "packed": packed})  # type: ignore[no-untyped-call]  # torch's has no types
+        self.__dict__.update({**state, "packed": packed})
 
     def narrow(self, wide: Tensor) -> Narrow:
         """Return the rows unchanged."""

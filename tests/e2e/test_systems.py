@@ -90,12 +90,12 @@ def test_a_run_learns_and_says_how_well(
 
 
 @pytest.mark.slow
-def test_modernbert_learns_masked_lm_alone(
+def test_modernbert_learns_masked_lm_alone_unless_told_otherwise(
     finished: Corpora, corpora: Corpora, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = finished("modernbert")
     settings = json.loads((folder / "run.json").read_text("utf-8"))["settings"]
-    assert (settings["system"], settings["start"]) == ("modernbert", "random")
+    assert (settings["system"], settings["start"]) == ("modernbert", "local")
     assert settings["examples"]["second_sentence"] == "none"
     losses = [line["mlm"] for line in read_jsonl(folder / "metrics.jsonl") if "mlm" in line]
     assert losses[-1] < losses[0]
@@ -111,11 +111,13 @@ def test_modernbert_learns_masked_lm_alone(
     start = ["pretrain", "--system", "modernbert", "--corpus", corpora("modernbert"), "--out", tmp_path / "run"]
     plan, _ = run_json(capsys, *start, "--steps", "8", *TINY, "--plan")
     assert (plan["system"], plan["parameters"]) == ("modernbert", num_weights)
-    for option, message in {
-        "--second-sentence next": "no second sentence",
-        "--start local": "no initialisation",
-    }.items():
-        assert message in run_json(capsys, *start, "--steps", "1", *option.split(), code=2)[1]
+    refused = run_json(capsys, *start, "--steps", "1", *TINY, "--start", "matching", code=2)[1]
+    assert "start matching needs at least 3 layers, and this model has 2" in refused
+    with_pairs = [*start, "--steps", "2", *TINY, "--second-sentence", "next", "--size", "3x128", "--start", "matching"]
+    assert run_json(capsys, *with_pairs)[0]["held_out"]["nsp_loss"] > 0
+    measured = ["evaluate", "pretraining", "--model", tmp_path / "run", "--corpus", corpora("modernbert")]
+    assert run_json(capsys, *measured, "--rows", "16", "--length", "32")[0]["nsp_loss"] > 0
+    assert load_file(tmp_path / "run" / "model" / "model.safetensors").keys() - tensors.keys() >= {"next_sentence.bias"}
 
 
 @pytest.mark.parametrize("system", [*LANGUAGE, pytest.param("modernbert", marks=pytest.mark.slow)])

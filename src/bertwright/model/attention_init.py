@@ -34,9 +34,7 @@ def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator
     special: ids of the special tokens; with `matching` they do not attend to other positions of the same token.
     Raises InputError for a model with too few layers or too narrow heads.
     """
-    needed = _first(encoder) + _LAYERS[start]
-    if encoder.config.layers < needed:
-        raise InputError(f"start {start} needs at least {needed} layers, and this model has {encoder.config.layers}")
+    require_layers(start, _first(encoder) + _LAYERS[start], encoder.config.layers)
     shape = encoder.config
     if start != "random" and (shape.projects_embeddings or shape.distinct_layers != shape.layers):
         raise InputError(
@@ -54,6 +52,12 @@ def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator
         free = width // 2
         _attend_to_neighbours(encoder, generator, free=free)
         _attend_to_same_piece(encoder, free, special)
+
+
+def require_layers(start: Start, needed: int, layers: int) -> None:
+    """Raise InputError where a model has fewer layers than the initialisation needs."""
+    if layers < needed:
+        raise InputError(f"start {start} needs at least {needed} layers, and this model has {layers}")
 
 
 def matching_head(config: EncoderConfig) -> tuple[int, int]:

@@ -217,7 +217,7 @@ class EncoderConfig(SingleBackboneConfig):
 
     @property
     def has_bert_blocks(self) -> bool:
-        """Return True where embeddings and layers are BERT's; fast products and attention initialisation need them."""
+        """Return True where embeddings and layers are BERT's; the fast products need them."""
         return True
 
     @property

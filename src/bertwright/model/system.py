@@ -10,7 +10,6 @@ from bertwright.model.config import (
     SingleBackboneConfig,
     attends_both_ways,
     finds_replaced,
-    has_bert_blocks,
     predicts_ahead,
     size_config,
 )
@@ -63,9 +62,5 @@ CAUSAL_SHARE_SYSTEMS: tuple[str, ...] = tuple(
 """Systems whose rows are partly those of masked LM, and partly those of a left-to-right language model."""
 PAIR_SYSTEMS: tuple[str, ...] = tuple(system for system in MASKED_LM_SYSTEMS if _FAMILIES[system].learns_pairs)
 """Systems whose masked LM may have a second objective about two sentences."""
-STARTED_SYSTEMS: tuple[str, ...] = tuple(
-    system for system in SYSTEMS if has_bert_blocks(system_config(system, "tiny", vocab_size=1000))
-)
-"""Systems with an attention initialisation: those with BERT's embeddings and layers."""
 SPAN_SYSTEMS: tuple[str, ...] = tuple(system for system, family in _FAMILIES.items() if family.trains_on_spans)
 """Language models that are trained on spans of the text, without tokens around sentences: GPT-1 and GPT-2."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bertwright.errors import InputError
 from bertwright.model.backbones import EncoderOutput, build_backbone
 from bertwright.model.config import EncoderConfig, attends_both_ways, encoder_shape, need_segments
-from bertwright.model.encoder import Pooler, TransformerBackbone
+from bertwright.model.encoder import Pooler, TransformerBackbone, gather_rows
 from bertwright.model.families import family_of
 from bertwright.model.families.electra import DISCRIMINATOR
 from bertwright.model.folder import SavedModel, load_weights
@@ -56,7 +56,9 @@ class PretrainingModel(nn.Module):
     """Encoder, pooler and two heads: masked LM, and the second objective.
 
     second_sentence: the second head learns whether B follows A (`next`), or whether A and B are swapped (`order`); it
-    is None for `none`. Model folders store both objectives as the head `next_sentence` with two labels.
+    is None for `none`. Model folders store both objectives as the head `next_sentence` with two labels. It reads what
+    a classifier of that family reads: the state of [CLS] or the mean of all states, after the pooler, or after the
+    layer of the masked-LM head where a classifier begins with that one.
     """
 
     def __init__(self, config: EncoderConfig, *, second_sentence: SecondSentence = "next") -> None:
@@ -66,7 +68,8 @@ class PretrainingModel(nn.Module):
         encoder = build_backbone(config)
         assert isinstance(encoder, TransformerBackbone)
         self.encoder = encoder
-        self.pooler = Pooler(config) if config.has_pooler or second_sentence != "none" else nn.Identity()
+        has_pooler = config.has_pooler or (second_sentence != "none" and not config.transforms_tokens)
+        self.pooler = Pooler(config) if has_pooler else nn.Identity()
         output = family_of(config).output(config)
         assert isinstance(output, MaskedLMHead)
         self.masked_lm = output
@@ -77,12 +80,27 @@ class PretrainingModel(nn.Module):
 
     def forward(self, inputs: Inputs) -> tuple[Tensor, Tensor | None]:
         """Return states that predict the masked pieces [M, D] and the second head's logits [B, 2] (None without it)."""
-        out = self.encoded(inputs, state_positions(self.encoder.config, inputs.at))
-        rows = out.last.flatten(0, 1)[inputs.picked]  # [M, D]
-        return rows, self.next_sentence(self.pooler(out.last[:, 0])) if self.next_sentence else None
+        at = state_positions(self.encoder.config, inputs.at)
+        last = self.encoded(inputs, None if self.needs_all_states else at).last
+        rows = (gather_rows(last, at) if self.needs_all_states else last).flatten(0, 1)[inputs.picked]  # [M, D]
+        if self.next_sentence is None:
+            return rows, None
+        return rows, self.pair_logits(self.encoder.pooled(last, inputs.mask))  # [CLS] is the first of `at`
 
-    def encoded(self, inputs: Inputs, at: Tensor) -> EncoderOutput:
-        """Return the states at the positions `at` [B, Q]."""
+    def pair_logits(self, state: Tensor) -> Tensor:
+        """Return the second head's logits [B, 2] for the states [B, D] that classifiers read."""
+        assert self.next_sentence is not None
+        shares_layer = self.encoder.config.transforms_tokens
+        logits: Tensor = self.next_sentence(self.masked_lm.states(state) if shares_layer else self.pooler(state))
+        return logits
+
+    @property
+    def needs_all_states(self) -> bool:
+        """Return True where the second head reads the mean of all last states."""
+        return self.next_sentence is not None and self.encoder.config.pools_all
+
+    def encoded(self, inputs: Inputs, at: Tensor | None) -> EncoderOutput:
+        """Return the states at the positions `at` [B, Q], or at all."""
         out: EncoderOutput = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=at)
         return out
 
@@ -130,12 +148,16 @@ def pretraining_losses(
     return terms
 
 
-def pretraining_flops(backbone: TransformerBackbone, inputs: Inputs) -> float:
-    """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
+def pretraining_flops(backbone: TransformerBackbone, inputs: Inputs, *, all_states: bool = False) -> float:
+    """Return the FLOPs of the matrix products in the forward and backward pass of a batch.
+
+    all_states: True where the last layer is computed at all positions.
+    """
     rows, length = inputs.ids.shape
     config, width, narrow = backbone.config, backbone.config.hidden, backbone.config.embedding_width
     heads = 2 * len(inputs.labels) * narrow * (width + config.vocab_size) + 2 * rows * width**2
-    return 3.0 * (rows * backbone.flops(length, inputs.at.shape[1]) + heads)
+    num_last = length if all_states else inputs.at.shape[1]
+    return 3.0 * (rows * backbone.flops(length, num_last) + heads)
 
 
 def pretraining_task(model: PretrainingModel, *, z_weight: float = 0.0) -> Trainable[Inputs]:
@@ -145,7 +167,7 @@ def pretraining_task(model: PretrainingModel, *, z_weight: float = 0.0) -> Train
         blocks=model.encoder.blocks(),
         step=lambda inputs: pretraining_losses(model, inputs, z_weight=z_weight),
         counts=lambda inputs: {"predictions": float(len(inputs.labels)), "rows": float(len(inputs.ids))},
-        flops=lambda inputs: pretraining_flops(model.encoder, inputs),
+        flops=lambda inputs: pretraining_flops(model.encoder, inputs, all_states=model.needs_all_states),
         tokens=lambda inputs: int(inputs.mask.sum()),
     )
 
@@ -232,7 +254,9 @@ def open_pretrained(
             f"{saved.source}: expected a BERT, got a {NAMES[system]}, which predicts the next token and fills no [MASK]"
         )
     model = PretrainingModel(encoder_shape(saved.config, saved.source), second_sentence=second_sentence)
-    unread = (*(() if fills else ("masked_lm",)), *(("pooler",) if second_sentence == "none" else ()))
+    has_pair = second_sentence != "none"
+    reads_output = fills or (has_pair and saved.config.transforms_tokens)
+    unread = (*(() if reads_output else ("masked_lm",)), *(() if has_pair else ("pooler",)))
     load_weights(model, saved, fresh=unread)
     return model.eval()
 

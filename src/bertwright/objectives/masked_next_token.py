@@ -107,8 +107,8 @@ class MixedModel(PretrainingModel):
         super().__init__(config, second_sentence="none")
         self.causal_share = causal_share
 
-    def encoded(self, inputs: Inputs, at: Tensor) -> EncoderOutput:
-        """Return the states at the positions `at` [B, Q], with attention to the left in causal rows."""
+    def encoded(self, inputs: Inputs, at: Tensor | None) -> EncoderOutput:
+        """Return the states at the positions `at` [B, Q], or at all, with attention to the left in causal rows."""
         causal = inputs.causal if isinstance(inputs, MixedInputs) else None
         out: EncoderOutput = self.encoder(inputs.ids, inputs.segments, inputs.mask, at=at, causal=causal)
         return out

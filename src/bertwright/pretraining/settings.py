@@ -21,7 +21,6 @@ from bertwright.model.system import (
     PAIR_SYSTEMS,
     REPLACED_TOKEN_SYSTEMS,
     SPAN_SYSTEMS,
-    STARTED_SYSTEMS,
     USUAL_SECOND_SENTENCE,
     System,
 )
@@ -231,8 +230,6 @@ class PretrainSettings(Settings):
             )
         second = f"(second_sentence {examples.second_sentence})"
         if system in MASKED_LM_SYSTEMS:
-            is_fixed = self.start != "random" and system not in STARTED_SYSTEMS
-            yield is_fixed, f"its attention has no initialisation; expected random (start {self.start})"
             has_pairs = examples.pairs and system not in PAIR_SYSTEMS
             yield has_pairs, f"its rows have no second sentence; expected none {second}"
             return
@@ -334,10 +331,8 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
     if "system" in changes:  # it has its own defaults for these
         is_masked = changes["system"] in MASKED_LM_SYSTEMS and changes["system"] not in REPLACED_TOKEN_SYSTEMS
         left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}
-        if recipe is None and changes["system"] not in STARTED_SYSTEMS:
-            left_out["start"] = True
         if recipe is None and changes["system"].startswith("lstm"):
-            left_out["optimizer"] = {"method"}
+            left_out |= {"start": True, "optimizer": {"method"}}
     settings = RECIPES[recipe] if recipe else PLAIN
     values = settings.model_dump(exclude_unset=True, exclude=left_out)
     return PretrainSettings.model_validate(merged(values, changes))

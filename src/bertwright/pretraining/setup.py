@@ -16,6 +16,8 @@ from bertwright.model.card import origin, pretraining_card
 from bertwright.model.config import SingleBackboneConfig, finds_replaced, with_dropout
 from bertwright.model.encoder import Encoder, init_weights
 from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
+from bertwright.model.modern_encoder import ModernEncoder
+from bertwright.model.rotary_init import init_rotary_attention
 from bertwright.model.system import system_config
 from bertwright.objectives.batches import split_batch
 from bertwright.objectives.masked_lm import second_objective
@@ -166,9 +168,14 @@ def build_model(
     model = new_model(config, second_sentence=settings.examples.second_sentence, **more)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start != "random" and not saved:
-        assert isinstance(model.encoder, Encoder)
-        generator, special_ids = torch.Generator().manual_seed(settings.seed), data.tokenizer.special_ids
-        init_attention(model.encoder, settings.start, generator=generator, special=special_ids)
+        tokenizer = data.tokenizer
+        if isinstance(model.encoder, ModernEncoder):
+            marked = (tokenizer.begin_id, tokenizer.between_ids[0])
+            init_rotary_attention(model.encoder, settings.start, special=tokenizer.special_ids, marked=marked)
+        else:
+            assert isinstance(model.encoder, Encoder)
+            generator = torch.Generator().manual_seed(settings.seed)
+            init_attention(model.encoder, settings.start, generator=generator, special=tokenizer.special_ids)
     if saved:
         if second_objective(saved) != settings.examples.second_sentence:  # the head would have another objective
             weights = saved.weights or {}

@@ -165,7 +165,8 @@ def architecture_name(model: SystemModel) -> str:
         return language_architecture(model.config)
     if isinstance(model, ReplacedTokenModel):
         return DISCRIMINATOR
-    return "BertForPreTraining" if model.next_sentence else "BertForMaskedLM"
+    has_class = model.next_sentence and not model.encoder.config.transforms_tokens
+    return "BertForPreTraining" if has_class else "BertForMaskedLM"
 
 
 def open_system_model(saved: SavedModel) -> SystemModel:

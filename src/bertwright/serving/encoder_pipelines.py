@@ -210,11 +210,9 @@ class NextSentencePipeline(Pipeline[tuple[str, str], TruncatedInputs]):
     def forward(self, rows: Sequence[ModelRow]) -> list[float]:
         """Return the probability of IsNext of each row."""
         batch = padded_batch(rows, pad_id=self.tokenizer.pad_id)
-        assert self.model.next_sentence is not None
         with torch.inference_mode():
             state = self.model.encoder.summary(batch.ids, batch.segments, batch.mask)
-            logits = self.model.next_sentence(self.model.pooler(state))
-            probabilities: list[float] = finite_softmax(logits)[:, 0].tolist()
+            probabilities: list[float] = finite_softmax(self.model.pair_logits(state))[:, 0].tolist()
         return probabilities
 
     def decode(self, inputs: TruncatedInputs, outputs: Sequence[float]) -> list[Follows]:

@@ -100,7 +100,6 @@ def next_sentence_probability(model: PretrainingModel, tokenizer: BaseTokenizer,
 
     Raises RunFailed where the model's output is not finite.
     """
-    assert model.next_sentence is not None
     refuse_halves((first, second), "one of the two texts ")
     encoded = encode(tokenizer, [first], [second], max_length=model.encoder.config.max_positions)
     if encoded.num_truncated:
@@ -108,6 +107,6 @@ def next_sentence_probability(model: PretrainingModel, tokenizer: BaseTokenizer,
     rows = padded(encoded, [0], pad_id=tokenizer.pad_id)
     with torch.inference_mode():
         state = model.encoder.summary(rows.ids, rows.segments, rows.mask)
-        probability = float(finite_softmax(model.next_sentence(model.pooler(state)))[0, 0])
+        probability = float(finite_softmax(model.pair_logits(state))[0, 0])
     check_finite([probability], lambda _: f"the texts {shown(first)!r} and {shown(second)!r}")
     return probability

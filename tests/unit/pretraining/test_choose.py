@@ -150,15 +150,21 @@ def test_language_models_get_settings_that_they_can_have(system: str) -> None:
 
 @pytest.mark.parametrize(
     ("system", "layers", "start"),
-    [("bert", 1, "local"), ("bert", 2, "matching"), ("gpt", 1, "random"), ("gpt", 2, "local"), ("gpt", 3, "matching")],
+    [
+        *(("bert", 1, "local"), ("bert", 2, "matching")),
+        *(("gpt", 1, "random"), ("gpt", 2, "local"), ("gpt", 3, "matching")),
+        *(("modernbert", 3, "local"), ("modernbert", 4, "matching")),
+    ],
 )
 def test_the_initialisation_needs_its_layers(system: str, layers: int, start: str) -> None:
     assert chosen({"system": system, "size": f"{layers}x128", "minutes": 60.0}).start == start
 
 
-@pytest.mark.parametrize("size", ["2x64x32", "2x7x1"])
-def test_heads_that_are_too_narrow_for_it_start_at_random(size: str) -> None:
-    assert chosen({"size": size, "minutes": 5.0}).start == "random"
+@pytest.mark.parametrize(
+    ("system", "size"), [("bert", "2x64x32"), ("bert", "2x7x1"), ("modernbert", "4x128x16"), ("modernbert", "4x128x1")]
+)
+def test_heads_that_do_not_suit_it_start_at_random(system: str, size: str) -> None:
+    assert chosen({"system": system, "size": size, "minutes": 5.0}).start == "random"
 
 
 def test_the_line_of_a_continued_run_names_the_model_that_it_continues() -> None:

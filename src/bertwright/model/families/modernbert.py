@@ -46,13 +46,16 @@ class _ModernBert(EncoderFamily[ModernBertConfig]):
         return ModernEncoder(config)
 
     def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> ModernBertConfig:
-        """Return the encoder of the same size, whose gated layers have about as many weights as those of `shape`."""
+        """Return the encoder of the same size, whose gated layers have about as many weights as those of `shape`.
+
+        Its classifiers read the mean of the states, as those of the published models do.
+        """
         fields = ModernBertConfig.model_fields
         values = {name: value for name, value in shape.model_dump().items() if name in fields}
         kept = {name: value for name, value in values.items() if name not in ("num_segments", "layer_norm_eps")}
         kept |= {"embedding_dropout": shape.hidden_dropout, "classifier_dropout": shape.hidden_dropout}
         inner = gated_width(shape.hidden) if shape.intermediate == shape.usual_intermediate else shape.intermediate
-        return ModernBertConfig.model_validate(kept | {"intermediate": inner})
+        return ModernBertConfig.model_validate(kept | {"intermediate": inner, "classifier_pooling": "mean"})
 
     def values_to_json(self, config: ModernBertConfig) -> dict[str, Any]:
         values = super().values_to_json(config)
@@ -185,7 +188,6 @@ MODERNBERT_FAMILY = _ModernBert(
     learns_positions=False,
     published_tokenizers=True,
     second_sentence="none",
-    learns_pairs=False,
     rate_factor=2.0,
     model_types=("modernbert",),
     title_in_messages="ModernBERT",
@@ -204,6 +206,7 @@ MODERNBERT_FAMILY = _ModernBert(
         "masked_lm.transform": "head.dense",
         "masked_lm.norm": "head.norm",
         "masked_lm": "decoder",
+        "next_sentence.linear": "next_sentence",
     },
     class_modules={
         "BertForSequenceClassification": {**_IN_HEADS, "classifier.linear": "classifier"},

@@ -3,19 +3,26 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import encoder_shape, size_config
-from bertwright.model.folder import open_model
+from bertwright.model.encoder import init_weights
+from bertwright.model.folder import open_model, save_model
 from bertwright.model.hf_config import describe_settings
 from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.system import system_config
+from bertwright.objectives.dataset import PretrainingBatch
+from bertwright.objectives.masked_lm import PretrainingModel, open_pretrained, second_objective, to_inputs
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.resources import count_parameters, meta_model
+from bertwright.pretraining.systems import architecture_name
+from bertwright.tasks.fill_mask import open_next_sentence
 from bertwright.tasks.inference import Answerable
+from bertwright.text.open_tokenizer import open_tokenizer_folder
 from tests.support.folders import update_json
 from tests.support.parity import assert_close
 from tests.support.published_families import FAMILIES, publish
@@ -180,6 +187,44 @@ def test_a_classifier_starts_with_the_layer_of_the_masked_lm(tmp_path: Path, own
     assert not any(name.startswith(("classifier", "masked_lm")) for name in names)
     update_json(tmp_path / "q" / "config.json", tie_word_embeddings=False)  # true of no masked-LM head: it has none
     assert {*(open_model(str(tmp_path / "q")).weights or {})} == names
+
+
+def test_next_sentences_share_the_layer_of_the_masked_lm_and_read_the_mean(tmp_path: Path, own_tokenizer: Path) -> None:
+    """The head is that of a classifier in transformers with the same weights; transformers leaves it out elsewhere."""
+    transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
+    tokenizer = open_tokenizer_folder(own_tokenizer)
+    config = system_config("modernbert", "4x32x2", tokenizer.vocab_size, initializer_range=0.3, pad_id=tokenizer.pad_id)
+    assert isinstance(config, ModernBertConfig)
+    model = PretrainingModel(config, second_sentence="next").eval()
+    init_weights(model, 0.3, torch.Generator().manual_seed(0))
+    note, architecture = {"second_sentence": "next"}, architecture_name(model)
+    save_model(tmp_path / "m", model, config=config, tokenizer=own_tokenizer, architecture=architecture, extra=note)
+    saved = open_model(str(tmp_path / "m"))
+    assert (saved.architecture, second_objective(saved)) == ("BertForMaskedLM", "next")
+    ids = torch.randint(5, config.vocab_size, (3, 12), generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(12) < torch.tensor([[12], [7], [9]])
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "m")
+    head = theirs.head
+    with torch.inference_mode():
+        again = open_next_sentence(saved)
+        state = again.encoder.summary(ids, torch.zeros_like(ids), mask)
+        last = theirs.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        mean = (last * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
+        assert model.next_sentence is not None
+        assert_close(again.pair_logits(state), model.next_sentence.linear(head(mean)))
+        rows = PretrainingBatch(
+            ids=ids.numpy().astype("int32"),
+            segments=np.zeros((3, 12), "int8"),
+            lengths=np.array([12, 7, 9]),
+            positions=np.array([[1, 3], [2, 5], [4, 0]]),
+            labels=np.array([[7, 8], [9, 10], [11, 0]]),
+            weights=np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]], "float32"),
+            is_random=np.array([0, 1, 0]),
+        )
+        masked, pair = open_pretrained(saved, second_sentence="next").logits(to_inputs(rows))
+        logits = theirs(input_ids=ids, attention_mask=mask.long()).logits
+        assert_close(masked, logits[[0, 0, 1, 1, 2], [1, 3, 2, 5, 4]])
+        assert_close(pair, again.pair_logits(state))
 
 
 def test_a_named_size_has_about_the_weights_of_bert() -> None:

@@ -11,13 +11,10 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.attention_init import init_attention
 from bertwright.model.card import origin, pretraining_card
 from bertwright.model.config import SingleBackboneConfig, finds_replaced, with_dropout
-from bertwright.model.encoder import Encoder, init_weights
+from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
-from bertwright.model.modern_encoder import ModernEncoder
-from bertwright.model.rotary_init import init_rotary_attention
 from bertwright.model.system import system_config
 from bertwright.objectives.batches import split_batch
 from bertwright.objectives.masked_lm import second_objective
@@ -34,6 +31,7 @@ from bertwright.pretraining.resources import count_moments, count_parameters, la
 from bertwright.pretraining.schedules import rows_before, share_bounds
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
 from bertwright.pretraining.snapshots import kept_models
+from bertwright.pretraining.start import start_attention
 from bertwright.pretraining.systems import (
     SystemModel,
     architecture_name,
@@ -168,14 +166,7 @@ def build_model(
     model = new_model(config, second_sentence=settings.examples.second_sentence, **more)
     init_weights(model, settings.initializer_range, torch.Generator().manual_seed(settings.seed))
     if settings.start != "random" and not saved:
-        tokenizer = data.tokenizer
-        if isinstance(model.encoder, ModernEncoder):
-            marked = (tokenizer.begin_id, tokenizer.between_ids[0])
-            init_rotary_attention(model.encoder, settings.start, special=tokenizer.special_ids, marked=marked)
-        else:
-            assert isinstance(model.encoder, Encoder)
-            generator = torch.Generator().manual_seed(settings.seed)
-            init_attention(model.encoder, settings.start, generator=generator, special=tokenizer.special_ids)
+        start_attention(model.encoder, settings.start, seed=settings.seed, tokenizer=data.tokenizer)
     if saved:
         if second_objective(saved) != settings.examples.second_sentence:  # the head would have another objective
             weights = saved.weights or {}

@@ -30,10 +30,9 @@ NARROWEST_ROTARY_HEAD = 16
 _MARK = 4.0
 """Value of a mark, in standard deviations of the word embeddings."""
 _FAST, _WAVES = 0.2, (0.006, 0.5)
-"""Radians by which a fast pair turns from one position to the next, at least; the range of the pairs that tell left
-from right."""
+"""Least radians of a fast pair from one position to the next, and the range of the pairs that tell left from right."""
 _NEIGHBOUR, _ITSELF, _UNMATCHED = 12.0, -8.0, 6.0
-"""Scores of the neighbour, of the token itself and of [CLS]; two dimensions of words add nothing at other pieces."""
+"""Scores of the neighbour, of the token itself and of [CLS]."""
 _SAME = 1.6
 """Scale of the maps for the same piece."""
 _LEFT, _SEPARATOR, _SPECIAL = 24.0, 9.0, 14.0

@@ -72,7 +72,7 @@ def test_a_head_of_the_third_layer_attends_to_the_same_piece_elsewhere(seed: int
     assert float(seen[:, back, there].mean()) > 0.4
     assert float(seen.diagonal(0, 1, 2).mean()) < 0.05
     alone = torch.arange(12, 28)
-    assert float(seen[:, alone, 0].mean()) > 3 * float(seen[:, there, 0].mean())  # [CLS], where no piece is the same
+    assert float(seen[:, alone, 0].mean()) > 0.25  # [CLS], where no piece is the same
     before = attention(started("local", seed=seed), 2)[:, -1]
     assert float(before[:, there, back].mean()) < 0.1
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from bertwright.errors import InputError
 from bertwright.experiments.spec import HeadChange
 from bertwright.model.attention_init import matching_head
-from bertwright.model.config import EncoderConfig
+from bertwright.model.config import EncoderConfig, has_bert_blocks
 from bertwright.model.folder import SavedModel, open_model, save_model
 
 
@@ -42,7 +42,7 @@ def change_head(change: HeadChange, models: list[str], out: Path) -> None:
 def _config(saved: SavedModel) -> EncoderConfig:
     """Return the configuration of a Transformer encoder with a layer for the head and with another head beside it."""
     config = saved.config
-    if not isinstance(config, EncoderConfig) or config.layers <= matching_head(config)[0] or config.heads < 2:
+    if not has_bert_blocks(config) or config.layers <= matching_head(config)[0] or config.heads < 2:
         raise InputError(f"{saved.source}: expected a Transformer encoder with two layers and two heads or more")
     return config
 

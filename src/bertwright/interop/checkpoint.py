@@ -14,6 +14,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.bert import ARCHITECTURES, Bert
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
+from bertwright.model.heads import NextSentenceHead
 from bertwright.model.vector_head import VectorHead
 from bertwright.text.base_tokenizer import BaseTokenizer
 
@@ -62,6 +63,8 @@ def check_complete(foreign: ForeignCheckpoint) -> None:
             model: nn.Module = Bert(foreign.config, foreign.architecture, num_labels=classes)
         else:  # a language model, whose output layer is its word embeddings
             model = nn.ModuleDict({"encoder": build_backbone(foreign.config)})
+        if foreign.config.transforms_tokens and "next_sentence.linear.weight" in foreign.weights:
+            model.add_module("next_sentence", NextSentenceHead(foreign.config))
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if foreign.architecture == "BertModel" and not any(name.startswith(_POOLER) for name in foreign.weights):
         # An encoder of vectors, which pools in its own way.

@@ -1,4 +1,4 @@
-"""ModernBERT → the same encoder whose attention starts at neighbours, at the first token of a text, at the same piece.
+"""ModernBERT → the same encoder whose attention starts at the first token of a text, at neighbours, at the same piece.
 
 An initialisation changes no shape, and every weight remains a learned parameter; see `model/attention_init.py` for
 BERT. Rotary positions turn queries and keys by angles that grow with their positions. So a query and a key that are the
@@ -25,18 +25,17 @@ from bertwright.model.modern_encoder import ModernEncoder, ModernLayer
 
 ROTARY_LAYERS = {"random": 0, "local": 1, "matching": 3}
 """Number of layers that the initialisation covers."""
-NARROWEST_ROTARY_HEAD = 16
-"""Smallest width of a head with a fast and a slow pair of dimensions."""
+NARROWEST_ROTARY_HEADS = {"local": 16, "matching": 32}
+"""Smallest width of a head that tells neighbours apart, and of one that tells pieces apart."""
 _MARK = 4.0
 """Value of a mark, in standard deviations of the word embeddings."""
-_FAST, _WAVES = 0.2, (0.006, 0.5)
-"""Least radians of a fast pair from one position to the next, and the range of the pairs that tell left from right."""
-_NEIGHBOUR, _ITSELF, _UNMATCHED = 12.0, -8.0, 6.0
-"""Scores of the neighbour, of the token itself and of [CLS]."""
-_SAME = 1.6
-"""Scale of the maps for the same piece."""
-_LEFT, _SEPARATOR, _SPECIAL = 24.0, 9.0, 14.0
-"""Scores of the head for sides: of a token far to the left, and what [SEP] and both special tokens have beyond it."""
+_NEXT_TO, _ITSELF, _SIDES = (0.2, 2.0), (0.05, 2.0), (0.0015, 0.5)
+"""Radians from one position to the next of the pairs that tell neighbours apart, find the token itself, and tell left
+from right."""
+_NEIGHBOUR, _SAME, _SELF, _UNMATCHED = 12.0, 10.0, -6.0, 6.0
+"""Scores of the neighbour, of the same piece, of the token itself, and of [CLS] in the head for the same piece."""
+_LEFT, _SEPARATOR, _SPECIAL = 24.0, 6.0, 14.0
+"""Scores of the head for sides: of the sine of the distance, of [SEP] beyond [CLS], and of both."""
 
 
 def init_rotary_attention(
@@ -47,88 +46,103 @@ def init_rotary_attention(
     special: ids of the special tokens; with `matching` they do not attend to other positions of the same token.
     marked: ids of [CLS] and [SEP]. Raises InputError for a model with too few layers or heads, or too narrow heads.
     """
-    config, width = encoder.config, encoder.config.hidden // encoder.config.heads
-    require_layers(start, ROTARY_LAYERS[start], config.layers)
-    if start != "random" and not has_rotary_start(config):
-        raise InputError(
-            f"start {start} needs two heads of width {NARROWEST_ROTARY_HEAD} or more; this model has {config.heads} "
-            f"of width {width}"
-        )
     if start == "random":
         return
+    config = encoder.config
+    require_layers(start, ROTARY_LAYERS[start], config.layers)
+    if not has_heads_for(start, config):
+        raise InputError(
+            f"start {start} needs two heads of width {NARROWEST_ROTARY_HEADS[start]} or more; this model has "
+            f"{config.heads} of width {config.hidden // config.heads}"
+        )
+    table = encoder.embeddings.word.weight
     with torch.no_grad():
-        _mark(encoder.embeddings.word.weight, marked)
-        _attend_to_neighbours(encoder)
-        if start == "matching":
+        if start == "local":
+            _mark(table, marked)
+            _attend_to_neighbours(encoder, 0)
+            return
+        table[torch.tensor(special), _words(config)] = 0.0
+        _mark(table, marked)
+        if len({*marked}) == len(marked):
             _attend_to_first_of_text(encoder)
-            _attend_to_same_piece(encoder, special)
+        _attend_to_neighbours(encoder, 1)
+        _attend_to_same_piece(encoder)
 
 
-def has_rotary_start(config: ModernBertConfig) -> bool:
-    """Return True where the heads are many and wide enough."""
-    return config.heads > 1 and config.hidden // config.heads >= NARROWEST_ROTARY_HEAD
+def has_heads_for(start: Start, config: ModernBertConfig) -> bool:
+    """Return True where the heads are many and wide enough for an initialisation."""
+    return config.heads > 1 and config.hidden // config.heads >= NARROWEST_ROTARY_HEADS[start]
 
 
 def _mark(table: Tensor, marked: Sequence[int]) -> None:
-    """Write the marks into the last three dimensions of the word embeddings [V, D]."""
-    deviation = float(table.std())
+    """Write the marks into the last three dimensions of the word embeddings [V, D].
+
+    The other dimensions of [CLS] and [SEP] get one norm, so that the LayerNorm leaves both marks alike.
+    """
+    deviation, others = float(table.std()), table.shape[1] - 3
     table[:, -3:] = 0.0
     table[:, -1] = _MARK * deviation
     for dimension, token in zip((-2, -3), marked, strict=True):
+        table[token, :-3] *= deviation * math.sqrt(others) / table[token, :-3].norm()
         table[token, dimension] = _MARK * deviation
 
 
-def _attend_to_neighbours(encoder: ModernEncoder) -> None:
-    """Let the heads of the first layer attend to neighbours: offsets -1, +1, -2, +2, …."""
+def _words(config: ModernBertConfig) -> slice:
+    """Return the dimensions that hold word embeddings alone at the start: half of the width of a head."""
+    return slice(config.hidden - 3 - config.hidden // config.heads // 4 * 2, config.hidden - 3)
+
+
+def _attend_to_neighbours(encoder: ModernEncoder, layer: int) -> None:
+    """Let the heads of a layer attend to neighbours: offsets -1, +1, -2, +2, …."""
     for head in range(encoder.config.heads):
-        part = _Head(encoder, 0, head)
+        part = _Head(encoder, layer, head)
         offset = (head // 2 + 1) * (1 if head % 2 else -1)
-        pairs = part.pairs(_FAST, math.inf)
+        pairs = part.pairs(*_NEXT_TO)
         part.clear(pairs)
         for pair in pairs:
             part.add(pair, _NEIGHBOUR / len(pairs), reads=(-1,), angle=part.speeds[pair] * offset)
 
 
 def _attend_to_first_of_text(encoder: ModernEncoder) -> None:
-    """Let a head of the second layer attend to [CLS] from the first text of a row, and to [SEP] from the second.
+    """Let a head of the first layer attend to [CLS] from the first text of a row, and to [SEP] from the second.
 
     ModernBERT has no segments; so the values of this head tell which text a token is in. A token attends to a special
-    token on its left. [SEP] has a higher score than [CLS], which is to the left of both texts.
+    token on its left. [SEP] has a higher score than [CLS], which is to the left of both texts. The score falls near the
+    token, so that the tokens beside a special one attend to both.
     """
-    part = _Head(encoder, 1, 0)
-    pairs = part.pairs(*_WAVES)
+    part = _Head(encoder, 0, 0)
+    pairs = part.pairs(*_SIDES)
     part.clear(range(part.width // 2))
-    for pair in pairs:  # the score is the sine of the distance's angle: positive to the left
+    for pair in pairs:  # the sine of the distance: positive to the left
         part.add(pair, _LEFT / len(pairs), reads=(-2, -3), angle=-math.pi / 2)
     slowest = part.width // 2 - 1
     part.add(slowest, _SEPARATOR, reads=(-3,))
     part.add(slowest - 1, _SPECIAL, reads=(-2, -3))
 
 
-def _attend_to_same_piece(encoder: ModernEncoder, special: Sequence[int]) -> None:
-    """Let a head of the third layer attend to other positions of the same piece, or to [CLS] where there is none.
+def _attend_to_same_piece(encoder: ModernEncoder) -> None:
+    """Let a head of the third layer attend to the same piece elsewhere, and less to [CLS].
 
-    The half of its pairs that hardly turn read the same word dimensions in queries and keys. The fast pairs read the
-    mark of every token with opposite signs, so that the token itself gets the least attention.
+    The half of its pairs that hardly turn read the same word dimensions in queries and keys. Fast pairs read the mark
+    of every token with opposite signs, so that the token itself and its neighbours get less. The layer is a local one:
+    the piece must be in its window.
     """
     part = _Head(encoder, ROTARY_LAYERS["matching"] - 1, encoder.config.heads - 1)
-    half, free = part.width // 2, part.width // 4 * 2
-    slow = torch.tensor([*range(half - free // 2, half), *range(part.width - free // 2, part.width)])
-    hidden = encoder.config.hidden
-    words = torch.arange(hidden - 3 - free, hidden - 3)
+    words = _words(encoder.config)
+    half, free = part.width // 2, words.stop - words.start
+    slow = [*range(half - free // 2, half), *range(part.width - free // 2, part.width)]
     for maps in (part.query, part.key):
-        maps[slow, words] += _SAME
-    fast = part.pairs(_FAST, math.inf)
-    part.clear(fast)
+        maps[slow, range(words.start, words.stop)] += math.sqrt(_SAME * math.sqrt(part.width) / free)
+    fast = part.pairs(*_ITSELF)
+    part.clear([*fast])
     for pair in fast:
-        part.add(pair, _ITSELF / len(fast), reads=(-1,))
+        part.add(pair, _SELF / len(fast), reads=(-1,))
     part.query[half - 1], part.key[half - 1] = 0.0, 0.0
     part.add(half - 1, _UNMATCHED, reads=(-2,))
-    encoder.embeddings.word.weight[torch.tensor(special)[:, None], words] = 0.0
     for below in encoder.layers[: ROTARY_LAYERS["matching"] - 1]:
         assert isinstance(below, ModernLayer)
-        below.attention.output.weight[words[0] :] = 0.0
-        below.contract.weight[words[0] :] = 0.0
+        below.attention.output.weight[words.start :] = 0.0
+        below.contract.weight[words.start :] = 0.0
 
 
 class _Head:

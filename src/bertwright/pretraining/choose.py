@@ -17,7 +17,7 @@ from bertwright.model.attention_init import NARROWEST_HEAD
 from bertwright.model.config import BackboneConfig, Start, attends_both_ways, has_bert_blocks, initializer_range_for
 from bertwright.model.folder import open_model
 from bertwright.model.modern_config import ModernBertConfig
-from bertwright.model.rotary_init import ROTARY_LAYERS, has_rotary_start
+from bertwright.model.rotary_init import ROTARY_LAYERS, has_heads_for
 from bertwright.model.system import MASKED_LM_SYSTEMS, RATE_FACTORS, system_config, system_of
 from bertwright.pretraining.exposure import refuse_uncounted
 from bertwright.pretraining.init_from import size_name
@@ -228,8 +228,9 @@ def _start(config: BackboneConfig, system: str) -> Start:
     and layers behind narrow embeddings, keep random weights. In a ModernBERT a layer follows those of `matching`.
     """
     if isinstance(config, ModernBertConfig):
-        covers_all = config.layers > ROTARY_LAYERS["matching"]
-        return ("matching" if covers_all else "local") if has_rotary_start(config) else "random"
+        if config.layers > ROTARY_LAYERS["matching"] and has_heads_for("matching", config):
+            return "matching"
+        return "local" if has_heads_for("local", config) else "random"
     if not has_bert_blocks(config) or config.hidden % 2 or config.hidden < NARROWEST_HEAD * config.heads:
         return "random"
     if config.projects_embeddings or config.distinct_layers != config.layers:

@@ -151,10 +151,14 @@ def _bytes_of(
     width, layer = config.hidden, _numbers_per_token(settings, config, length, precision)
     if reads:
         last, logits = length * (layer + 4 * width), 0
-    elif attends_both_ways(config) and not config.predicts_ahead:  # the last layer computes masked positions and [CLS]
+    elif attends_both_ways(config) and not config.predicts_ahead:
         masked = int(predictions_by_length(settings.examples.masking, length)[-1])
-        attention = _attention_numbers(settings, config, length, precision)
-        last, logits = 3 * width * length + (15 * width + attention) * (masked + 1), rows * masked
+        logits = rows * masked
+        if config.pools_all and settings.examples.pairs:  # the second head reads all last states
+            last = length * (layer + 2 * width)
+        else:  # the last layer computes masked positions and [CLS]
+            attention = _attention_numbers(settings, config, length, precision)
+            last = 3 * width * length + (15 * width + attention) * (masked + 1)
     else:
         head = 6 if isinstance(config, EncoderConfig) and config.output_has_transform else 2
         last, logits = length * (layer + head * width), min(rows * length, block_rows(settings.device))

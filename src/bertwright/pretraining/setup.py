@@ -170,6 +170,9 @@ def build_model(
     if saved:
         if second_objective(saved) != settings.examples.second_sentence:  # the head would have another objective
             weights = saved.weights or {}
+            if any("next_sentence" in name for name in weights):
+                objective = settings.examples.second_sentence
+                say(f"{saved.source}: its head for pairs of sentences is left out (second_sentence {objective})")
             saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
         load_adapted(model, saved, data)
     return model

@@ -8,7 +8,7 @@ from bertwright.model.config import Start
 from bertwright.model.encoder import Encoder
 from bertwright.model.modern_encoder import ModernEncoder
 from bertwright.model.rotary_init import init_rotary_attention
-from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 
 
 def start_attention(encoder: Backbone, start: Start, *, seed: int, tokenizer: BaseTokenizer) -> None:
@@ -17,7 +17,8 @@ def start_attention(encoder: Backbone, start: Start, *, seed: int, tokenizer: Ba
     Raises InputError where the model has too few layers, or heads that do not suit the initialisation.
     """
     if isinstance(encoder, ModernEncoder):
-        marked = (tokenizer.begin_id, tokenizer.between_ids[0])
+        assert isinstance(tokenizer, MaskTokenizer)
+        marked = (tokenizer.cls_id, tokenizer.sep_id)
         init_rotary_attention(encoder, start, special=tokenizer.special_ids, marked=marked)
     else:
         assert isinstance(encoder, Encoder)

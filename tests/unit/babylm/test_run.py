@@ -92,7 +92,7 @@ def test_its_models_open_as_the_pipeline_of_the_challenge_opens_them(entry: Path
     assert len(weights) == 3
 
 
-@pytest.mark.parametrize("system", ["modernbert --second-sentence next", "gpt-bert"])
+@pytest.mark.parametrize("system", ["bert --second-sentence next", "modernbert --second-sentence next", "gpt-bert"])
 def test_an_entry_of_another_system(
     system: str, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,6 +160,10 @@ def test_the_initialisation_needs_its_layers(system: str, layers: int, start: st
     assert chosen({"system": system, "size": f"{layers}x128", "minutes": 60.0}).start == start
 
 
+def test_a_modernbert_with_narrow_heads_starts_at_neighbours() -> None:
+    assert chosen({"system": "modernbert", "size": "6x128x8", "minutes": 60.0}).start == "local"
+
+
 @pytest.mark.parametrize(
     ("system", "size"), [("bert", "2x64x32"), ("bert", "2x7x1"), ("modernbert", "4x128x16"), ("modernbert", "4x128x1")]
 )

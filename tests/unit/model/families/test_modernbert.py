@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import encoder_shape, size_config
@@ -225,6 +226,11 @@ def test_next_sentences_share_the_layer_of_the_masked_lm_and_read_the_mean(tmp_p
         logits = theirs(input_ids=ids, attention_mask=mask.long()).logits
         assert_close(masked, logits[[0, 0, 1, 1, 2], [1, 3, 2, 5, 4]])
         assert_close(pair, again.pair_logits(state))
+    assert main(["import", str(tmp_path / "m"), "--out", str(tmp_path / "again")]) == 0
+    imported = open_model(str(tmp_path / "again"))
+    assert (imported.architecture, second_objective(imported)) == ("BertForMaskedLM", "next")
+    with torch.inference_mode():
+        assert torch.equal(open_next_sentence(imported).pair_logits(state), again.pair_logits(state))
 
 
 def test_a_named_size_has_about_the_weights_of_bert() -> None:

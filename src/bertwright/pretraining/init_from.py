@@ -21,7 +21,9 @@ from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import SavedModel, load_weights, model_within, open_model, weights_digest
 from bertwright.model.hf_config import read_description
 from bertwright.model.system import NAMES, system_config, system_of
+from bertwright.objectives.masked_lm import second_objective
 from bertwright.objectives.replaced_tokens import generator_hidden
+from bertwright.objectives.settings import SecondSentence
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.systems import SystemModel
 from bertwright.shipped import folder_of
@@ -183,3 +185,16 @@ def _say_new_heads(state: Mapping[str, Tensor], saved: SavedModel) -> None:
     missing = [head for head in _HEADS if head not in modules and any(name.startswith(f"{head}.") for name in state)]
     if missing:
         say(f"{saved.source}: has no weights for {', '.join(missing)}; they start with random weights")
+
+
+def with_pair_head(saved: SavedModel, wanted: SecondSentence) -> SavedModel:
+    """Return the model without its head for pairs of sentences where that has another objective; say so."""
+    if (learned := second_objective(saved)) == wanted:
+        return saved
+    weights = saved.weights or {}
+    kept = {name: weights[name] for name in weights if "next_sentence" not in name}
+    if len(kept) < len(weights):
+        say(
+            f"{saved.source}: its head for pairs of sentences learned {learned!r} and is left out; wanted is {wanted!r}"
+        )
+    return replace(saved, weights=kept)

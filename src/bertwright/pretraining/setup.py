@@ -1,7 +1,7 @@
 """Settings → everything that a pre-training run needs: rows, model, plan and evaluation (paper §3.1 and A.2)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import system_config
 from bertwright.objectives.batches import split_batch
-from bertwright.objectives.masked_lm import second_objective
 from bertwright.objectives.replaced_tokens import (
     ReplacedTokenModel,
     save_generator,
@@ -26,7 +25,7 @@ from bertwright.objectives.replaced_tokens import (
 )
 from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.exposure import Exposure
-from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted
+from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted, with_pair_head
 from bertwright.pretraining.resources import count_moments, count_parameters, largest_micro_batch, refuse_unfit
 from bertwright.pretraining.schedules import rows_before, share_bounds
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
@@ -168,13 +167,7 @@ def build_model(
     if settings.start != "random" and not saved:
         start_attention(model.encoder, settings.start, seed=settings.seed, tokenizer=data.tokenizer)
     if saved:
-        if second_objective(saved) != settings.examples.second_sentence:  # the head would have another objective
-            weights = saved.weights or {}
-            if any("next_sentence" in name for name in weights):
-                objective = settings.examples.second_sentence
-                say(f"{saved.source}: its head for pairs of sentences is left out (second_sentence {objective})")
-            saved = replace(saved, weights={name: weights[name] for name in weights if "next_sentence" not in name})
-        load_adapted(model, saved, data)
+        load_adapted(model, with_pair_head(saved, settings.examples.second_sentence), data)
     return model
 
 

@@ -12,16 +12,17 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.families.elmo import LSTMConfig, PairConfig
 from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.families.roberta import RobertaConfig
-from bertwright.model.folder import SavedModel, save_model
+from bertwright.model.folder import SavedModel, open_model, save_model
 from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.system import SYSTEMS, System, system_config
 from bertwright.objectives.language_model import LanguageModel
-from bertwright.pretraining.init_from import size_name
+from bertwright.pretraining.init_from import size_name, with_pair_head
 from bertwright.pretraining.resources import activation_bytes, count_parameters, meta_model
 from bertwright.pretraining.settings import PretrainSettings, resolve_settings
 from bertwright.pretraining.setup import encoder_config, prepare_pretraining
 from bertwright.pretraining.systems import refuse_vocabulary
 from bertwright.text.bpe import train_bpe
+from tests.support.encoders import write_encoder
 
 
 def one_step_settings(**changes: Any) -> PretrainSettings:
@@ -157,3 +158,14 @@ def test_memory_of_a_language_model_holds_a_block_of_logits() -> None:
     logits = round(64 * 19 * 15 / 16)  # of the masked pieces, together
     both = activation_bytes(mixed, encoder_config(mixed, 30_000), length=128, precision="fp32")
     assert both == 4 * (kept + logits * 30_000)
+
+
+def test_a_head_for_pairs_with_another_objective_is_left_out_and_named(
+    own_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = open_model(write_encoder(tmp_path / "m", own_tokenizer, second_sentence="next"))
+    assert with_pair_head(saved, "next") is saved
+    assert capsys.readouterr().err == ""
+    kept = with_pair_head(saved, "none").weights or {}
+    assert {*(saved.weights or {})} - {*kept} == {"next_sentence.linear.weight", "next_sentence.linear.bias"}
+    assert "its head for pairs of sentences learned 'next' and is left out; wanted is 'none'" in capsys.readouterr().err

@@ -134,7 +134,7 @@ def _attend_to_same_piece(encoder: ModernEncoder) -> None:
     for maps in (part.query, part.key):
         maps[slow, range(words.start, words.stop)] += math.sqrt(_SAME * math.sqrt(part.width) / free)
     fast = part.pairs(*_ITSELF)
-    part.clear([*fast])
+    part.clear(fast)
     for pair in fast:
         part.add(pair, _SELF / len(fast), reads=(-1,))
     part.query[half - 1], part.key[half - 1] = 0.0, 0.0

@@ -169,3 +169,16 @@ def test_a_head_for_pairs_with_another_objective_is_left_out_and_named(
     kept = with_pair_head(saved, "none").weights or {}
     assert {*(saved.weights or {})} - {*kept} == {"next_sentence.linear.weight", "next_sentence.linear.bias"}
     assert "its head for pairs of sentences learned 'next' and is left out; wanted is 'none'" in capsys.readouterr().err
+
+
+def test_memory_of_a_second_head_that_reads_the_mean_holds_all_last_states() -> None:
+    phases = [{"length": 128, "share": 1.0}]
+    alone = one_step_settings(system="modernbert", micro_tokens=8192, phases=phases)
+    with_pairs = one_step_settings(
+        system="modernbert", micro_tokens=8192, phases=phases, examples={"second_sentence": "next"}
+    )
+    shape = encoder_config(alone, 30_000)
+    forecasts = [activation_bytes(each, shape, length=128, precision="fp32") for each in (alone, with_pairs)]
+    longer = shape.model_copy(update={"layers": shape.layers + 1})
+    layer = activation_bytes(alone, longer, length=128, precision="fp32") - forecasts[0]
+    assert layer / 2 < forecasts[1] - forecasts[0] < layer + 4 * 64 * 128 * 2 * shape.hidden

@@ -48,13 +48,13 @@ def corpora(tmp_path_factory: pytest.TempPathFactory, own_text: Path) -> Corpora
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, corpora: Corpora) -> Corpora:
-    """The run of a system, of eight steps."""
+    """The run of a system, of eight steps; options may follow the system's name."""
     parent = tmp_path_factory.mktemp("runs")
 
     def of(system: str) -> Path:
-        folder = parent / system
+        folder = parent / system.replace(" ", "")
         if not folder.exists():
-            start = ["pretrain", "--system", system, "--corpus", str(corpora(system)), "--out", str(folder)]
+            start = ["pretrain", "--system", *system.split(), "--corpus", str(corpora(system)), "--out", str(folder)]
             assert main([*start, "--steps", "8", *TINY]) == 0
         return folder
 
@@ -120,11 +120,20 @@ def test_modernbert_learns_masked_lm_alone_unless_told_otherwise(
     assert load_file(tmp_path / "run" / "model" / "model.safetensors").keys() - tensors.keys() >= {"next_sentence.bias"}
 
 
-@pytest.mark.parametrize("system", [*LANGUAGE, pytest.param("modernbert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "system",
+    [
+        *LANGUAGE,
+        *(
+            pytest.param(f"modernbert{options}", marks=pytest.mark.slow)
+            for options in ("", " --second-sentence next", " --second-sentence order")
+        ),
+    ],
+)
 def test_a_run_that_was_cut_off_ends_in_the_same_bytes(
-    system: System, finished: Corpora, corpora: Corpora, tmp_path: Path
+    system: str, finished: Corpora, corpora: Corpora, tmp_path: Path
 ) -> None:
-    start = ["pretrain", "--system", system, "--corpus", str(corpora(system)), "--out", str(tmp_path / "run")]
+    start = ["pretrain", "--system", *system.split(), "--corpus", str(corpora(system)), "--out", str(tmp_path / "run")]
     start += ["--steps", "8", *TINY]
     cut_off(start, after=5, saved=3)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-000000003"]

@@ -57,7 +57,7 @@ def system_model(system: System, kind: torch.dtype = torch.float64) -> SystemMod
 
 
 def _row_settings(system: System) -> ExampleSettings:
-    usual: Any = USUAL_SECOND_SENTENCE.get(system, "none")
+    usual: Any = "next" if system == "modernbert" else USUAL_SECOND_SENTENCE.get(system, "none")
     return ExampleSettings(second_sentence=usual, causal_share=CAUSAL_SHARE)
 
 

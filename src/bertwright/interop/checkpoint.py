@@ -63,7 +63,7 @@ def check_complete(foreign: ForeignCheckpoint) -> None:
             model: nn.Module = Bert(foreign.config, foreign.architecture, num_labels=classes)
         else:  # a language model, whose output layer is its word embeddings
             model = nn.ModuleDict({"encoder": build_backbone(foreign.config)})
-        if foreign.config.transforms_tokens and "next_sentence.linear.weight" in foreign.weights:
+        if foreign.config.pair_head_shares_layer and "next_sentence.linear.weight" in foreign.weights:
             model.add_module("next_sentence", NextSentenceHead(foreign.config))
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if foreign.architecture == "BertModel" and not any(name.startswith(_POOLER) for name in foreign.weights):

@@ -272,7 +272,7 @@ def _architecture(weights: Mapping[str, Tensor], described: ModelDescription, fo
     named, family = described.architecture, family_of(described.config)
     is_language_model = isinstance(family, SystemFamily) and named == family.language_architecture(described.config)
     heads = {head for head in _HEADS if any(name.startswith(f"{head}.") for name in weights)}
-    if isinstance(described.config, EncoderConfig) and described.config.transforms_tokens:
+    if isinstance(described.config, EncoderConfig) and described.config.pair_head_shares_layer:
         heads -= {"next_sentence"}  # no class of ModernBERT has it; it comes along with the masked-LM head
     fitting = [name for name, kind in ARCHITECTURES.items() if heads - {"pooler"} == {*kind.heads} - {"pooler"}]
     fitting = [name for name in fitting if "pooler" in heads or "pooler" not in architecture_of(name).heads]

@@ -79,6 +79,11 @@ class BackboneConfig(Settings):
         return False
 
     @property
+    def pair_head_shares_layer(self) -> bool:
+        """Return True where the head for pairs of sentences reads through the layer of the masked-LM head."""
+        return False
+
+    @property
     def needs_segments(self) -> bool:
         """Return True where a model with a single segment cannot read two texts; in RoBERTa two tokens part them."""
         return True

@@ -64,6 +64,11 @@ class ModernBertConfig(EncoderConfig):
         return True
 
     @property
+    def pair_head_shares_layer(self) -> bool:
+        """Return True: a classifier begins with the layer of the masked-LM head, and so does the head for pairs."""
+        return True
+
+    @property
     def has_pooler(self) -> bool:
         """Return False: that layer belongs to the heads."""
         return False

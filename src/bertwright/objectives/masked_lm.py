@@ -68,7 +68,7 @@ class PretrainingModel(nn.Module):
         encoder = build_backbone(config)
         assert isinstance(encoder, TransformerBackbone)
         self.encoder = encoder
-        has_pooler = config.has_pooler or (second_sentence != "none" and not config.transforms_tokens)
+        has_pooler = config.has_pooler or (second_sentence != "none" and not config.pair_head_shares_layer)
         self.pooler = Pooler(config) if has_pooler else nn.Identity()
         output = family_of(config).output(config)
         assert isinstance(output, MaskedLMHead)
@@ -90,7 +90,7 @@ class PretrainingModel(nn.Module):
     def pair_logits(self, state: Tensor) -> Tensor:
         """Return the second head's logits [B, 2] for the states [B, D] that classifiers read."""
         assert self.next_sentence is not None
-        shares_layer = self.encoder.config.transforms_tokens
+        shares_layer = self.encoder.config.pair_head_shares_layer
         logits: Tensor = self.next_sentence(self.masked_lm.states(state) if shares_layer else self.pooler(state))
         return logits
 
@@ -255,7 +255,7 @@ def open_pretrained(
         )
     model = PretrainingModel(encoder_shape(saved.config, saved.source), second_sentence=second_sentence)
     has_pair = second_sentence != "none"
-    reads_output = fills or (has_pair and saved.config.transforms_tokens)
+    reads_output = fills or (has_pair and saved.config.pair_head_shares_layer)
     unread = (*(() if reads_output else ("masked_lm",)), *(() if has_pair else ("pooler",)))
     load_weights(model, saved, fresh=unread)
     return model.eval()

@@ -165,7 +165,7 @@ def architecture_name(model: SystemModel) -> str:
         return language_architecture(model.config)
     if isinstance(model, ReplacedTokenModel):
         return DISCRIMINATOR
-    has_class = model.next_sentence and not model.encoder.config.transforms_tokens
+    has_class = model.next_sentence and not model.encoder.config.pair_head_shares_layer
     return "BertForPreTraining" if has_class else "BertForMaskedLM"
 
 

@@ -76,25 +76,26 @@ class RotaryAttention(nn.Module):
         """Return queries, keys and values [B, H, T, K], the first two turned."""
         projected = self.qkv(hidden).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, H, K]
         if training_kernels.are_usable(projected):
-            query, key, value = _Turned.apply(projected, turn).permute(2, 0, 3, 1, 4)  # type: ignore[no-untyped-call]
+            query, key, value = _Turned.apply(projected, turn)  # type: ignore[no-untyped-call]
             return query, key, value
         query, key, value = projected.permute(2, 0, 3, 1, 4)
         return turned(query, turn), turned(key, turn), value
 
 
 class _Turned(torch.autograd.Function):
-    """The queries and keys of [B, T, 3, H, K] turned in one pass, in bf16 on processors."""
+    """The parts of [B, T, 3, H, K], each [B, H, T, K], queries and keys turned, in one pass on processors."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, turn: Tensor) -> Tensor:
+    def forward(ctx: Any, projected: Tensor, turn: Tensor) -> tuple[Tensor, ...]:
         ctx.save_for_backward(turn)
-        return training_kernels.turn_pairs(projected, turn)
+        return training_kernels.turn_pairs(projected.unbind(2), turn).permute(2, 0, 3, 1, 4).unbind(0)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (turn,) = ctx.saved_tensors
-        return training_kernels.turn_pairs(gradient, turn, back=True), None
+        parts = [gradient.transpose(1, 2) for gradient in gradients]  # [B, T, H, K]
+        return training_kernels.turn_pairs(parts, turn, back=True), None
 
 
 def _merged(context: Tensor, at: Tensor | None) -> Tensor:
@@ -171,7 +172,7 @@ class ModernLayer(nn.Module):
 
 
 class _Gated(torch.autograd.Function):
-    """GELU of one half of rows [… 2I] times the other half in one pass, in bf16 on processors."""
+    """GELU of one half of rows [… 2I] times the other half in one pass, on processors."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ def _powers(
     rows, kind = len(states), powers.dtype
     narrow = states.to(kind)
     others, to_states = states.new_zeros(rows), torch.zeros_like(states)
-    in_one_pass = training_kernels.are_usable(narrow)
+    in_one_pass = kind == torch.bfloat16 and training_kernels.are_usable(narrow)
     tiles, (ordered, order) = list(_tiles(powers, rows, len(embeddings))), labels.sort()
     edges = torch.searchsorted(ordered, ordered.new_tensor([columns.start for _, columns in tiles] + [len(embeddings)]))
     for (tile, columns), (begin, end) in zip(tiles, pairwise(edges.tolist()), strict=True):
@@ -194,7 +194,7 @@ def _powers(
 
 def _column_sums(tile: Tensor, weights: Tensor) -> Tensor:
     """Return the sums over the rows of a tile [M, C], each row times its weight [M]: [C] of the weights' dtype."""
-    if training_kernels.are_usable(tile):
+    if tile.dtype == torch.bfloat16 and training_kernels.are_usable(tile):
         return training_kernels.column_sums(tile, weights)
     return torch.mv(tile.t(), weights.to(tile.dtype)).to(weights.dtype)
 

@@ -108,7 +108,7 @@ class Numerics(Settings):
     @property
     def matches_machine(self) -> bool:
         """Return whether this machine's processor and torch give the same bits."""
-        return self.processor == _processor(self.device, self.precision)
+        return self.processor == _processor(self.device)
 
     def on_machine(self, measured: "Numerics") -> "Numerics":
         """Return the numerics with the processor and the peak FLOP/s of `measured`, to resume on another machine."""
@@ -148,7 +148,7 @@ def resolve_numerics(
         precision=precision,
         threads=torch.get_num_threads(),
         peak_flops=rates[precision],
-        processor=_processor(device, precision),
+        processor=_processor(device),
         device=device,
     )
 
@@ -205,7 +205,7 @@ def apply_numerics(numerics: Numerics) -> None:
     if not numerics.matches_machine:
         raise InputError(
             f"--resume: the run was started with {numerics.processor}, this machine has "
-            f"{_processor(numerics.device, numerics.precision)}: "
+            f"{_processor(numerics.device)}: "
             "results would differ in their bits; --allow-other-numerics resumes nevertheless"
         )
     prepare_processor()
@@ -217,13 +217,13 @@ def apply_numerics(numerics: Numerics) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow
 
 
-def _processor(device: Device, precision: Precision) -> str:
+def _processor(device: Device) -> str:
     if device == "cuda":
         return f"{torch.cuda.get_device_name(resolve_device(device))}, torch {torch.__version__}"
     if device == "mps":
         return f"Apple GPU, macOS {platform.mac_ver()[0]}, torch {torch.__version__}"
-    # In bf16 the steps of model/cpu/training_kernels.cpp round differently from torch's.
-    compiler = ", no C++ compiler" if precision == "bf16" and not cpp_compiler() else ""
+    # The steps of model/cpu/training_kernels.cpp round differently from torch's.
+    compiler = "" if cpp_compiler() else ", no C++ compiler"
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{compiler}"
 
 

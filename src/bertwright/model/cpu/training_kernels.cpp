@@ -1,6 +1,5 @@
-// Steps of training in bf16 that torch computes in several passes: the exponentials and sums of the vocabulary loss,
-// rotary positions, and gated GELU.
-// Numbers are read and written as bf16, and computed as floats.
+// Steps of training that torch computes in several passes: the exponentials and sums of the vocabulary loss in bf16;
+// rotary positions and gated GELU in bf16 and fp32, where N is the kind of a number. All are computed as floats.
 // Each row, and each column of the sums, is computed by one thread, so the number of threads changes no bit.
 
 #include "rows.h"
@@ -43,49 +42,62 @@ static void weigh_columns(const uint16_t *tile, const float *weights, float *out
     }
 }
 
-// rows: queries, keys and values of each token, each of `heads` times `width` numbers. turn: cosine and sine of the
-// angles of `length` positions. out: the rows, with numbers i and i + width / 2 of queries and keys turned; by a sign
-// of -1, back.
-static void turn_rows(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads,
-                      int64_t width, float sign, int64_t count) {
-    int64_t half = width / 2, values = heads * width;
-    EACH_ROW {
-        const float *cosine = turn + r % length * width, *sine = cosine + length * width;
-        const uint16_t *from = rows + 3 * values * r;
-        uint16_t *to = out + 3 * values * r;
-        for (int64_t h = 0; h < 2 * heads; h++, from += width, to += width) {
+// The numbers i and i + half of a head turned by the angles of its token; by a sign of -1, back.
+template <typename N>
+static void turn_head(const N *from, const float *cosine, const float *sine, float sign, N *to, int64_t half) {
 #pragma omp simd
-            for (int64_t i = 0; i < half; i++) {
-                float first = widen(from[i]), second = widen(from[i + half]), turned = sign * sine[i];
-                to[i] = round_to_half(first * cosine[i] - second * turned);
-                to[i + half] = round_to_half(second * cosine[i] + first * turned);
-            }
+    for (int64_t i = 0; i < half; i++) {
+        float first = widen(from[i]), second = widen(from[i + half]), turned = sign * sine[i];
+        store(to + i, first * cosine[i] - second * turned);
+        store(to + i + half, second * cosine[i] + first * turned);
+    }
+}
+
+// parts: queries, keys and values. steps: for each of them the numbers from one text, token and head to the next.
+// turn: cosine and sine of the angles of `length` positions. out: for each token its queries and keys, turned, and its
+// values.
+template <typename N>
+static void turn_rows(const void *const *parts, const int64_t *steps, const float *turn, N *out, int64_t length,
+                      int64_t heads, int64_t width, float sign, int64_t count) {
+    EACH_ROW {
+        int64_t text = r / length, token = r % length;
+        const float *cosine = turn + token * width, *sine = cosine + length * width;
+        N *to = out + 3 * heads * width * r;
+        for (int part = 0; part < 3; part++) {
+            const int64_t *step = steps + 3 * part;
+            const N *from = (const N *)parts[part] + text * step[0] + token * step[1];
+            for (int64_t h = 0; h < heads; h++, from += step[2], to += width)
+                if (part < 2)
+                    turn_head(from, cosine, sine, sign, to, width / 2);
+                else
+                    memcpy(to, from, width * sizeof(N));
         }
-        memcpy(to, from, values * sizeof(uint16_t));
     }
 }
 
 // rows: twice `width` numbers, values and gates. out: GELU of each value, times its gate.
-static void gate_rows(const uint16_t *rows, uint16_t *out, int64_t count, int64_t width) {
+template <typename N>
+static void gate_rows(const N *rows, N *out, int64_t count, int64_t width) {
     EACH_ROW {
-        const uint16_t *values = rows + 2 * width * r, *gates = values + width;
-        uint16_t *to = out + width * r;
+        const N *values = rows + 2 * width * r, *gates = values + width;
+        N *to = out + width * r;
 #pragma omp simd
-        for (int64_t i = 0; i < width; i++) to[i] = round_to_half(gelu(widen(values[i])) * widen(gates[i]));
+        for (int64_t i = 0; i < width; i++) store(to + i, gelu(widen(values[i])) * widen(gates[i]));
     }
 }
 
 // gradient: that of the result of `gate_rows`. out: that of its rows.
-static void gate_back(const uint16_t *rows, const uint16_t *gradient, uint16_t *out, int64_t count, int64_t width) {
+template <typename N>
+static void gate_back(const N *rows, const N *gradient, N *out, int64_t count, int64_t width) {
     EACH_ROW {
-        const uint16_t *values = rows + 2 * width * r, *gates = values + width, *arrived = gradient + width * r;
-        uint16_t *to_values = out + 2 * width * r, *to_gates = to_values + width;
+        const N *values = rows + 2 * width * r, *gates = values + width, *arrived = gradient + width * r;
+        N *to_values = out + 2 * width * r, *to_gates = to_values + width;
 #pragma omp simd
         for (int64_t i = 0; i < width; i++) {
             float value = widen(values[i]), step = widen(arrived[i]);
             Normal at = normal(value);
-            to_values[i] = round_to_half((at.below + value * at.density) * step * widen(gates[i]));
-            to_gates[i] = round_to_half(value * at.below * step);
+            store(to_values + i, (at.below + value * at.density) * step * widen(gates[i]));
+            store(to_gates + i, value * at.below * step);
         }
     }
 }
@@ -100,16 +112,26 @@ extern "C" void column_sums(const uint16_t *tile, const float *weights, float *o
     WITH_THREADS weigh_columns(tile, weights, out, count, width);
 }
 
-extern "C" void turn(const uint16_t *rows, const float *turn, uint16_t *out, int64_t length, int64_t heads,
-                     int64_t width, float sign, int64_t count, int threads) {
-    WITH_THREADS turn_rows(rows, turn, out, length, heads, width, sign, count);
+// Call a template for bf16 where `is_half`, else for fp32.
+#define OF_KIND(call)       \
+    if (is_half) {          \
+        using N = uint16_t; \
+        call;               \
+    } else {                \
+        using N = float;    \
+        call;               \
+    }
+
+extern "C" void turn(const void *const *parts, const int64_t *steps, const float *turn, void *out, int64_t length,
+                     int64_t heads, int64_t width, float sign, int is_half, int64_t count, int threads) {
+    WITH_THREADS { OF_KIND(turn_rows(parts, steps, turn, (N *)out, length, heads, width, sign, count)) }
 }
 
-extern "C" void gate(const uint16_t *rows, uint16_t *out, int64_t count, int64_t width, int threads) {
-    WITH_THREADS gate_rows(rows, out, count, width);
+extern "C" void gate(const void *rows, void *out, int is_half, int64_t count, int64_t width, int threads) {
+    WITH_THREADS { OF_KIND(gate_rows((const N *)rows, (N *)out, count, width)) }
 }
 
-extern "C" void gate_gradient(const uint16_t *rows, const uint16_t *gradient, uint16_t *out, int64_t count,
+extern "C" void gate_gradient(const void *rows, const void *gradient, void *out, int is_half, int64_t count,
                               int64_t width, int threads) {
-    WITH_THREADS gate_back(rows, gradient, out, count, width);
+    WITH_THREADS { OF_KIND(gate_back((const N *)rows, (const N *)gradient, (N *)out, count, width)) }
 }

@@ -1,4 +1,4 @@
-"""Steps of training in bf16, each in one pass: sums of the vocabulary loss, rotary positions, gated GELU.
+"""Steps of training, each in one pass: rotary positions and gated GELU, and in bf16 sums of the vocabulary loss.
 
 `training_kernels.cpp` is built with `kernels.cpp`. Without a C++ compiler torch computes the same in several
 passes (objectives/vocabulary_loss.py, model/modern_encoder.py).
@@ -7,6 +7,7 @@ Shapes: N rows, W columns, I inner width, B batch, T tokens, H heads, K head wid
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,9 +17,12 @@ from bertwright.model.cpu.kernels import at, sizes
 
 
 def are_usable(tensor: Tensor) -> bool:
-    """Return whether the functions of this file can compute with a tensor: bf16 on a processor, and they are built."""
+    """Return True where the functions of this file are built and fit a tensor: bf16 or fp32, on a processor.
+
+    The sums of the vocabulary loss are for bf16 alone.
+    """
     return (
-        tensor.dtype == torch.bfloat16
+        tensor.dtype in (torch.bfloat16, torch.float32)
         and tensor.device.type == "cpu"
         and not torch.compiler.is_compiling()
         and kernels.library() is not None
@@ -41,27 +45,29 @@ def column_sums(tile: Tensor, weights: Tensor) -> Tensor:
     return sums
 
 
-def turn_pairs(projected: Tensor, turn: Tensor, *, back: bool = False) -> Tensor:
-    """Return queries, keys and values [B, T, 3, H, K], the first two turned by the angles of their positions.
+def turn_pairs(parts: Sequence[Tensor], turn: Tensor, *, back: bool = False) -> Tensor:
+    """Return queries, keys and values, each [B, T, H, K], as [B, T, 3, H, K], the first two turned by their positions.
 
     turn: cosine and sine of the angles [2, T, K], fp32; dimensions k and k + K/2 have the same. back: True to turn by
     the opposite angles, which is the gradient. It is computed in fp32.
     """
-    _, length, _, heads, width = projected.shape
-    rows = projected.flatten(2).flatten(0, 1).contiguous()  # [B T, 3 H K]
-    out = torch.empty_like(rows)
-    count, _, threads = sizes(rows)
+    parts = [part if part.stride(-1) == 1 else part.contiguous() for part in parts]
+    batch, length, heads, width = parts[0].shape
+    out = parts[0].new_empty(batch, length, 3, heads, width)
+    pointers = (ctypes.c_void_p * 3)(*(part.data_ptr() for part in parts))
+    steps = (ctypes.c_int64 * 9)(*(step for part in parts for step in part.stride()[:3]))
     shape = map(ctypes.c_int64, (length, heads, width))
     sign = ctypes.c_float(-1.0 if back else 1.0)
-    kernels.library().turn(at(rows), at(turn), at(out), *shape, sign, count, threads)
-    return out.view(projected.shape)
+    count, _, threads = sizes(out.view(batch * length, 3 * heads * width))
+    kernels.library().turn(pointers, steps, at(turn), at(out), *shape, sign, _is_half(out), count, threads)
+    return out
 
 
 def gate(rows: Tensor) -> Tensor:
     """Return exact GELU of the first half of rows [… 2I] times the second half: [… I]. It is computed in fp32."""
     rows = rows.contiguous()
     out = rows.new_empty(*rows.shape[:-1], rows.shape[-1] // 2)
-    kernels.library().gate(at(rows), at(out), *sizes(out.view(-1, out.shape[-1])))
+    kernels.library().gate(at(rows), at(out), _is_half(out), *sizes(out.view(-1, out.shape[-1])))
     return out
 
 
@@ -70,5 +76,9 @@ def gate_gradient(rows: Tensor, gradient: Tensor) -> Tensor:
     rows, gradient = rows.contiguous(), gradient.contiguous()
     out = torch.empty_like(rows)
     shape = sizes(gradient.view(-1, gradient.shape[-1]))
-    kernels.library().gate_gradient(at(rows), at(gradient), at(out), *shape)
+    kernels.library().gate_gradient(at(rows), at(gradient), at(out), _is_half(out), *shape)
     return out
+
+
+def _is_half(tensor: Tensor) -> ctypes.c_int:
+    return ctypes.c_int(tensor.dtype == torch.bfloat16)

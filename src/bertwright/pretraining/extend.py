@@ -1,8 +1,8 @@
 """Finished run with the schedule wsd → a longer run that continues from the last step at the peak learning rate.
 
 The steps up to there do not depend on the length of the run, but for the warm-up and for the lengths of rows, which are
-fractions of it. So the longer run repeats none of them. The numbers of rows of a schedule keep their steps: the last
-one takes the additional steps.
+fractions of it. So the longer run repeats none of them. The phases of a schedule of rows or of masks keep their steps:
+the last one takes the additional steps.
 """
 
 import shutil
@@ -22,6 +22,8 @@ EXTENDS = "extends"
 """Entry of the data in run.json: digest of the checkpoint from which a longer run began."""
 _OF_THE_LENGTH = BUDGETS | {"evaluations", "snapshots", "checkpoints_by_words"}
 """Settings that a longer run does not take from the run that it extends."""
+_KEEP_THEIR_STEPS = ("batch_schedule", "mask_schedule")
+"""Schedules whose phases end at the same steps in a longer run."""
 
 
 def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
@@ -43,33 +45,32 @@ def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
     if not BUDGETS & set(typed) or "minutes" in typed:
         raise InputError(f"--extend {run}: give the length of the longer run: --steps, --words or --epochs")
     kept = {name: value for name, value in settings.items() if name not in _OF_THE_LENGTH}
-    if len(noted.batch_schedule) > 1:
-        kept["batch_schedule"] = _longer_schedule(run, record, noted, typed)
+    for schedule in _KEEP_THEIR_STEPS:
+        if len(getattr(noted, schedule)) > 1:
+            kept[schedule] = _longer_schedule(run, record, schedule, typed)
     extended = PretrainSettings.model_validate(merged(kept, typed))
     free = _OF_THE_LENGTH | PretrainSettings.changeable | PretrainSettings.numeric | {"log_every", "save_minutes"}
     changed = {name for name in PretrainSettings.model_fields if getattr(extended, name) != getattr(noted, name)}
-    if "batch_schedule" not in typed:
-        changed -= {"batch_schedule"}  # its fractions alone
+    changed -= {*_KEEP_THEIR_STEPS} - {*typed}  # their fractions alone
     if others := sorted(changed - free):
         raise InputError(f"--extend {run}: {', '.join(others)} cannot change: the steps so far were made with it")
     return extended
 
 
 def _longer_schedule(
-    run: Path, record: Mapping[str, Any], noted: PretrainSettings, typed: Mapping[str, Any]
-) -> list[dict[str, float]]:
-    """Return the schedule of rows with which a longer run has the same rows in the steps of `run`.
+    run: Path, record: Mapping[str, Any], schedule: str, typed: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the phases of a schedule with which a longer run has those of `run` in its steps.
 
     Raises InputError where the number of steps of either run is open.
     """
     resolved, longer = record.get("resolved"), typed.get("steps")
     if longer is None or not isinstance(resolved, dict):
-        raise InputError(f"--extend {run}: has a --batch-schedule; expected the length of the longer run as --steps")
-    shares = [phase.share for phase in noted.batch_schedule]
-    longer_shares = shares_of_longer_run(shares, resolved["steps"], longer=longer)
-    return [
-        {"rows": phase.rows, "share": share} for phase, share in zip(noted.batch_schedule, longer_shares, strict=True)
-    ]
+        option = f"--{schedule.replace('_', '-')}"
+        raise InputError(f"--extend {run}: has a {option}; expected the length of the longer run as --steps")
+    phases = record["settings"][schedule]
+    shares = shares_of_longer_run([phase["share"] for phase in phases], resolved["steps"], longer=longer)
+    return [{**phase, "share": share} for phase, share in zip(phases, shares, strict=True)]
 
 
 def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None) -> Path:

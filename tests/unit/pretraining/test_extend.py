@@ -60,6 +60,21 @@ def test_a_longer_run_equals_one_of_that_length(
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
+def test_the_masks_of_a_schedule_keep_their_steps_in_a_longer_run(own_corpus: Path, tmp_path: Path) -> None:
+    short, longer, whole = tmp_path / "short", tmp_path / "longer", tmp_path / "whole"
+    assert main(options(own_corpus, short, 5, **{"mask-schedule": "0.4:0.4,0.1:0.6"})) == 0
+    with pytest.raises(InputError, match="has a --mask-schedule; expected the length of the longer run as --steps"):
+        extended_settings(short, {"epochs": 2.0})
+    extended = extended_settings(short, {"steps": 10})
+    assert [(phase.masked, phase.share) for phase in extended.mask_schedule] == [(0.4, 0.2), (0.1, 0.8)]
+    command = ["pretrain", "--extend", str(short), "--corpus", str(own_corpus), "--out", str(longer), "--steps", "10"]
+    assert main(command) == 0
+    assert main(options(own_corpus, whole, 10, **{"mask-schedule": "0.4:0.2,0.1:0.8"})) == 0
+    same = [(run / "model" / "model.safetensors").read_bytes() for run in (longer, whole)]
+    assert same[0] == same[1]
+
+
 def test_a_run_that_cannot_be_extended_is_refused(
     own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from bertwright.errors import InputError
 from bertwright.pretraining.schedules import parse_lengths, parse_mask_schedule
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import prepare_pretraining
+from tests.support.cut_off import cut_off
 
 
 def test_stages_begin_with_each_phase_of_either_schedule(own_corpus: Path, tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_stages_begin_with_each_phase_of_either_schedule(own_corpus: Path, tmp_p
     assert pretraining.batches(20)(15)[0].ids.tolist() == ids[0].ids.tolist()
 
 
-def test_a_run_with_both_schedules(own_corpus: Path, tmp_path: Path) -> None:
+def test_a_run_with_both_schedules_that_was_cut_off_ends_in_the_same_bytes(own_corpus: Path, tmp_path: Path) -> None:
     typed = ["pretrain", "--corpus", str(own_corpus), "--size", "1x64", "--batch-size", "4", "--threads", "1"]
     typed += [
         "--precision",
@@ -53,6 +54,10 @@ def test_a_run_with_both_schedules(own_corpus: Path, tmp_path: Path) -> None:
         "0.3:0.75,0.1:0.25",
     ]
     assert main([*typed, "--out", str(tmp_path / "run")]) == 0
-    assert (tmp_path / "run" / "model").is_dir()
+    parts = [*typed, "--out", str(tmp_path / "parts")]
+    cut_off(parts, after=3, saved=2)
+    assert main([*parts, "--resume"]) == 0
+    same = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("run", "parts")]
+    assert same[0] == same[1]
     with pytest.raises(InputError, match="expected FRACTION-OF-TOKENS:FRACTION-OF-STEPS"):
         parse_mask_schedule("0.3")

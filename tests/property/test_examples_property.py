@@ -122,7 +122,7 @@ def test_a_row_is_the_same_in_every_batch(sizes, data, seed, epoch):
     kind = data.draw(st.sampled_from(["next", "order", "none"]))
     if kind == "order" and max(map(len, sizes)) < 2:
         kind = "none"
-    masking = MaskingSettings(units=data.draw(st.sampled_from(["piece", "word", "span"])))
+    masking = MaskingSettings(units=data.draw(st.sampled_from(["piece", "word", "span", "ngram"])))
     examples = Examples(corpus, ExampleSettings(second_sentence=kind, masking=masking), length=24, seed=seed)
     num_rows = examples.num_rows(epoch)
     everything = examples.batch(epoch, np.arange(num_rows))

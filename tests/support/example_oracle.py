@@ -181,16 +181,20 @@ class Masked:
     labels: list[int] = field(default_factory=list)
 
 
-def span_words(bits: int) -> int:
-    """A geometric number of words, p = 0.2, of those up to 10: the first whose cumulative chance exceeds the draw."""
-    up_to_ten = 1 - Fraction(4, 5) ** 10
-    for words in range(1, 10):
-        if bits >> 32 < int((1 - Fraction(4, 5) ** words) / up_to_ten * 2**32):
+def span_words(bits: int, units: str) -> int:
+    """The first number of words whose cumulative chance exceeds the draw.
+
+    Spans: geometric, p = 0.2, of those up to 10. N-grams: 1, 2 or 3 with chances like 1, 1/2 and 1/3.
+    """
+    chances = [Fraction(4, 5) ** (n - 1) if units == "span" else Fraction(1, n) for n in range(1, 11)]
+    chances = chances if units == "span" else chances[:3]
+    for words in range(1, len(chances)):
+        if bits >> 32 < int(sum(chances[:words]) / sum(chances) * 2**32):
             return words
-    return 10
+    return len(chances)
 
 
-def chosen_spans(ids: Sentence, order: int, tokenizer, wanted: int) -> list[list[int]]:
+def chosen_spans(ids: Sentence, order: int, tokenizer, wanted: int, units: str) -> list[list[int]]:
     """Spans of positions that are masked together."""
     special = (tokenizer.cls_id, tokenizer.sep_id)
     words: list[list[int]] = []
@@ -208,7 +212,7 @@ def chosen_spans(ids: Sentence, order: int, tokenizer, wanted: int) -> list[list
         words[i], words[j] = words[j], words[i]
         span: list[int] = []
         word = words[i]
-        for _ in range(span_words(draw(order, 2 * i + 1))):
+        for _ in range(span_words(draw(order, 2 * i + 1), units)):
             masked_already = [position for other in spans for position in other]
             if word is None or word[0] in masked_already or len(masked_already) + len(span) + len(word) > wanted:
                 break
@@ -240,8 +244,10 @@ def masked(ids: Sentence, number: int, settings, tokenizer, length: int, seed: i
         if len(chosen) + len(group) <= wanted:
             chosen += group
     decides = {position: position for position in chosen}
-    if settings.units == "span":
-        decides = {position: span[0] for span in chosen_spans(ids, order, tokenizer, wanted) for position in span}
+    if settings.units in ("span", "ngram"):
+        spans = chosen_spans(ids, order, tokenizer, wanted, settings.units)
+        one_by_one = settings.units == "ngram"
+        decides = {position: position if one_by_one else span[0] for span in spans for position in span}
     result = Masked(list(ids))
     for position in sorted(decides):
         result.positions.append(position)

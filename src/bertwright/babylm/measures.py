@@ -19,7 +19,7 @@ from bertwright.scoring.settings import ScoreSettings
 from bertwright.tasks.spec import TaskSpec, get_spec
 
 STOPPED = "stopped; the same command continues the entry"
-_KEPT = ("accuracy", "phenomena_accuracy", "phenomena", "pairs", "ties", "masking", "precision")
+_KEPT = ("accuracy", "phenomena_accuracy", "phenomena", "pairs", "ties", "same", "absent", "masking", "precision")
 
 
 def measure_pairs(

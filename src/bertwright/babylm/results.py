@@ -151,9 +151,14 @@ def _notes(request: EntryRequest, results: Mapping[str, Any]) -> list[str]:
     if kinds := [kind for kind in _TITLES if results.get(kind)]:
         notes.append(f"Minimal pairs: masking `{request.entry.masking}`, fp32.")
     for kind in kinds:
-        if ties := results[kind]["ties"]:
-            of_pairs = f"{ties:,} of its {results[kind]['pairs']:,} pairs have two equal scores"
-            notes.append(f"{_TITLES[kind]}: {of_pairs}, and count as wrong.")
+        title, metrics, ids = _TITLES[kind], results[kind], request.pairs[kind][1]
+        notes.append(f"{title}: {metrics['pairs']:,} pairs{f', those that {ids.name} names' if ids else ''}.")
+        if absent := metrics["absent"]:
+            notes.append(f"{title}: its mean lacks the paradigms {', '.join(absent)}, which the data do not have.")
+        if ties := metrics["ties"]:
+            notes.append(f"{title}: {ties:,} pairs have two equal scores, and count as wrong.")
+        if same := metrics["same"]:
+            notes.append(f"{title}: these pairs have the same sentence twice: {', '.join(same)}.")
     if results.get("glue"):
         notes.append(
             "GLUE: on the dev files, where the best epoch was chosen, so that the numbers are a little too good."

@@ -60,9 +60,17 @@ def stored_family(raw: Mapping[str, Any], path: Path | str) -> TransformersFamil
     """Return the family in whose form a model folder with this config.json is stored; None for our own form.
 
     The default for a missing `model_type` is BERT: the first BERTs have no such entry. Raises InputError for a model
-    type that no family has.
+    type that no family has, and without one for a class that is not BERT's.
     """
-    model_type = raw.get("model_type", "bert")
+    model_type, classes = raw.get("model_type", "bert"), raw.get("architectures")
+    if (
+        "model_type" not in raw
+        and isinstance(classes, list)
+        and not all(str(name).startswith("Bert") for name in classes)
+    ):
+        raise InputError(
+            f"{path}: has no model_type, and architectures is {classes!r}; expected a model_type, or a class of BERT"
+        )
     stored = [family for family in families().values() if isinstance(family, TransformersFamily)]
     for family in stored:
         if model_type in family.model_types:

@@ -160,7 +160,7 @@ class Examples(PlannedRows[PretrainingBatch]):
         return int(self._num_predictions[-1])
 
     def _planned_batch(self, epoch: int, rows: np.ndarray, planned: np.ndarray) -> PretrainingBatch:
-        from bertwright.objectives.masking import mask
+        from bertwright.objectives.masking import SPAN_LENGTHS, mask
         from bertwright.objectives.sampling import probability, stream_key
 
         tokenizer, masking = self._tokenizer, self.settings.masking
@@ -174,6 +174,7 @@ class Examples(PlannedRows[PretrainingBatch]):
             text.lengths,
             self._num_predictions,
             self._continuation,
+            SPAN_LENGTHS.get(masking.units, np.zeros(0, np.uint64)),
             masking.units == "span",
             (tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id),
             np.uint64(tokenizer.vocab_size),

@@ -6,7 +6,8 @@ Spans are those of SpanBERT (Joshi et al. 2019, §3.1). The length of a span in 
 1 … 10 words (3.8 on average). A span begins at any word of the row with the same probability. Spans are added until the
 number of predictions is reached or no word fits any more. A span ends early at the end of its segment, before a word
 that is already masked, and before a word that no longer fits; the original cuts that word instead. There is no
-span-boundary objective.
+span-boundary objective. N-grams are those of ALBERT (Lan et al. 2019, §4.1): spans of n = 1, 2 or 3 words, with a
+probability in proportion to 1/n, whose pieces are replaced one by one.
 
 Shapes: B rows, T tokens of a row, P predictions of a row, V vocabulary.
 """
@@ -15,31 +16,32 @@ import numpy as np
 
 from bertwright.jit import compiled
 from bertwright.objectives.sampling import below, child, draw, happens, signed
-
-LONGEST_SPAN = 10
-"""Largest number of words in a span."""
+from bertwright.objectives.settings import MaskUnits
 
 _32 = np.uint64(32)
 
 
-def _thresholds() -> np.ndarray:
-    """Return 2**32 times the probability of at most 1, 2, … 9 words: uint64 [9].
+def _geometric(longest: int) -> np.ndarray:
+    """Return 2**32 times the probability of at most 1, 2, … words, `longest` left out: uint64.
 
-    The probability of at most n words is (1 - 0.8**n) / (1 - 0.8**10); it is computed in integers.
+    The probability of at most n words is (1 - 0.8**n) / (1 - 0.8**longest); it is computed in integers.
     """
-    most = LONGEST_SPAN
-    numerators = [5 ** (most - n) * (5**n - 4**n) for n in range(1, most)]
-    return np.array([2**32 * numerator // (5**most - 4**most) for numerator in numerators], np.uint64)
+    numerators = [5 ** (longest - n) * (5**n - 4**n) for n in range(1, longest)]
+    return np.array([2**32 * numerator // (5**longest - 4**longest) for numerator in numerators], np.uint64)
 
 
-_SHORTER = _thresholds()
+SPAN_LENGTHS: dict[MaskUnits, np.ndarray] = {
+    "span": _geometric(10),
+    "ngram": np.array([2**32 * 6 // 11, 2**32 * 9 // 11], np.uint64),  # 1 + 1/2 + 1/3 = 11/6
+}
+"""Units that are spans of words → 2**32 times the probability of at most 1, 2, … words, the largest number left out."""
 
 
 @compiled
-def span_words(bits: np.uint64) -> int:
-    """Return the number of words of a span, 1 … 10, from 64 random bits."""
+def span_words(bits: np.uint64, lengths: np.ndarray) -> int:
+    """Return the number of words of a span from 64 random bits; lengths: an entry of SPAN_LENGTHS."""
     words = 1
-    for threshold in _SHORTER:
+    for threshold in lengths:
         if (bits >> _32) < threshold:
             break
         words += 1
@@ -53,6 +55,7 @@ def choose_spans(
     special: tuple[int, int],
     key: np.uint64,
     wanted: int,
+    span_lengths: np.ndarray,
     heads: np.ndarray,
     sizes: np.ndarray,
     sources: np.ndarray,
@@ -62,7 +65,7 @@ def choose_spans(
     `sources` gets the first position of the span of each chosen piece.
 
     ids: int32 [T]. continuation: bool [V], see `mask`. special: ids of [CLS] and [SEP]. key: key of the row's choices.
-    heads, sizes, sources: int64 [T] or longer, overwritten.
+    span_lengths: an entry of SPAN_LENGTHS. heads, sizes, sources: int64 [T] or longer, overwritten.
     """
     num_words = _words(ids, continuation, special, heads, sizes)
     chosen = np.zeros(ids.size, np.bool_)
@@ -74,7 +77,7 @@ def choose_spans(
         start = heads[other]
         heads[other] = heads[i]
         begin = start
-        for _ in range(span_words(draw(key, np.uint64(2 * i + 1)))):
+        for _ in range(span_words(draw(key, np.uint64(2 * i + 1)), span_lengths)):
             if begin == ids.size or chosen[begin] or sizes[begin] == 0 or taken + sizes[begin] > wanted:
                 break
             end = begin + sizes[begin]
@@ -174,7 +177,8 @@ def mask(
     lengths: np.ndarray,
     wanted: np.ndarray,
     continuation: np.ndarray,
-    spans: bool,
+    span_lengths: np.ndarray,
+    together: bool,
     special: tuple[int, int, int],
     vocab_size: np.uint64,
     thresholds: tuple[np.uint64, np.uint64],
@@ -187,7 +191,8 @@ def mask(
 
     rows: row numbers, int64 [B]. ids: int32 [B, T]. lengths: int32 [B]. wanted: predictions by length, int64 [T + 1].
     continuation: bool [V], True for a piece that continues a word; empty where pieces are chosen one by one.
-    spans: True to choose spans of words; the kind of replacement is then drawn once for each span.
+    span_lengths: an entry of SPAN_LENGTHS to choose spans of words; empty to choose pieces or words.
+    together: True to draw the kind of replacement once for each span.
     special: ids of [CLS], [SEP] and [MASK]. thresholds: of [MASK], and of [MASK] or the same piece, from the
     probabilities of `MaskingSettings` (80 % and 10 %); see `happens`.
     keys: keys of the epoch's choices and replacements.
@@ -202,8 +207,9 @@ def mask(
         length = int(lengths[i])
         row = ids[i, :length]
         choice = child(keys[0], np.uint64(rows[i]))
-        if spans:
-            chosen = choose_spans(row, continuation, (cls_id, sep_id), choice, wanted[length], heads, sizes, sources)
+        if span_lengths.size > 0:
+            ends = (cls_id, sep_id)
+            chosen = choose_spans(row, continuation, ends, choice, wanted[length], span_lengths, heads, sizes, sources)
         else:
             num_groups = _group(row, continuation, cls_id, sep_id, heads, following, sizes)
             chosen = _choose(choice, heads[:num_groups], following, sizes, length, wanted[length])
@@ -212,7 +218,7 @@ def mask(
             positions[i, count] = position
             labels[i, count] = ids[i, position]
             weights[i, count] = 1.0
-            kind = draw(replacement, np.uint64(2 * (sources[position] if spans else position)))
+            kind = draw(replacement, np.uint64(2 * (sources[position] if together else position)))
             if happens(kind, thresholds[0]):
                 ids[i, position] = mask_id
             elif not happens(kind, thresholds[1]):

@@ -13,7 +13,7 @@ from bertwright.config import Count, Option, Positive, Settings, Share
 if TYPE_CHECKING:
     import numpy as np
 
-MaskUnits = Literal["piece", "word", "span"]
+MaskUnits = Literal["piece", "word", "span", "ngram"]
 
 
 class MaskingSettings(Settings):
@@ -31,7 +31,7 @@ class MaskingSettings(Settings):
     same: Share = 0.1
     random: Share = 0.1
     units: Annotated[MaskUnits, Option("examples", name="mask-units")] = "piece"
-    """Units that are chosen: pieces, whole words, or spans of whole words as in SpanBERT."""
+    """Units that are chosen: pieces, whole words, spans of whole words as in SpanBERT, or 1 to 3 words as in ALBERT."""
     max_predictions: Positive | None = None
     """Largest number of predicted tokens in a row; None: the fraction `share` of a full row."""
 

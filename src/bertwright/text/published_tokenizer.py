@@ -104,13 +104,19 @@ class PublishedTokenizer(MaskTokenizer):
         """
         if not self._is_byte_level:
             return [len(piece.replace(_WORD_STARTS[1], "")) for piece in self.pieces]
-        others = {_letter_of(byte) for byte in (*b" \t\n\v\f\r", *range(0x80, 0xC0))}  # white space; no first bytes
+        others = {*map(_letter_of, b" \t\n\v\f\r"), *_inner_letters()}
         return [sum(letter not in others for letter in piece) for piece in self.pieces]
 
     @cached_property
     def continuation(self) -> npt.NDArray[np.bool_]:
-        """True for pieces that start with a letter or digit, and with no mark of a new word [V]."""
-        return np.array([piece[:1].isalnum() and piece[0] not in _WORD_STARTS for piece in self.pieces], dtype=np.bool_)
+        """True for pieces that start with a letter or digit, and with no mark of a new word [V].
+
+        Byte-level pieces that start inside a character continue it.
+        """
+        inner = _inner_letters() if self._is_byte_level else set()
+        firsts = (piece[:1] for piece in self.pieces)
+        in_word = (first in inner or (first.isalnum() and first not in _WORD_STARTS) for first in firsts)
+        return np.fromiter(in_word, dtype=np.bool_, count=len(self.pieces))
 
     def ids(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         """Return the ids of each text; nothing is added or truncated.
@@ -258,6 +264,11 @@ def _letter_of(byte: int) -> str:
     if byte in printable:
         return chr(byte)
     return chr(0x100 + [other for other in range(256) if other not in printable].index(byte))
+
+
+def _inner_letters() -> set[str]:
+    """Return the letters of the bytes that no character of UTF-8 begins with, but that are inside of one."""
+    return {_letter_of(byte) for byte in range(0x80, 0xC0)}
 
 
 def is_published(described: Any) -> bool:

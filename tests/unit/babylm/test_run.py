@@ -320,11 +320,19 @@ def test_the_words_of_copies_and_of_validation_are_not_seen(own_corpus: Path, tm
 
 
 def test_notes_name_ties_and_only_what_was_measured(entry_data: Path, tmp_path: Path) -> None:
-    request = request_of(entry_data, tmp_path)
+    request = replace(request_of(entry_data, tmp_path), blimp=entry_data / "blimp")
     assert results._notes(request, {"glue": {}}) == []
-    assert results._notes(request, {"blimp": {"ties": 1_200, "pairs": 67_000}}) == [
-        "Minimal pairs: masking `piece`, fp32.",
-        "BLiMP: 1,200 of its 67,000 pairs have two equal scores, and count as wrong.",
+    whole = {"ties": 0, "pairs": 67_000, "absent": [], "same": []}
+    about = "Minimal pairs: masking `piece`, fp32."
+    assert results._notes(request, {"blimp": whole}) == [about, "BLiMP: 67,000 pairs."]
+    part = {"ties": 1_200, "pairs": 2_000, "absent": ["passive_2", "wh_island"], "same": ["passive_1 324"]}
+    kept = replace(request, blimp_pairs=tmp_path / "kept.json")
+    assert results._notes(kept, {"blimp": part}) == [
+        about,
+        "BLiMP: 2,000 pairs, those that kept.json names.",
+        "BLiMP: its mean lacks the paradigms passive_2, wh_island, which the data do not have.",
+        "BLiMP: 1,200 pairs have two equal scores, and count as wrong.",
+        "BLiMP: these pairs have the same sentence twice: passive_1 324.",
     ]
 
 

@@ -66,6 +66,17 @@ def test_a_folder_that_contradicts_itself_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_class_of_another_family_without_a_model_type_is_no_bert(tmp_path: Path, own_tokenizer: Path) -> None:
+    publish(tmp_path / "m", BY_NAME["roberta"], "BertForMaskedLM", own_tokenizer)
+    path = tmp_path / "m" / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    del config["model_type"]
+    path.write_text(json.dumps(config), "utf-8")
+    with pytest.raises(InputError, match=r"has no model_type, and architectures is \['RobertaForMaskedLM'\]; expected"):
+        import_model(str(tmp_path / "m"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_tokenizer_of_another_family_is_refused(tmp_path: Path, own_tokenizer: Path) -> None:
     publish(tmp_path / "m", BY_NAME["distilbert"], "BertForMaskedLM", own_tokenizer)
     (tmp_path / "m" / "vocab.txt").unlink()

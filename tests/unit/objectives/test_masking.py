@@ -55,6 +55,8 @@ def test_the_count_is_the_paper_s_with_halves_to_the_even_number():
         MaskingSettings(units="span"),
         MaskingSettings(units="span", share=0.5, max_predictions=7, mask=0.3, same=0.3, random=0.4),
         MaskingSettings(units="span", share=1.0),
+        MaskingSettings(units="ngram"),
+        MaskingSettings(units="ngram", share=0.5, max_predictions=7, mask=0.3, same=0.3, random=0.4),
     ],
 )
 def test_masks_are_those_of_plain_python(masking_corpus, masking):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertwright.objectives.dataset import Examples
-from bertwright.objectives.masking import LONGEST_SPAN, choose_spans, span_words
+from bertwright.objectives.masking import SPAN_LENGTHS, choose_spans, span_words
 from bertwright.objectives.sampling import draw, stream_key
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings, predictions_by_length
 from tests.support import example_oracle as oracle
@@ -14,13 +14,15 @@ from tests.support import example_oracle as oracle
 VOCAB = 500
 SPECIAL = (oracle.CLS, oracle.SEP)
 WHOLE = np.zeros(VOCAB, np.bool_)  # no piece goes on with a word
+SPANS = SPAN_LENGTHS["span"]
+LONGEST_SPAN = 10
 GEOMETRIC = np.array([0.2 * 0.8 ** (words - 1) for words in range(1, 11)])
 
 
 def spans_of(ids: np.ndarray, *, row: int, wanted: int, continuation: np.ndarray = WHOLE) -> list[list[int]]:
     """Return the positions of each span that is chosen in a row."""
     heads, sizes, sources = (np.zeros(ids.size, np.int64) for _ in range(3))
-    chosen = choose_spans(ids, continuation, SPECIAL, stream_key(row), wanted, heads, sizes, sources)
+    chosen = choose_spans(ids, continuation, SPECIAL, stream_key(row), wanted, SPANS, heads, sizes, sources)
     spans: dict[int, list[int]] = {}
     for position in np.flatnonzero(chosen):
         spans.setdefault(int(sources[position]), []).append(int(position))
@@ -29,12 +31,21 @@ def spans_of(ids: np.ndarray, *, row: int, wanted: int, continuation: np.ndarray
 
 def test_lengths_are_geometric_up_to_ten_words():
     key = stream_key(1)
-    lengths = np.array([span_words(np.uint64(draw(key, np.uint64(number)))) for number in range(100_000)])
+    lengths = np.array([span_words(np.uint64(draw(key, np.uint64(number))), SPANS) for number in range(100_000)])
     counts = np.bincount(lengths, minlength=LONGEST_SPAN + 1)[1:]
     expected = 100_000 * GEOMETRIC / GEOMETRIC.sum()
     assert counts.size == 10
     assert ((counts - expected) ** 2 / expected).sum() < 27.9  # chi-square, 9 degrees of freedom, p = 0.001
     assert lengths.mean() == pytest.approx(3.8, abs=0.03)  # the paper's figure
+
+
+def test_n_grams_have_one_to_three_words_with_alberts_probabilities():
+    key, lengths = stream_key(2), SPAN_LENGTHS["ngram"]
+    words = [span_words(np.uint64(draw(key, np.uint64(number))), lengths) for number in range(100_000)]
+    counts = np.bincount(words, minlength=4)[1:]
+    expected = 100_000 * np.array([6, 3, 2]) / 11
+    assert counts.size == 3
+    assert ((counts - expected) ** 2 / expected).sum() < 13.8  # chi-square, 2 degrees of freedom, p = 0.001
 
 
 def test_spans_in_rows_have_those_lengths_where_nothing_stops_them_and_begin_anywhere():
@@ -44,9 +55,9 @@ def test_spans_in_rows_have_those_lengths_where_nothing_stops_them_and_begin_any
     first = []
     for row in range(5000):
         heads, sizes, sources = (np.zeros(ids.size, np.int64) for _ in range(3))
-        chosen = choose_spans(ids, WHOLE, SPECIAL, stream_key(row), 1, heads, sizes, sources)
+        chosen = choose_spans(ids, WHOLE, SPECIAL, stream_key(row), 1, SPANS, heads, sizes, sources)
         (position,) = np.flatnonzero(chosen)
-        long = choose_spans(ids, WHOLE, SPECIAL, stream_key(row), 10, heads, sizes, sources)
+        long = choose_spans(ids, WHOLE, SPECIAL, stream_key(row), 10, SPANS, heads, sizes, sources)
         first.append((position, int((sources[long] == position).sum())))
     starts, lengths = np.array(first).T
     inner = starts < 3990

@@ -59,6 +59,14 @@ def test_ids_rows_and_spans_are_those_of_transformers(tmp_path: Path, kind: str)
     assert np.count_nonzero(ours.continuation) > 20
 
 
+def test_a_byte_inside_a_character_continues_its_word(tmp_path: Path) -> None:
+    """The bytes of "é" are written as "Ã" and "©"; the second one is no letter."""
+    WRITERS["byte pairs"](tmp_path)
+    ours = open_tokenizer_folder(tmp_path)
+    inside = dict(zip(ours.pieces, ours.continuation.tolist(), strict=True))
+    assert [inside[piece] for piece in ("e", "\u00c3", "\u00a9", "!", "\u0120")] == [True, True, True, False, False]
+
+
 def test_descriptions_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     WRITERS["byte pairs"](tmp_path)
     described = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))

@@ -35,6 +35,7 @@ from bertwright.tasks.fill_mask import fill_masks
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.gpt_bert import random_gpt_bert, saved_gpt_bert
 from tests.support.parity import BERT_CLASSES
+from tests.support.published_families import FAMILIES, Published, publish
 
 onnx = pytest.importorskip("onnx", reason="in the dev extra")
 onnxruntime = pytest.importorskip("onnxruntime", reason="in the dev extra")
@@ -442,6 +443,25 @@ def test_the_graph_of_a_gpt_bert_has_the_logits_of_a_piece_at_its_own_position(
     masked = logits[0, ids[0].tolist().index(tokenizer.mask_id)]
     best = fill_masks(model, tokenizer, "the [MASK] bridge", top_k=3)[0]
     assert [tokenizer.pieces[index] for index in masked.argsort()[::-1][:3]] == list(best.pieces)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["BertForMaskedLM", "BertForSequenceClassification"])
+@pytest.mark.parametrize("published", FAMILIES, ids=lambda published: published.family)
+def test_the_graph_of_a_successor_answers_as_transformers(
+    published: Published, kind: str, tmp_path: Path, own_tokenizer: Path
+) -> None:
+    theirs = publish(tmp_path / "m", published, kind, own_tokenizer)
+    export_onnx(str(tmp_path / "m"), tmp_path / "out", int8=True, least_agreement=0.0)
+    for rows, length in ((1, 1), (7, 4), (3, 17)):
+        ids, segments, mask = random_batch(kind, rows, length)
+        with torch.inference_mode():
+            wanted = theirs(input_ids=ids, attention_mask=mask.long()).logits.numpy()
+        real = mask.numpy() if kind == "BertForMaskedLM" else slice(None)
+        for name, difference in (("model.onnx", 1e-5), ("model_quantized.onnx", 0.1)):
+            session = open_session(tmp_path / "out" / name)
+            (answers,) = session_outputs(session, ids, torch.zeros_like(segments), mask)
+            np.testing.assert_allclose(answers[real], wanted[real], atol=difference * np.abs(wanted).max(), rtol=0)
 
 
 def test_what_cannot_be_exported_is_refused(

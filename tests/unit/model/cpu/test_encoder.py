@@ -10,7 +10,7 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.model.bert import Bert
-from bertwright.model.config import size_config
+from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.cpu import encoder, kernels
 from bertwright.model.cpu.encoder import PackedEncoder, PackedLayer, layer_rates, packed_copy, with_zero_rows
 from bertwright.model.cpu.products import HalfProduct, Int8Product, PackedProduct
@@ -19,6 +19,7 @@ from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import Classifier, TextBatch, predict_logits
 from tests.support.processor import needs_bytes, needs_halves
+from tests.support.published_families import family_named
 
 CLOSE = 1e-5
 VOCABULARY = 403  # no multiple of 8
@@ -40,7 +41,10 @@ def kernels_or_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 
 def noisy_classifier(**changes: Any) -> Classifier:
-    config = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0, **changes)
+    return noisy(size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0, **changes))
+
+
+def noisy(config: EncoderConfig) -> Classifier:
     model = Classifier(config, 16).eval()
     generator = torch.Generator().manual_seed(0)
     init_weights(model, 0.08, generator)
@@ -77,6 +81,22 @@ def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: s
         similarity = torch.cosine_similarity(packed_copy(model, "int8")(inputs), model(inputs))
     assert float(similarity.min()) >= 0.997, similarity
     assert float(similarity.mean()) >= 0.999, similarity
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "electra", "albert"])
+def test_berts_successors_answer_packed_as_plain(family: str, kind: str) -> None:
+    own: dict[str, Any] = {"distilbert": {"num_segments": 0}, "roberta": {}}.get(family, {"embedding_size": 48})
+    fields = family_named(family).config_class.model_fields
+    values = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0).model_dump() | own
+    config = family_named(family).config_class.model_validate({name: values[name] for name in values if name in fields})
+    model, inputs = noisy(config), text_batch(5, 33)
+    packed = precision.in_bf16(copy.deepcopy(model), config) if kind == "bf16" else packed_copy(model, kind)
+    assert isinstance(packed.encoder, PackedEncoder)
+    with torch.inference_mode():
+        exact, answers = model(inputs), packed(inputs).float()
+    largest = float((answers - exact).abs().max() / exact.abs().max())
+    assert largest <= {"fp32": CLOSE, "bf16": 0.05, "int8": 0.1}[kind]
 
 
 @needs_halves

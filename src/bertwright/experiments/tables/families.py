@@ -76,7 +76,8 @@ FAMILIES: Final = Experiment(
     note="All arms read the same corpus with the same WordPiece vocabulary, RoBERTa too, so that bits a character can "
     "be compared. The bits are the loss on masked pieces of the same rows, with 15 % masked. ELECTRA's discriminator "
     "predicts no piece, so that neither minimal pairs nor bits apply to it. A sentence of a minimal pair is scored by "
-    "its pseudo-log-likelihood, for which each piece is masked in turn; chance is 50 %.",
+    "its pseudo-log-likelihood, for which each piece is masked in turn, with the later pieces of its word; chance is "
+    "50 %.",
     limits=(
         "The time is that of pre-training. The trials of learning rates and the fine-tunings are not in it; the table "
         "of costs has them.",

@@ -1,4 +1,4 @@
-"""a corpus without labels → pairs: pieces of one passage, spans that follow each other, or spans that match themselves.
+"""a corpus without labels → pairs: excerpts of a passage, spans that follow each other, or spans that match themselves.
 
 A passage is two spans of sentence order in pre-training (`objectives.sentence_pairs`), in the order of the text.
 """
@@ -26,13 +26,13 @@ _VALIDATION: Final = 0.1
 _VALIDATION_PAIRS: Final = 1000
 _SEED: Final = 0x5EA
 _SHORTEST, _LONGEST = 0.2, 0.8
-"""Fractions of a passage's words between which the length of a piece is drawn."""
+"""Fractions of a passage's words between which the length of an excerpt is drawn."""
 _OVERLAP_TEMPERATURE: Final = 0.03
-"""Temperature of pieces of one passage, which are easily told from others."""
+"""Temperature of excerpts of one passage, which are easily told from others."""
 _LEAST_WORDS: Final = 3
-"""Number of words of a piece, at least."""
+"""Number of words of an excerpt, at least."""
 _NAMES: Final[Mapping[CorpusPairs, str]] = {
-    "overlap": "two pieces of one passage",
+    "overlap": "two excerpts of one passage",
     "next": "spans that follow each other",
     "twins": "texts, each matched with itself under other dropout",
 }
@@ -41,7 +41,8 @@ _NAMES: Final[Mapping[CorpusPairs, str]] = {
 def read_spans(task: VectorTask, folder: Path) -> LabelledData:
     """Return `task.pairs` pairs of a corpus for training, as `task.spans` says, and a thousand for validation.
 
-    Those for validation are spans of other documents that follow each other, since two pieces of a passage share words.
+    Those for validation are spans of other documents that follow each other, since two excerpts of a passage share
+    words.
     Raises InputError for a corpus of fewer than two documents with two sentences.
     """
     corpus, documents, kept = _divided(folder)
@@ -107,7 +108,7 @@ def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, kind: Corpus
         first, second = text, following
         if kind == "overlap":
             passage = f"{text} {following}"
-            first, second = _piece(passage, random), _piece(passage, random)
+            first, second = _excerpt(passage, random), _excerpt(passage, random)
         if not is_blank(first) and not is_blank(second) and equal_key(first) != equal_key(second):
             rows.append(PairOfTable(first, first if kind == "twins" else second, line=number))
     if not rows:
@@ -115,7 +116,7 @@ def _pairs(corpus: Corpus, documents: NDArray[np.int64], most: int, kind: Corpus
     return pairs_of(rows, str(corpus.folder), between=": pair ", twins=kind == "twins", alike=True)
 
 
-def _piece(passage: str, random: np.random.Generator) -> str:
+def _excerpt(passage: str, random: np.random.Generator) -> str:
     """Return consecutive words of a passage, drawn with their number; characters of a script without blanks."""
     words, between = passage.split(), " "
     if len(words) < 2 * _LEAST_WORDS:

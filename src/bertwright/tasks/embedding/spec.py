@@ -17,7 +17,7 @@ Layout = Literal["auto", "pairs", "scored", "nli", "texts", "beir", "corpus"]
 """Kind of data: pairs with or without hard negatives, pairs with a score, pairs with a label of inference, texts alone,
 a folder in the layout of BEIR, a corpus."""
 CorpusPairs = Literal["overlap", "next", "twins"]
-"""Pairs of a corpus: two pieces of the same passage, two spans that follow each other, or a span and itself, computed
+"""Pairs of a corpus: two excerpts of the same passage, two spans that follow each other, or a span and itself, computed
 with other dropout (SimCSE)."""
 QUERY: Final = "query"
 """Name of the prompt before first texts."""

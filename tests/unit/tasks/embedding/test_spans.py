@@ -9,7 +9,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.read import read_vector_data
-from bertwright.tasks.embedding.spans import _piece
+from bertwright.tasks.embedding.spans import _excerpt
 from bertwright.tasks.embedding.spec import EMBED, VectorTask
 from bertwright.tasks.spec import with_settings
 from tests.support.vectors import write_corpus
@@ -66,7 +66,7 @@ def test_pieces_of_a_passage_have_their_own_temperature(spans_corpus: Path) -> N
 def test_a_script_without_blanks_is_cut_between_characters() -> None:
     passage = "".join(chr(0x4E00 + number) for number in range(40))
     random = np.random.default_rng(0)
-    pieces = [_piece(passage, random) for _ in range(50)]
+    pieces = [_excerpt(passage, random) for _ in range(50)]
     assert all(piece in passage and 8 <= len(piece) <= 32 for piece in pieces)
     assert len(set(pieces)) > 40
 

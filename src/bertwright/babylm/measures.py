@@ -25,12 +25,14 @@ _KEPT = ("accuracy", "phenomena_accuracy", "phenomena", "pairs", "ties", "same",
 def measure_pairs(
     request: EntryRequest, model: Path, checkpoints: Mapping[str, Path], paradigms: Mapping[str, list[Paradigm]]
 ) -> dict[str, Any]:
-    """Return {"blimp": metrics, …} of the final model, and {"checkpoints": {"1M": {"blimp": accuracy}, …}}.
+    """Return the metrics of the final model by name, and those of the checkpoints.
 
+    They are {"blimp": metrics, …}, {"checkpoints": {"1M": {"blimp": accuracy}, …}} and {"checkpoint_phenomena": {"1M":
+    {"anaphor agreement": accuracy, …}, …}}, the last one of BLiMP alone.
     checkpoints: model folders by name. paradigms: those of `check_request`. The scores of each model are kept in a
     folder of its own, from which a stopped evaluation continues.
     """
-    results: dict[str, Any] = {"checkpoints": {name: {} for name in checkpoints}}
+    results: dict[str, Any] = {"checkpoints": {name: {} for name in checkpoints}, "checkpoint_phenomena": {}}
     for kind, (data, ids) in request.pairs.items():
         say(f"{kind}: the final model, {sum(len(each.pairs) for each in paradigms[kind]):,} pairs")
         metrics = _measure(request, model, data, ids, request.out / kind / "final")
@@ -43,6 +45,8 @@ def measure_pairs(
             part_ids = None if request.entry.checkpoint_pairs else ids
             metrics = _measure(request, folder, part, part_ids, request.out / kind / name)
             results["checkpoints"][name][kind] = metrics["accuracy"]
+            if kind == "blimp":
+                results["checkpoint_phenomena"][name] = metrics["phenomena"]
     return results
 
 

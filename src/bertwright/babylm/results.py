@@ -18,6 +18,15 @@ from bertwright.text.word_counts import MILLION
 RESULTS, CURVE = "results.json", "curve.png"
 _BITS = "mlm_bits_per_character"
 _TITLES = {"blimp": "BLiMP", "supplement": "supplement"}
+_AXES = {
+    **{kind: f"accuracy, {title}" for kind, title in _TITLES.items()},
+    "phenomena": "accuracy, phenomena of BLiMP",
+    "bits_per_character": "bits per character",
+}
+"""Quantities of the learning curve → names of their axes."""
+_PHENOMENON_COLOURS = ("#1f4e8c", "#c2571a", "#2a7d4f", "#8a2f6b", "#7a6a00", "#444444")
+"""Colours that people with any colour vision tell apart; lines after the sixth are dashed."""
+_Points = Sequence[Sequence[float]]
 
 
 def budget_of(request: EntryRequest, corpus: Path) -> dict[str, Any]:
@@ -49,19 +58,27 @@ def budget_of(request: EntryRequest, corpus: Path) -> dict[str, Any]:
     }
 
 
-def learning_curve(request: EntryRequest, checkpoints: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """Return {name: [[words seen, value], …]}: accuracies on minimal pairs, and bits per character of validation."""
+def learning_curve(request: EntryRequest, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {name: [[words seen, value], …]}: accuracies on minimal pairs, and bits per character of validation.
+
+    `phenomena` has a curve for each phenomenon of BLiMP: {phenomenon: [[words seen, accuracy], …]}.
+    """
+    words = {name: int(name.rstrip("M")) * MILLION for name in results["checkpoints"]}
     curve: dict[str, Any] = {
-        kind: [[int(name.rstrip("M")) * MILLION, values[kind]] for name, values in checkpoints.items()]
-        for kind in request.pairs
+        kind: [[words[name], values[kind]] for name, values in results["checkpoints"].items()] for kind in request.pairs
+    }
+    of_phenomena: Mapping[str, Mapping[str, float]] = results["checkpoint_phenomena"]
+    curve["phenomena"] = {
+        phenomenon: [[words[name], values[phenomenon]] for name, values in of_phenomena.items()]
+        for phenomenon in next(iter(of_phenomena.values()), {})
     }
     lines = read_run(request.run).streams[""]
     measured = [(line["words"], metrics_of(line["held_out"])) for line in lines if "held_out" in line]
-    curve["bits_per_character"] = [[words, metrics[_BITS]] for words, metrics in measured if _BITS in metrics]
+    curve["bits_per_character"] = [[seen, metrics[_BITS]] for seen, metrics in measured if _BITS in metrics]
     return {name: points for name, points in curve.items() if points}
 
 
-def draw_learning_curve(path: Path, curve: Mapping[str, Sequence[Sequence[float]]]) -> None:
+def draw_learning_curve(path: Path, curve: Mapping[str, Any]) -> None:
     """Draw the learning curve, a panel for each quantity; print a message where matplotlib is absent."""
     if not curve:
         return
@@ -73,9 +90,14 @@ def draw_learning_curve(path: Path, curve: Mapping[str, Sequence[Sequence[float]
     figure = Figure(figsize=(7, 3 * len(curve)), layout="constrained")
     panels = figure.subplots(len(curve), squeeze=False)[:, 0]
     for axes, (name, points) in zip(panels, curve.items(), strict=True):
-        axes.plot(*zip(*points, strict=True), color="#1f4e8c", marker="o", markersize=3)
-        label = "bits per character" if name == "bits_per_character" else f"accuracy, {_TITLES[name]}"
-        axes.set(xlabel="words seen", ylabel=label)
+        lines: Mapping[str, _Points] = points if isinstance(points, Mapping) else {"": points}
+        for number, (phenomenon, line) in enumerate(lines.items()):
+            colour = _PHENOMENON_COLOURS[number % len(_PHENOMENON_COLOURS)] if phenomenon else "#1f4e8c"
+            style = "-" if number < len(_PHENOMENON_COLOURS) else "--"
+            axes.plot(*zip(*line, strict=True), style, color=colour, marker="o", markersize=3, label=phenomenon)
+        if len(lines) > 1:
+            axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
+        axes.set(xlabel="words seen", ylabel=_AXES[name])
         axes.grid(alpha=0.3)
     with atomic_file(path) as stream:
         figure.savefig(stream, dpi=110, format="png")

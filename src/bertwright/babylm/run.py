@@ -56,7 +56,7 @@ def run_entry(request: EntryRequest) -> dict[str, Any]:
         say("[4/5] GLUE")
         results["glue"] = fine_tune(request, model)
         say("[5/5] curve and model card")
-        results["curve"] = learning_curve(request, results["checkpoints"])
+        results["curve"] = learning_curve(request, results)
         draw_learning_curve(request.out / CURVE, results["curve"])
         write_json(request.out / RESULTS, results)
         write_model(request, results)

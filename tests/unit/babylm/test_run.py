@@ -140,6 +140,10 @@ def test_its_numbers_are_those_of_the_single_commands(entry: Path, entry_data: P
     assert results["curve"]["blimp"] == [
         [int(name[0]) * 10**6, values["blimp"]] for name, values in results["checkpoints"].items()
     ]
+    phenomena = results["curve"]["phenomena"]
+    assert phenomena.keys() == results["blimp"]["phenomena"].keys() == results["checkpoint_phenomena"]["2M"].keys()
+    for name, points in phenomena.items():
+        assert points == [[10**6 * count, results["checkpoint_phenomena"][f"{count}M"][name]] for count in (1, 2)]
     lines = [json.loads(line) for line in (entry / "pretraining" / "metrics.jsonl").read_text().splitlines()]
     bits = [[line["words"], line["held_out"]["mlm_bits_per_character"]] for line in lines if "held_out" in line]
     assert results["curve"]["bits_per_character"] == bits

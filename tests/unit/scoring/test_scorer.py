@@ -18,6 +18,7 @@ from bertwright.tasks.classification.spec import SST2
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.encoders import classifier_config, save_classifier, small_classifier, write_encoder
 from tests.support.language_models import write_language_model
+from tests.support.published_families import FAMILIES, Published, publish
 from tests.support.served import overflowing
 
 transformers = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
@@ -38,7 +39,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> str
 
 def by_loop(folder: str, text: str, *, within_word: bool) -> list[float]:
     """The log-probability of each piece by transformers' model and tokenizer, one masked row at a time."""
-    model = transformers.BertForMaskedLM.from_pretrained(folder).eval()
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     encoded = tokenizer(text, return_tensors="pt")
     words, ids = encoded.word_ids(), encoded["input_ids"][0]
@@ -63,6 +64,20 @@ def test_a_masked_lm_gives_the_numbers_of_a_plain_loop(masked: str, masking: Any
     for text, values in zip(TEXTS, computed, strict=True):
         wanted = by_loop(masked, text, within_word=masking == "within-word")
         np.testing.assert_allclose(values, wanted, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("published", FAMILIES, ids=lambda published: published.family)
+@pytest.mark.parametrize("masking", ["within-word", "piece"])
+def test_berts_successors_give_the_numbers_of_a_plain_loop(
+    published: Published, masking: Any, tmp_path: Path, own_tokenizer: Path
+) -> None:
+    publish(tmp_path / "m", published, "BertForMaskedLM", own_tokenizer)
+    scorer = open_scorer(str(tmp_path / "m"), "fp32")
+    settings = scorer.resolve(ScoreSettings(masking=masking))
+    computed = scorer.log_probabilities(scorer.encode(TEXTS[:2], settings), settings)
+    for text, values in zip(TEXTS[:2], computed, strict=True):
+        wanted = by_loop(str(tmp_path / "m"), text, within_word=masking == "within-word")
+        np.testing.assert_allclose(values, wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_the_two_ways_of_masking_differ_in_words_of_several_pieces_alone(masked: str) -> None:

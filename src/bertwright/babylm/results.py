@@ -25,7 +25,7 @@ _AXES = {
 }
 """Quantities of the learning curve → names of their axes."""
 _PHENOMENON_COLOURS = ("#1f4e8c", "#c2571a", "#2a7d4f", "#8a2f6b", "#7a6a00", "#444444")
-"""Colours that people with any colour vision tell apart; lines after the sixth are dashed."""
+"""Colours of the lines of phenomena; those after the sixth are dashed."""
 _Points = Sequence[Sequence[float]]
 
 

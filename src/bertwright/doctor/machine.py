@@ -157,7 +157,7 @@ def speed(rates: Mapping[Precision, Mapping[str, float]], threads: int) -> Findi
 def gpu(devices: Sequence[tuple[str, int]]) -> Finding:
     """Return the GPUs that torch sees: (name, bytes of memory) each."""
     text = ", ".join(f"{name} with {size_text(size)}" for name, size in devices)
-    advice = "commands that train, evaluate or answer compute there with --device cuda"
+    advice = "commands that have the option --device compute there with --device cuda"
     return _finding("gpu", "note", [list(device) for device in devices], text, advice)
 
 

@@ -84,6 +84,11 @@ class BackboneConfig(Settings):
         return False
 
     @property
+    def has_compiled_steps(self) -> bool:
+        """Return True where layers in fp32 have steps that a C++ compiler builds and that round differently."""
+        return False
+
+    @property
     def needs_segments(self) -> bool:
         """Return True where a model with a single segment cannot read two texts; in RoBERTa two tokens part them."""
         return True

@@ -69,6 +69,11 @@ class ModernBertConfig(EncoderConfig):
         return True
 
     @property
+    def has_compiled_steps(self) -> bool:
+        """Return True: rotary positions, and gates."""
+        return True
+
+    @property
     def has_pooler(self) -> bool:
         """Return False: that layer belongs to the heads."""
         return False

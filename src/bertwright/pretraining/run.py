@@ -142,6 +142,7 @@ def resolve_run(
     They are resolved once and noted in run.json. A resumed run takes them from there, whatever its number of ranks.
     measured: numerics of this machine.
     """
+    measured = measured.for_model(compiled_steps=pretraining.config.has_compiled_steps)
     if "resolved" in run.record:
         return _resume_resolved(pretraining, run, measured, allow_other=allow_other)
     apply_numerics(measured)
@@ -164,7 +165,7 @@ def _resume_resolved(
     """
     resolved, ranks = run.record["resolved"], pretraining.ranks
     pretraining.processes = resolved["ranks"]
-    noted = Numerics.model_validate(resolved["numerics"])
+    noted = Numerics.model_validate({**resolved["numerics"], "compiled_steps": measured.compiled_steps})
     noted = noted.share_threads(before=pretraining.processes, now=ranks.world_size)
     if allow_other and noted.device != measured.device:
         apply_numerics(measured)

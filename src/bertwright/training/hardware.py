@@ -99,6 +99,8 @@ class Numerics(Settings):
     """FLOP/s of the fastest matrix product measured here in this precision; of one GPU with `cuda`."""
     processor: str = ""
     """Instruction set by which torch chooses kernels, or the GPU, and torch's version; these decide the bits."""
+    compiled_steps: bool = False
+    """True for a model that has steps in fp32 which a C++ compiler builds; see `for_model`."""
     device: Device = "cpu"
 
     def share_threads(self, *, before: int, now: int) -> "Numerics":
@@ -108,7 +110,12 @@ class Numerics(Settings):
     @property
     def matches_machine(self) -> bool:
         """Return whether this machine's processor and torch give the same bits."""
-        return self.processor == _processor(self.device)
+        return self.processor == _processor(self.device, self.precision, compiled_steps=self.compiled_steps)
+
+    def for_model(self, *, compiled_steps: bool) -> "Numerics":
+        """Return the numerics of this machine for a model that has such steps in fp32, or has none."""
+        processor = _processor(self.device, self.precision, compiled_steps=compiled_steps)
+        return self.model_copy(update={"compiled_steps": compiled_steps, "processor": processor})
 
     def on_machine(self, measured: "Numerics") -> "Numerics":
         """Return the numerics with the processor and the peak FLOP/s of `measured`, to resume on another machine."""
@@ -148,7 +155,7 @@ def resolve_numerics(
         precision=precision,
         threads=torch.get_num_threads(),
         peak_flops=rates[precision],
-        processor=_processor(device),
+        processor=_processor(device, precision),
         device=device,
     )
 
@@ -205,7 +212,7 @@ def apply_numerics(numerics: Numerics) -> None:
     if not numerics.matches_machine:
         raise InputError(
             f"--resume: the run was started with {numerics.processor}, this machine has "
-            f"{_processor(numerics.device)}: "
+            f"{_processor(numerics.device, numerics.precision, compiled_steps=numerics.compiled_steps)}: "
             "results would differ in their bits; --allow-other-numerics resumes nevertheless"
         )
     prepare_processor()
@@ -217,14 +224,15 @@ def apply_numerics(numerics: Numerics) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # filling each new tensor is for debugging, and slow
 
 
-def _processor(device: Device) -> str:
+def _processor(device: Device, precision: Precision, *, compiled_steps: bool = False) -> str:
     if device == "cuda":
         return f"{torch.cuda.get_device_name(resolve_device(device))}, torch {torch.__version__}"
     if device == "mps":
         return f"Apple GPU, macOS {platform.mac_ver()[0]}, torch {torch.__version__}"
-    # The steps of model/cpu/training_kernels.cpp round differently from torch's.
-    compiler = "" if cpp_compiler() else ", no C++ compiler"
-    return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{compiler}"
+    # The steps of model/cpu/training_kernels.cpp round differently from torch's. In bf16 all systems have some.
+    steps = ", no C++ compiler" if precision == "bf16" and not cpp_compiler() else ""
+    steps = ", compiled steps" if precision == "fp32" and compiled_steps and cpp_compiler() else steps
+    return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{steps}"
 
 
 def measure_peak_flops(

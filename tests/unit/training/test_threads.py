@@ -52,11 +52,15 @@ def test_processes_of_torchrun_share_the_cores(four_cores: pytest.MonkeyPatch) -
 
 
 def test_a_run_in_bf16_notes_that_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In bf16 compiled steps round differently from torch's; fp32 uses none of them."""
+    """In bf16 compiled steps round differently from torch's; in fp32 those of ModernBERT alone do."""
     numerics = machine.resolve_numerics("fp32", threads=1)
     in_bf16 = numerics.model_copy(update={"precision": "bf16"})
     assert numerics.matches_machine
     assert in_bf16.matches_machine
+    modern = numerics.for_model(compiled_steps=True)
+    assert modern.matches_machine
+    assert not numerics.model_copy(update={"compiled_steps": True}).matches_machine  # a run before there were any
     monkeypatch.setattr(machine, "cpp_compiler", lambda: None)
     assert numerics.matches_machine
     assert not in_bf16.matches_machine
+    assert not modern.matches_machine

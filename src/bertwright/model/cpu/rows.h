@@ -36,7 +36,7 @@ static inline uint16_t round_to_half(float value) {
     return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// The same for numbers of a kind that is not known: floats stay as they are.
+// Overloads for templates over the kind of a number: floats stay as they are.
 static inline float widen(float value) { return value; }
 static inline void store(uint16_t *to, float value) { *to = round_to_half(value); }
 static inline void store(float *to, float value) { *to = value; }

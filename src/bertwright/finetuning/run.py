@@ -160,9 +160,8 @@ def train_seeds(
             run.note(chosen=dict(chosen))
         if run.writes:
             prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / "tokenizer"))
-        numerics, processes = _resolved(
-            settings, prepared, run, Processes(ranks, sharding), allow_other=allow_other_numerics
-        )
+        processes, steps = Processes(ranks, sharding), prepared.saved.config.has_compiled_steps
+        numerics, processes = _resolved(settings, run, processes, steps, allow_other=allow_other_numerics)
         # Outside the training loop, in which Ctrl-C waits for the end of a step.
         prepared = advise_on_full_gpu(lambda: with_mined(run, settings, prepared, data, ranks), lambda: CPU_ADVICE)
         weigh = partial(with_piece_weights, run, settings, prepared, data, ranks)
@@ -202,30 +201,29 @@ def _check_best(settings: FinetuneSettings, run: RunFolder, ranks: Ranks) -> Non
 
 
 def _resolved(
-    settings: FinetuneSettings, prepared: Prepared, run: RunFolder, processes: Processes, *, allow_other: bool
+    settings: FinetuneSettings, run: RunFolder, processes: Processes, compiled_steps: bool, *, allow_other: bool
 ) -> tuple[Numerics, Processes]:
     """Return the numerics and the processes with the run's number of micro-batches.
 
     Both are decided when the run begins, and stored in run.json. With `allow_other` a resumed run may change the device
-    and the processor.
+    and the processor. compiled_steps: see `Numerics`.
     """
-    of_model: Any = {"compiled_steps": prepared.saved.config.has_compiled_steps}
     if "resolved" not in run.record:
         numerics = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
-        numerics = numerics.for_model(**of_model)
+        numerics = numerics.for_model(compiled_steps=compiled_steps)
         run.note(resolved=processes.ranks.broadcast({**numerics.model_dump(), "ranks": processes.ranks.world_size}))
     stored = dict(run.record["resolved"])
     parts = stored.pop("ranks", 1)
-    numerics, world = Numerics.model_validate({**stored, **of_model}), processes.ranks.world_size
+    numerics, world = Numerics.model_validate({**stored, "compiled_steps": compiled_steps}), processes.ranks.world_size
     numerics = numerics.share_threads(before=parts, now=world)
     if allow_other and numerics.device != settings.device:
         measured = resolve_numerics(settings.precision, threads=settings.threads, device=settings.device)
-        measured = measured.for_model(**of_model)
+        measured = measured.for_model(compiled_steps=compiled_steps)
         numerics = Numerics.model_validate(processes.ranks.broadcast(measured.model_dump()))
         run.note(resolved={**numerics.share_threads(before=world, now=parts).model_dump(), "ranks": parts})
     elif allow_other and not numerics.matches_machine:
         measured = resolve_numerics(numerics.precision, threads=numerics.threads, device=numerics.device)
-        numerics = numerics.on_machine(measured.for_model(**of_model))
+        numerics = numerics.on_machine(measured.for_model(compiled_steps=compiled_steps))
         changed = numerics.model_dump(include={"processor", "peak_flops"})
         run.note(resolved={**stored, **changed, "ranks": parts})
     apply_numerics(numerics)

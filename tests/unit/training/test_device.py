@@ -330,16 +330,16 @@ def test_a_full_gpu_stops_a_fine_tuning_with_advice_on_the_batch(
 def test_a_fine_tuning_notes_the_processor_that_it_resumes_on(tmp_path: Path) -> None:
     settings, together = FinetuneSettings(epochs=3, batch_size=32, threads=1, precision="fp32"), finetune.Processes()
     run = start_run(tmp_path / "run", kind="finetune", settings={}, data={}, resume=False)
-    begun, _ = finetune._resolved(settings, run, together, allow_other=False)
+    begun, _ = finetune._resolved(settings, run, together, False, allow_other=False)
     settled = run.record["resolved"]
     run.note(resolved={**settled, "processor": "another"})
     with pytest.raises(InputError, match="started with another, this machine has"):
-        finetune._resolved(settings, run, together, allow_other=False)
+        finetune._resolved(settings, run, together, False, allow_other=False)
     assert run.record["resolved"]["processor"] == "another"
-    resolved, _ = finetune._resolved(settings, run, together, allow_other=True)
+    resolved, _ = finetune._resolved(settings, run, together, False, allow_other=True)
     assert resolved.processor == begun.processor
     assert {**run.record["resolved"], "peak_flops": 0.0} == {**settled, "peak_flops": 0.0}
-    assert finetune._resolved(settings, run, together, allow_other=False)[0] == resolved
+    assert finetune._resolved(settings, run, together, False, allow_other=False)[0] == resolved
 
 
 def test_an_epoch_with_other_metrics_after_resuming_keeps_metrics_and_weights_together(

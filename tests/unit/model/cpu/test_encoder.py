@@ -86,9 +86,9 @@ def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: s
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", ["roberta", "distilbert", "electra", "albert"])
 def test_berts_successors_answer_packed_as_plain(family: str, kind: str) -> None:
-    own: dict[str, Any] = {"distilbert": {"num_segments": 0}, "roberta": {}}.get(family, {"embedding_size": 48})
+    special: dict[str, Any] = {"distilbert": {"num_segments": 0}, "roberta": {}}.get(family, {"embedding_size": 48})
     fields = family_named(family).config_class.model_fields
-    values = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0).model_dump() | own
+    values = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0).model_dump() | special
     config = family_named(family).config_class.model_validate({name: values[name] for name in values if name in fields})
     model, inputs = noisy(config), text_batch(5, 33)
     packed = precision.in_bf16(copy.deepcopy(model), config) if kind == "bf16" else packed_copy(model, kind)

@@ -70,7 +70,7 @@ def test_a_random_model_has_norms_first_and_one_at_the_end(own_tokenizer: Path) 
         torch.testing.assert_close(layer(hidden, keep), expected)
         at = torch.tensor([[1, 4], [0, 2]])
         chosen = expected.gather(1, at[:, :, None].expand(-1, -1, 128))
-        torch.testing.assert_close(layer(hidden, keep, at), chosen, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(layer(hidden, keep, at), chosen, atol=1e-4, rtol=1e-5)
         ids = torch.randint(500, (2, 5), generator=torch.Generator().manual_seed(2))
         output = model(ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool))
     assert float(output.last.mean(-1).abs().max()) < 1e-5  # the last LayerNorm has weights 1 and biases 0

@@ -76,6 +76,7 @@ class RotaryAttention(nn.Module):
         """Return queries, keys and values [B, H, T, K], the first two turned."""
         projected = self.qkv(hidden).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, H, K]
         if training_kernels.are_usable(projected):
+            # torch's `apply` has no types, and three names give its result some.
             query, key, value = _Turned.apply(projected, turn)  # type: ignore[no-untyped-call]
             return query, key, value
         query, key, value = projected.permute(2, 0, 3, 1, 4)

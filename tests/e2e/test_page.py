@@ -226,12 +226,13 @@ def type_into(page: Any, tab: str, fields: dict[str, str]) -> None:
 def test_masks_are_filled_as_one_types(page: Any, trained_models: dict[str, Predictor]) -> None:
     result = at(page, "lm", "fill")
     text = "The [MASK] of the harbour"
-    with page.expect_response("**/v1/fill"):
-        page.locator("#fill-text").fill("")
+    page.locator("#fill-text").fill("")
+    # beginnings of the text have answers too, where a key comes late
+    with page.expect_response(lambda response: text in (response.request.post_data or "")):
         page.locator("#fill-text").press_sequentially(text)  # keys alone, no button
-    result.locator(".mask").first.wait_for()
+    wait_for_answer(page, "fill")
     expected = trained_models["lm"](text).masks[0]
-    page.wait_for_function("() => document.querySelectorAll('#result-fill .mask').length === 1")
+    assert result.locator(".mask").count() == 1
     assert result.locator(".name").all_inner_texts()[:3] == [one.piece for one in expected[:3]]
     assert result.locator(".share").first.inner_text() == f"{100 * expected[0].probability:.1f} %"
     assert expected[0].piece in page.locator("#told-fill").inner_text()  # what is read out
@@ -410,7 +411,7 @@ def compared(page: Any, texts: list[str]) -> None:
 def test_the_input_and_the_attention_are_drawn(page: Any) -> None:
     result = at(page, "lm", "inside")
     wait_for_answer(page, "inside")
-    with page.expect_response("**/v1/inside") as first:
+    with page.expect_response(lambda response: "the garden" in (response.request.post_data or "")) as first:
         type_into(page, "inside", {"first": "the harbour", "second": "the garden"})
     attention = first.value.json()
     pieces = attention["pieces"]

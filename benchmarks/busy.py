@@ -41,7 +41,7 @@ def _answering(size: str, batch: int, length: int, threads: int) -> Callable[[],
 
     from benchmarks.memory import VOCABULARY
     from bertwright.model.config import size_config
-    from bertwright.model.cpu.encoder import packed_copy
+    from bertwright.model.cpu.packing import packed_copy
     from bertwright.model.encoder import Encoder, init_weights
     from bertwright.training.hardware import prepare_processor
 

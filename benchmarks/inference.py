@@ -1,12 +1,13 @@
 """Answering beside other programs with the same weights: sentences a second, and how long a single one takes.
 
-python -m benchmarks.inference [--size base] [--sentences 128] [--parts throughput,latency]
+python -m benchmarks.inference [--system bert] [--size base] [--sentences 128] [--parts throughput,latency]
     [--peers CTranslate2,OpenVINO] [--repeats 4] [--json]
 
 A classifier of random weights, which is as fast as any, and random sentences of 25 tokens on average, sorted by length,
 in batches of 32. bf16 is measured where this processor multiplies it faster. `cosine` is the mean over the sentences of
 the cosine of the logits (64 of them) with those of our plain fp32 model, `ours_cosine` that of our own row. Peers that
-are not installed are named and left out: pip install 'bertwright[bench]'.
+are not installed are named and left out: pip install 'bertwright[bench]'. ModernBERT has two peers: transformers, and
+the same compiled by torch.
 """
 
 import statistics
@@ -24,9 +25,10 @@ import torch
 from benchmarks.inference_peers import Answer, Batch, Numbers, peers
 from benchmarks.side_by_side import REST, compare, finish, parser, roof
 from bertwright.model.bert import Bert
-from bertwright.model.config import EncoderConfig, size_config
-from bertwright.model.cpu.encoder import packed_copy
+from bertwright.model.config import EncoderConfig
+from bertwright.model.cpu.packing import packed_copy
 from bertwright.model.encoder import init_weights
+from bertwright.model.system import system_config
 from bertwright.tasks.classification.model import Classifier, TextBatch
 from bertwright.tasks.inference import choose, in_bf16, multiplies_bytes
 from bertwright.training.hardware import prepare_processor
@@ -35,6 +37,8 @@ BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
 LATENCIES = (8, 32, 128, 512)
 LEAST_COSINE = 0.99
 """A program with a lower one computes something else."""
+PEERS_OF = {"bert": "", "modernbert": "transformers,torch.compile"}
+"""System → first words of the names of its peers."""
 PACKAGES = ("transformers", "onnxruntime", "openvino", "nncf", "zentorch", "ctranslate2")
 
 
@@ -166,15 +170,17 @@ def products(config: EncoderConfig, tokens: int) -> list[tuple[int, int, int]]:
 def main() -> None:
     """Build, measure, print."""
     options = parser(__doc__)
+    options.add_argument("--system", choices=PEERS_OF, default="bert")
     options.add_argument("--size", default="base")
     options.add_argument("--sentences", type=int, default=128)
     options.add_argument("--parts", default="throughput,latency")
-    options.add_argument("--peers", default="", help="first words of their names, with commas between; all by default")
+    options.add_argument("--peers", help="first words of their names, with commas between; all by default")
     arguments = options.parse_args()
     prepare_processor()
     torch.set_num_threads(arguments.threads)
-    model = Bert(size_config(arguments.size, 30_522), "BertForSequenceClassification", num_labels=LABELS)
-    config = model.encoder.config
+    config = system_config(arguments.system, arguments.size, 30_522)
+    assert isinstance(config, EncoderConfig)
+    model = Bert(config, "BertForSequenceClassification", num_labels=LABELS)
     bf16, int8 = choose("auto", config) == "bf16", multiplies_bytes()
     if not bf16:
         print("bf16: not faster than fp32 on this processor, left out", file=sys.stderr)
@@ -185,14 +191,16 @@ def main() -> None:
     batches = sentences(arguments.sentences, config.vocab_size, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         calibration = sentences(2 * BATCH, config.vocab_size, seed=1)
-        chosen = tuple(words.strip() for words in arguments.peers.split(","))
+        chosen = tuple(words.strip() for words in (arguments.peers or PEERS_OF[arguments.system]).split(","))
         theirs = peers(
             model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16, int8=int8, chosen=chosen
         )
         mine = ours(model, bf16=bf16, int8=int8)
         rows: list[dict[str, Any]] = []
         if "throughput" in arguments.parts:
-            rows += throughput(mine, theirs, batches, size=arguments.size, repeats=arguments.repeats)
+            rows += throughput(
+                mine, theirs, batches, size=f"{arguments.system} {arguments.size}", repeats=arguments.repeats
+            )
         if "latency" in arguments.parts:
             rows += latency(mine, theirs, config.vocab_size, repeats=arguments.repeats)
     best = torch.bfloat16 if bf16 else torch.float32

@@ -17,17 +17,18 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from benchmarks.side_by_side import transformers_config
 from bertwright.interop.onnx import quantise_graph, saturates
 from bertwright.interop.onnx_graph import quiet, write_graph
 from bertwright.model.bert import Bert
-from bertwright.model.families.bert import BERT_FAMILY
+from bertwright.model.families import family_of
+from bertwright.model.families.tables import EncoderFamily
 
 Numbers = NDArray[Any]
 Answer = Callable[[Numbers, Numbers, Numbers], Numbers]
 Batch = tuple[Numbers, Numbers, Numbers]
 
 _INSTALL = "to install it: pip install 'bertwright[bench]', or for zentorch: pip install zentorch deprecated"
+ARCHITECTURE = "BertForSequenceClassification"
 NAMES = ("input_ids", "token_type_ids", "attention_mask")
 
 
@@ -98,17 +99,23 @@ def peers(
 
 def as_transformers(model: Bert, *, attention: str = "sdpa") -> Any:
     """transformers' own class with the same weights."""
-    config = model.encoder.config
-    theirs = transformers.BertForSequenceClassification(
-        transformers_config(config, num_labels=model.classifier.linear.out_features, attn_implementation=attention)
-    )
-    theirs.load_state_dict(BERT_FAMILY.weights_to_foreign(model.state_dict(), "BertForSequenceClassification"))
+    family = family_of(model.encoder.config)
+    assert isinstance(family, EncoderFamily)
+    labels = tuple(map(str, range(model.classifier.linear.out_features)))
+    described = family.config_to_json(model.encoder.config, ARCHITECTURE, labels)
+    of_transformers = getattr(transformers, described["architectures"][0])
+    theirs = of_transformers(of_transformers.config_class(**described, attn_implementation=attention))
+    theirs.load_state_dict(family.weights_to_foreign(model.state_dict(), ARCHITECTURE))
     return theirs.eval()
 
 
 def in_torch(module: Any) -> Answer:
+    has_segments = hasattr(module.config, "type_vocab_size")
+
     def answer(ids: Numbers, segments: Numbers, mask: Numbers) -> Numbers:
         tensors = dict(zip(NAMES, map(torch.from_numpy, (ids, segments, mask)), strict=True))
+        if not has_segments:
+            del tensors["token_type_ids"]
         with torch.inference_mode():
             logits: Numbers = module(**tensors).logits.float().numpy()
             return logits

@@ -15,7 +15,8 @@ from benchmarks.inference import answering, batch
 from benchmarks.inference_peers import Batch
 from benchmarks.side_by_side import compare, finish, parser
 from bertwright.model.config import size_config
-from bertwright.model.cpu.encoder import PackedLayer, multiplies_halves, packed_copy
+from bertwright.model.cpu.encoder import PackedLayer
+from bertwright.model.cpu.packing import multiplies_halves, packed_copy
 from bertwright.model.cpu.products import Kind
 from bertwright.model.encoder import init_weights
 from bertwright.tasks.classification.model import Classifier

@@ -3,7 +3,7 @@
 import pytest
 
 from bertwright.model.config import size_config
-from bertwright.model.cpu.encoder import multiplies_halves
+from bertwright.model.cpu.packing import multiplies_halves
 from bertwright.tasks import inference
 
 needs_bytes = pytest.mark.skipif(not inference.multiplies_bytes(), reason="this processor has no VNNI")

@@ -231,6 +231,11 @@ class EncoderConfig(SingleBackboneConfig):
         return True
 
     @property
+    def has_packed_layers(self) -> bool:
+        """Return True where inference on processors has layers with packed weights."""
+        return self.has_bert_blocks and self.attends == "both"
+
+    @property
     def is_gated(self) -> bool:
         """Return True where the feed-forward layer multiplies its inner numbers with a gate of the same width."""
         return False
@@ -310,6 +315,11 @@ def predicts_ahead(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
 def has_bert_blocks(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
     """Return True for a Transformer with BERT's embeddings and layers, whatever its direction of attention."""
     return isinstance(config, EncoderConfig) and config.has_bert_blocks
+
+
+def has_packed_layers(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
+    """Return True for a Transformer whose layers have packed weights in inference on processors."""
+    return isinstance(config, EncoderConfig) and config.has_packed_layers
 
 
 Way = Literal["embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all", "elmo"]

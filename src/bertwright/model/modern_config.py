@@ -119,6 +119,11 @@ class ModernBertConfig(EncoderConfig):
         return False
 
     @property
+    def has_packed_layers(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
     def is_gated(self) -> bool:
         """Return True."""
         return True

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import InputError
-from bertwright.model.config import BackboneConfig, EncoderConfig, attends_both_ways
-from bertwright.model.cpu.encoder import Model, PackedEncoder, layer_rates, multiplies_halves, packed_copy
+from bertwright.model.config import BackboneConfig, EncoderConfig, has_packed_layers
+from bertwright.model.cpu.encoder import PackedEncoder
+from bertwright.model.cpu.modern_encoder import PackedModernEncoder
+from bertwright.model.cpu.packing import Model, layer_rates, multiplies_halves, packed_copy
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.model.heads import ClassificationHead, MaskedLMHead
 from bertwright.training.hardware import choose_precision, resolve_device, square_rates
@@ -37,9 +39,9 @@ class Answerable(SavedModel):
 
     @property
     def computed(self) -> Answering:
-        """Return the precision with which the model is computed: only BERT's layers to both sides are packed."""
-        packs, fits = self.answering in ("fp32", "int8"), attends_both_ways(self.config) and self.config.has_bert_blocks
-        return "plain" if packs and not fits else self.answering
+        """Return the precision with which the model is computed: fp32 and int8 need packed layers."""
+        needs_packed = self.answering in ("fp32", "int8")
+        return "plain" if needs_packed and not has_packed_layers(self.config) else self.answering
 
 
 def choose(precision: str, config: BackboneConfig, *, device: Device = "cpu") -> Answering:
@@ -100,7 +102,7 @@ def ready(model: Model, saved: SavedModel) -> Model:
     model = model.to(resolve_device(saved.device))
     if saved.computed == "plain":
         if saved.answering == "int8":
-            say(f"{saved.source}: int8 needs BERT's layers, with attention to both sides; using fp32")
+            say(f"{saved.source}: int8 needs layers of BERT or ModernBERT that attend to both sides; using fp32")
         return model.eval()
     return (
         in_bf16(model, saved.config, device=saved.device)
@@ -139,7 +141,7 @@ def padded_inputs(
 def in_bf16(model: Model, config: BackboneConfig, *, device: Device = "cpu") -> Model:
     """Return the model in bf16, with the last layer of a task's head in fp32; `model` itself may be changed.
 
-    Where `multiplies_halves`, BERT's layers are packed, and of the rest only a masked-LM model is converted: the heads
+    Where `multiplies_halves`, layers are packed, and of the rest only a masked-LM model is converted: the heads
     of tasks are small.
     """
     encoder = None
@@ -147,7 +149,7 @@ def in_bf16(model: Model, config: BackboneConfig, *, device: Device = "cpu") -> 
         model = packed_copy(model, "bf16")
         if not any(isinstance(part, MaskedLMHead) for part in model.modules()):
             return model
-        encoder = cast(PackedEncoder, model.get_submodule("encoder"))
+        encoder = cast(PackedEncoder | PackedModernEncoder, model.get_submodule("encoder"))
         encoder.dtype = torch.bfloat16
         model.register_module("encoder", None)  # its states between the products stay fp32
         for table in encoder.word_embeddings():
@@ -164,7 +166,7 @@ def in_bf16(model: Model, config: BackboneConfig, *, device: Device = "cpu") -> 
 
 def _packs_halves(config: BackboneConfig) -> TypeGuard[EncoderConfig]:
     """Return whether a model in bf16 is computed with packed layers on this processor."""
-    return attends_both_ways(config) and config.has_bert_blocks and multiplies_halves(config)
+    return has_packed_layers(config) and multiplies_halves(config)
 
 
 def multiplies_bytes() -> bool:

@@ -10,7 +10,7 @@ import torch
 from bertwright.errors import InputError
 from bertwright.finetuning.setup import open_initial_model
 from bertwright.model.bert import Bert, open_architecture
-from bertwright.model.cpu.encoder import packed_copy
+from bertwright.model.cpu.packing import packed_copy
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.electra import DISCRIMINATOR, GENERATOR, ElectraConfig
 from bertwright.model.folder import open_model, save_model

@@ -1,8 +1,8 @@
 """rows of a product → rows of the next product: bias, GELU, residual, LayerNorm and quantisation, each in one pass.
 
 A product gives sums. The functions here multiply them by the scale of their row (None: 1), add the bias, and overwrite
-them. `kernels.cpp` is built once for each kind of processor and kept in the user's cache folder. Without a C++
-compiler, torch computes the same in several passes, and a message says so once.
+them. The C++ files of this folder are built once for each kind of processor and kept in the user's cache folder.
+Without a C++ compiler, torch computes the same in several passes, and a message says so once.
 
 Shapes: N rows, W columns.
 """
@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,8 @@ from bertwright.console import say
 from bertwright.files import cache_folder
 from bertwright.jit import compiler_words, cpp_compiler
 
-_SOURCES = [Path(__file__).parent / name for name in ("kernels.cpp", "training_kernels.cpp", "rows.h")]
+_FILES = ("kernels.cpp", "modern_layer.cpp", "training_kernels.cpp", "rows.h", "products.h", "attention.h")
+_SOURCES = [Path(__file__).parent / name for name in _FILES]
 _FLAGS = (
     *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     # These let the compiler vectorise loops. -ffast-math would also make the whole process round denormals to 0.
@@ -97,33 +98,71 @@ def add_norm(sums: Tensor, scales: Tensor | None, bias: Tensor, before: Tensor, 
     return sums
 
 
+class Window(NamedTuple):
+    """The tokens that a token attends to: those at most `radius` positions away.
+
+    positions [N], query_positions [M]: positions of all rows and of the queries in their texts, int64.
+    """
+
+    radius: int
+    positions: Tensor
+    query_positions: Tensor
+
+
 def attend(
-    query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Tensor, *, heads: int, half: bool = False
+    query: Tensor,
+    key_value: Tensor,
+    begins: Tensor,
+    query_begins: Tensor,
+    *,
+    heads: int,
+    half: bool = False,
+    window: Window | None = None,
 ) -> Tensor:
     """Return the attention [M, D] of the rows `query` [M, D] to `key_value` [N, 2D] of the same text.
 
     begins, query_begins: first row of each text, and the number of rows at the end [B + 1], int64.
     half: True to multiply in bf16 where the processor can; sums stay fp32.
+    window: rows of the text that a query attends to; None for all.
     """
     built, head = library(), query.shape[1] // heads
     if built is None or head not in HEADS:
-        return _attended(query, key_value, begins, query_begins, heads)
+        return _attended(query, key_value, begins, query_begins, heads, window)
     out = torch.empty(query.shape, dtype=torch.float32)
     threads = torch.get_num_threads() if len(key_value) * query.shape[1] > 1 << 14 else 1
-    numbers = map(ctypes.c_int64, (len(begins) - 1, heads, head))
-    pointers = map(at, (query, key_value, out, begins, query_begins))
+    radius, *positions = window or (0, None, None)
+    numbers = map(ctypes.c_int64, (radius, len(begins) - 1, heads, head))
+    pointers = map(at, (query, key_value, out, begins, query_begins, *positions))
     built.attend(*pointers, *numbers, ctypes.c_int(half), ctypes.c_int(threads))
     return out
 
 
-def _attended(query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Tensor, heads: int) -> Tensor:
+def _attended(
+    query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Tensor, heads: int, window: Window | None
+) -> Tensor:
     """Compute `attend` in torch, with the rows of each text filled up to those of the longest."""
     chosen, kept = _mask_of(query_begins), _mask_of(begins)  # [B, Q], [B, T]
     queries, keys = query.new_zeros(*chosen.shape, query.shape[1]), query.new_zeros(*kept.shape, key_value.shape[1])
     queries[chosen], keys[kept] = query, key_value
     parts = [part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (queries, *keys.chunk(2, dim=-1))]
-    context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=kept[:, None, None])
+    keep = kept[:, None, None]  # [B, 1, 1, T]
+    if window is not None:
+        at_query, at_key = (begins.new_zeros(mask.shape) for mask in (chosen, kept))
+        at_query[chosen], at_key[kept] = window.query_positions, window.positions
+        keep = keep & ((at_query[:, None, :, None] - at_key[:, None, None]).abs() <= window.radius)  # [B, 1, Q, T]
+    context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=keep)
     return context.transpose(1, 2).flatten(2)[chosen]
+
+
+def gate_sums(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: str) -> Tensor:
+    """Return GELU of one half of the linear layer's output [N, 2I] times the other half: [N, I]."""
+    if (built := library()) is None:
+        values, gates = _finished(sums, scales, bias).chunk(2, dim=1)
+        return F.gelu(values, approximate=approximate) * gates
+    out = sums.new_empty(len(sums), sums.shape[1] // 2)
+    with_tanh = ctypes.c_int(approximate == "tanh")
+    built.gate_sums(at(sums), at(scales), at(bias), at(out), with_tanh, *sizes(out))
+    return out
 
 
 def _mask_of(begins: Tensor) -> Tensor:

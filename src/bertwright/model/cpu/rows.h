@@ -54,3 +54,21 @@ static inline Normal normal(float x) {
 }
 
 static inline float gelu(float x) { return x * normal(x).below; }
+
+// x (1 + tanh y) / 2, which is x / (1 + e^-2y)
+static inline float gelu_tanh(float x) {
+    float twice = 1.59576912f * (x + 0.044715f * x * x * x);
+    float power = exponential(-std::fabs(twice));
+    return x * (twice < 0.0f ? power : 1.0f) / (1.0f + power);
+}
+
+// The numbers i and i + half of a head turned by the angles of its token; by a sign of -1, back. `to` may be `from`.
+template <typename N>
+static void turn_head(const N *from, const float *cosine, const float *sine, float sign, N *to, int64_t half) {
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        float first = widen(from[i]), second = widen(from[i + half]), turned = sign * sine[i];
+        store(to + i, first * cosine[i] - second * turned);
+        store(to + i + half, second * cosine[i] + first * turned);
+    }
+}

@@ -42,17 +42,6 @@ static void weigh_columns(const uint16_t *tile, const float *weights, float *out
     }
 }
 
-// The numbers i and i + half of a head turned by the angles of its token; by a sign of -1, back.
-template <typename N>
-static void turn_head(const N *from, const float *cosine, const float *sine, float sign, N *to, int64_t half) {
-#pragma omp simd
-    for (int64_t i = 0; i < half; i++) {
-        float first = widen(from[i]), second = widen(from[i + half]), turned = sign * sine[i];
-        store(to + i, first * cosine[i] - second * turned);
-        store(to + i + half, second * cosine[i] + first * turned);
-    }
-}
-
 // parts: queries, keys and values. steps: for each of them the numbers from one text, token and head to the next.
 // turn: cosine and sine of the angles of `length` positions. out: for each token its queries and keys, turned, and its
 // values.

@@ -11,10 +11,13 @@ import torch
 from bertwright.errors import InputError
 from bertwright.model.bert import Bert
 from bertwright.model.config import EncoderConfig, size_config
-from bertwright.model.cpu import encoder, kernels
-from bertwright.model.cpu.encoder import PackedEncoder, PackedLayer, layer_rates, packed_copy, with_zero_rows
+from bertwright.model.cpu import kernels, packing
+from bertwright.model.cpu.encoder import PackedEncoder, PackedLayer
+from bertwright.model.cpu.layers import LayerProducts, with_zero_rows
+from bertwright.model.cpu.modern_encoder import PackedModernEncoder
+from bertwright.model.cpu.packing import layer_rates, packed_copy
 from bertwright.model.cpu.products import HalfProduct, Int8Product, PackedProduct
-from bertwright.model.encoder import Encoder, init_weights
+from bertwright.model.encoder import init_weights
 from bertwright.tasks import inference as precision
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import Classifier, TextBatch, predict_logits
@@ -25,6 +28,8 @@ CLOSE = 1e-5
 VOCABULARY = 403  # no multiple of 8
 MINI = size_config("mini", VOCABULARY)
 SHAPES = ((1, 1), (1, 512), (3, 7), (5, 33), (32, 25))
+SYSTEMS = ("bert", "modernbert")
+"""Systems whose layers differ; the window of ModernBERT is shorter than most texts here."""
 KINDS = ("fp32", pytest.param("bf16", marks=needs_halves), pytest.param("int8", marks=needs_bytes))
 FAR = {"fp32": CLOSE, "bf16": 0.05, "int8": 0.05}
 """Largest difference of a logit between two orders of the same computation."""
@@ -40,8 +45,11 @@ def kernels_or_torch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     return str(request.param)
 
 
-def noisy_classifier(**changes: Any) -> Classifier:
-    return noisy(size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0, **changes))
+def noisy_classifier(system: str = "bert", **changes: Any) -> Classifier:
+    shape = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0)
+    config = family_named(system).from_encoder(system, shape, "mini") if system == "modernbert" else shape
+    special = {"window": 16, "global_every": 2} if system == "modernbert" else {}
+    return noisy(type(config).model_validate(config.model_dump() | special | changes))
 
 
 def noisy(config: EncoderConfig) -> Classifier:
@@ -64,18 +72,20 @@ def text_batch(count: int, length: int, *, seed: int = 0) -> TextBatch:
     return TextBatch(ids, (torch.arange(length) > length // 2).long().expand(count, -1) * mask, mask)
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], kernels_or_torch: str) -> None:
-    model = noisy_classifier()
+def test_packed_fp32_is_the_plain_model(shape: tuple[int, int], system: str, kernels_or_torch: str) -> None:
+    model = noisy_classifier(system)
     inputs = text_batch(*shape)
     with torch.inference_mode():
         torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
 @needs_bytes
+@pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_int8_points_where_fp32_does(shape: tuple[int, int], kernels_or_torch: str) -> None:
-    model = noisy_classifier()
+def test_int8_points_where_fp32_does(shape: tuple[int, int], system: str, kernels_or_torch: str) -> None:
+    model = noisy_classifier(system)
     inputs = text_batch(*shape)
     with torch.inference_mode():
         similarity = torch.cosine_similarity(packed_copy(model, "int8")(inputs), model(inputs))
@@ -100,12 +110,13 @@ def test_berts_successors_answer_packed_as_plain(family: str, kind: str) -> None
 
 
 @needs_halves
+@pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_packed_bf16_is_nearer_to_fp32_than_the_plain_model_in_bf16(shape: tuple[int, int]) -> None:
-    model = noisy_classifier()
+def test_packed_bf16_is_nearer_to_fp32_than_the_plain_model_in_bf16(shape: tuple[int, int], system: str) -> None:
+    model = noisy_classifier(system)
     inputs = text_batch(*shape)
     plain, packed = copy.deepcopy(model).bfloat16(), precision.in_bf16(copy.deepcopy(model), model.encoder.config)
-    assert isinstance(packed.encoder, PackedEncoder)
+    assert isinstance(packed.encoder, PackedEncoder | PackedModernEncoder)
     with torch.inference_mode():
         exact = model(inputs)
         errors = [float((other(inputs).float() - exact).norm() / exact.norm()) for other in (packed, plain)]
@@ -113,24 +124,29 @@ def test_packed_bf16_is_nearer_to_fp32_than_the_plain_model_in_bf16(shape: tuple
 
 
 @needs_halves
-def test_a_head_that_shares_the_word_embeddings_answers_in_bf16() -> None:
-    config = size_config("mini", VOCABULARY, hidden_dropout=0.0, attention_dropout=0.0)
-    model = Bert(config, "BertForPreTraining").eval()
+@pytest.mark.parametrize(
+    ("system", "architecture"), [("bert", "BertForPreTraining"), ("modernbert", "BertForMaskedLM")]
+)
+def test_a_head_that_shares_the_word_embeddings_answers_in_bf16(system: str, architecture: str) -> None:
+    config = noisy_classifier(system).encoder.config
+    model = Bert(config, architecture).eval()
     init_weights(model, 0.08, torch.Generator().manual_seed(0))
     inputs = text_batch(3, 12)
     with torch.inference_mode():
         exact = model(inputs.ids, inputs.segments, inputs.mask)
         packed = precision.in_bf16(copy.deepcopy(model), config)
         answered = packed(inputs.ids, inputs.segments, inputs.mask)
-    for name in ("prediction_logits", "seq_relationship_logits"):
-        real = inputs.mask if name == "prediction_logits" else slice(None)
-        similarity = torch.cosine_similarity(answered[name][real].float(), exact[name][real])
+    assert answered.keys() == exact.keys()
+    for name, logits in exact.items():
+        real = inputs.mask if logits.ndim == 3 else slice(None)
+        similarity = torch.cosine_similarity(answered[name][real].float(), logits[real])
         assert float(similarity.min()) > 0.999, name
-    assert answered["prediction_logits"].dtype == torch.bfloat16
+        assert answered[name].dtype == (torch.bfloat16 if logits.ndim == 3 else torch.float32)
 
 
-def test_states_of_padding_are_0_and_a_text_without_tokens_keeps_its_first() -> None:
-    model = noisy_classifier()
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_states_of_padding_are_0_and_a_text_without_tokens_keeps_its_first(system: str) -> None:
+    model = noisy_classifier(system)
     inputs = text_batch(4, 19)
     mask = inputs.mask.clone()
     mask[2] = False
@@ -144,11 +160,14 @@ def test_states_of_padding_are_0_and_a_text_without_tokens_keeps_its_first() -> 
     torch.testing.assert_close(last[only_first], wanted[only_first], atol=CLOSE, rtol=CLOSE)
 
 
-def test_a_mask_with_holes_and_chosen_positions(kernels_or_torch: str) -> None:
-    model = noisy_classifier()
-    inputs = text_batch(4, 19)
-    mask = inputs.mask & (torch.arange(19) != 2)
-    at = torch.tensor([[0, 1], [0, 0], [0, 0], [0, 0]])
+@pytest.mark.parametrize("length", [19, 150])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_mask_with_holes_and_chosen_positions(system: str, length: int, kernels_or_torch: str) -> None:
+    model = noisy_classifier(system)
+    inputs = text_batch(4, length)
+    mask = inputs.mask & (torch.arange(length) % 9 != 2)
+    at = torch.tensor([[length - 5, 1], [0, 0], [0, 0], [0, 0]])
+    mask[0, length - 5] = True
     fast, plain = (part.get_submodule("encoder") for part in (packed_copy(model, "fp32"), model))
     with torch.inference_mode():
         answered, wanted = (encoder(inputs.ids, inputs.segments, mask, at=at).last for encoder in (fast, plain))
@@ -157,9 +176,10 @@ def test_a_mask_with_holes_and_chosen_positions(kernels_or_torch: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("changes", [{}, {"activation": "gelu_tanh"}, {"heads": 8}])
-def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes: dict[str, Any]) -> None:
-    model = packed_copy(noisy_classifier(**changes), kind)
-    layers = [part for part in model.modules() if isinstance(part, PackedLayer)]
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes: Any, system: str) -> None:
+    model = packed_copy(noisy_classifier(system, **changes), kind)
+    layers = [part for part in model.modules() if isinstance(part, LayerProducts)]
     for shape in ((1, 1), (1, 9), (3, 11), (2, 16), (17, 1)):
         inputs = text_batch(*shape)
         with torch.inference_mode():
@@ -174,9 +194,10 @@ def test_few_rows_in_one_call_answer_as_product_after_product(kind: Any, changes
         assert float((logits - expected).abs().max()) <= FAR[kind]
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
-    model = packed_copy(noisy_classifier(), kind)
+def test_a_row_is_answered_alike_alone_and_among_others(kind: Any, system: str) -> None:
+    model = packed_copy(noisy_classifier(system), kind)
     inputs = text_batch(6, 31)
     with torch.inference_mode():
         together = model(inputs)
@@ -192,22 +213,23 @@ def test_a_row_is_answered_alike_alone_and_among_others(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"heads": 2}, {"activation": "gelu_tanh"}])
-def test_other_heads_and_the_other_gelu(changes: dict[str, Any], kernels_or_torch: str) -> None:
-    model = noisy_classifier(**changes)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_other_heads_and_the_other_gelu(changes: dict[str, Any], system: str, kernels_or_torch: str) -> None:
+    model = noisy_classifier(system, **changes)
     inputs = text_batch(4, 19)
     with torch.inference_mode():
         torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
-def test_every_layer_comes_out_for_features(kernels_or_torch: str) -> None:
-    model = noisy_classifier()
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_layer_comes_out_for_features(system: str, kernels_or_torch: str) -> None:
+    model = noisy_classifier(system)
     inputs = text_batch(4, 19)
     encoders = [part.get_submodule("encoder") for part in (model, packed_copy(model, "fp32"))]
     with torch.inference_mode():
         plain, fast = (
             encoder(inputs.ids, inputs.segments, inputs.mask, all_hidden=True).hidden for encoder in encoders
         )
-    assert isinstance(encoders[0], Encoder)
     assert len(plain) == len(fast) == 5
     real = inputs.mask
     for mine, other in zip(fast, plain, strict=True):
@@ -268,7 +290,7 @@ def test_auto_measures_the_layers_that_answer(monkeypatch: pytest.MonkeyPatch) -
     before = torch.get_rng_state()
     products: list[Any] = []
     with monkeypatch.context() as patched:
-        patched.setattr(encoder, "PackedLayer", lambda layer, of: products.append(of) or PackedLayer(layer, of))
+        patched.setattr(packing, "PackedLayer", lambda layer, of: products.append(of) or PackedLayer(layer, of))
         assert set(layer_rates(MINI)) == {"fp32", "bf16"}
     assert products == [PackedProduct, HalfProduct]
     assert torch.equal(torch.get_rng_state(), before)
@@ -281,6 +303,7 @@ def test_auto_measures_the_layers_that_answer(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(precision, "layer_rates", lambda _, rates=rates: rates)
         assert precision.choose("auto", MINI) == chosen
     assert precision.choose("auto", size_config("1x80x1", 100)) == "fp32"  # heads of 80: its layers are torch's
+    assert set(layer_rates(noisy_classifier("modernbert").encoder.config)) == {"fp32", "bf16"}
 
 
 def test_without_the_products_of_bytes_the_plain_way_is_reported(
@@ -393,8 +416,9 @@ def test_what_is_filled_up_is_little() -> None:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_answers_as_the_model_that_was_used(kind: Any, fused: bool) -> None:
-    model, inputs = packed_copy(noisy_classifier(), kind), text_batch(3, 7)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_copy_answers_as_the_model_that_was_used(kind: Any, system: str, *, fused: bool) -> None:
+    model, inputs = packed_copy(noisy_classifier(system), kind), text_batch(3, 7)
     for layer in model.get_submodule("encoder").layers:
         layer.most_fused = layer.most_fused if fused else 0
     with torch.inference_mode():

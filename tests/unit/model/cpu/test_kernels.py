@@ -13,7 +13,8 @@ import torch
 from bertwright.jit import compiler_words, cpp_compiler
 from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
-from bertwright.model.cpu.encoder import PackedLayer, multiplies_halves
+from bertwright.model.cpu.encoder import PackedLayer
+from bertwright.model.cpu.packing import multiplies_halves
 from bertwright.model.cpu.products import HalfProduct, PackedProduct
 from bertwright.model.encoder import EncoderLayer
 from tests.support.processor import needs_halves
@@ -73,6 +74,33 @@ def test_attention_of_each_width_is_that_of_torch(
     attended = kernels.attend(query, key_value, begins, query_begins, heads=2, half=half)
     monkeypatch.setattr(kernels, "library", lambda: None)
     wanted = kernels.attend(query, key_value, begins, query_begins, heads=2)
+    in_halves = half and width == "native"
+    torch.testing.assert_close(attended, wanted, atol=0.03 if in_halves else 2e-6, rtol=0 if in_halves else 1e-5)
+
+
+@pytest.mark.parametrize("half", [False, pytest.param(True, marks=needs_halves)])
+@pytest.mark.parametrize("width", ["native", "narrowest"])
+@pytest.mark.parametrize("radius", [0, 3, 64])
+def test_a_window_around_each_query_is_that_of_torch(
+    width: str, radius: int, *, half: bool, request: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = kernels.library() if width == "native" else request.getfixturevalue("narrowest")
+    monkeypatch.setattr(kernels, "library", lambda: built)
+    generator = torch.Generator().manual_seed(radius)
+    begins = torch.tensor([0, 150, 151, 260])
+    positions = torch.cat([torch.arange(150), torch.tensor([4]), 2 * torch.arange(109)])  # the last text has gaps
+    chosen = torch.tensor([149, 0, 77, 78, 150, 259, 200, 201, 202])  # rows of all texts, not in order
+    query_begins = torch.tensor([0, 4, 5, 9])
+    query, key_value = (torch.randn(260, width, generator=generator) for width in (64, 128))
+    window = kernels.Window(radius, positions, positions[chosen])
+    attended = kernels.attend(query[chosen], key_value, begins, query_begins, heads=2, half=half, window=window)
+    keep = (positions[chosen, None] - positions).abs() <= radius
+    for text in range(3):
+        rows, columns = (slice(int(edges[text]), int(edges[text + 1])) for edges in (query_begins, begins))
+        keep[rows, : columns.start] = keep[rows, columns.stop :] = False
+    parts = [part.unflatten(1, (2, 32)).transpose(0, 1) for part in (query[chosen], *key_value.chunk(2, dim=1))]
+    scores = (parts[0] @ parts[1].transpose(1, 2) / 32**0.5).masked_fill(~keep, -torch.inf)
+    wanted = (scores.softmax(-1) @ parts[2]).transpose(0, 1).flatten(1)
     in_halves = half and width == "native"
     torch.testing.assert_close(attended, wanted, atol=0.03 if in_halves else 2e-6, rtol=0 if in_halves else 1e-5)
 

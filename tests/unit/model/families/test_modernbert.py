@@ -22,7 +22,7 @@ from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.resources import count_parameters, meta_model
 from bertwright.pretraining.systems import architecture_name
 from bertwright.tasks.fill_mask import open_next_sentence
-from bertwright.tasks.inference import Answerable
+from bertwright.tasks.inference import Answerable, Answering
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from tests.support.folders import update_json
 from tests.support.parity import assert_close
@@ -243,9 +243,8 @@ def test_a_named_size_has_about_the_weights_of_bert() -> None:
         assert layers == pytest.approx(12 * bert.layers * bert.hidden**2, rel=0.05)
 
 
-def test_products_for_berts_layers_are_not_used() -> None:
+@pytest.mark.parametrize("answering", ["fp32", "bf16", "int8"])
+def test_answers_have_packed_layers(answering: Answering) -> None:
     config = described()
-    for answering in ("fp32", "int8"):
-        assert Answerable("m", config, None, Path(), answering=answering).computed == "plain"
-    assert Answerable("m", config, None, Path(), answering="bf16").computed == "bf16"
+    assert Answerable("m", config, None, Path(), answering=answering).computed == answering
     assert encoder_shape(config, "m") is config

@@ -23,7 +23,10 @@ TEXT = [f"The {noun} is {colour}. It stands near the river." for noun in ("mill"
 DATA_FILES = """
 from importlib.resources import files
 import bertwright
-for name in ("model/cpu/kernels.cpp", "reports/report.html", "serving/page.html", "shipped/small-wiki/vocab.txt"):
+for name in (
+    *("model/cpu/kernels.cpp", "model/cpu/modern_layer.cpp", "model/cpu/attention.h", "model/cpu/products.h"),
+    *("reports/report.html", "serving/page.html", "shipped/small-wiki/vocab.txt"),
+):
     assert files("bertwright").joinpath(name).read_bytes(), name
 print(bertwright.__file__)
 """

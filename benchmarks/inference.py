@@ -164,7 +164,8 @@ def late(work: str, peer: str, ours: list[float], other: list[float]) -> dict[st
 
 def products(config: EncoderConfig, tokens: int) -> list[tuple[int, int, int]]:
     width, inner = config.hidden, config.intermediate
-    return [(tokens, width, 3 * width), (tokens, width, width), (tokens, width, inner), (tokens, inner, width)]
+    expanded = 2 * inner if config.is_gated else inner
+    return [(tokens, width, 3 * width), (tokens, width, width), (tokens, width, expanded), (tokens, inner, width)]
 
 
 def main() -> None:
@@ -174,8 +175,12 @@ def main() -> None:
     options.add_argument("--size", default="base")
     options.add_argument("--sentences", type=int, default=128)
     options.add_argument("--parts", default="throughput,latency")
-    options.add_argument("--peers", help="first words of their names, with commas between; all by default")
+    options.add_argument("--peers", help="first words of their names, with commas between; default: all of the system")
     arguments = options.parse_args()
+    of_system = PEERS_OF[arguments.system]
+    chosen = tuple(words.strip() for words in (arguments.peers or of_system).split(","))
+    if wrong := [words for words in chosen if not words.startswith(tuple(of_system.split(",")))]:
+        raise SystemExit(f"--peers {', '.join(wrong)}: with --system {arguments.system} expected {of_system}")
     prepare_processor()
     torch.set_num_threads(arguments.threads)
     config = system_config(arguments.system, arguments.size, 30_522)
@@ -191,7 +196,6 @@ def main() -> None:
     batches = sentences(arguments.sentences, config.vocab_size, seed=0)
     with tempfile.TemporaryDirectory() as folder:
         calibration = sentences(2 * BATCH, config.vocab_size, seed=1)
-        chosen = tuple(words.strip() for words in (arguments.peers or PEERS_OF[arguments.system]).split(","))
         theirs = peers(
             model, calibration, folder=Path(folder), threads=arguments.threads, bf16=bf16, int8=int8, chosen=chosen
         )

@@ -1,8 +1,9 @@
 """A layer over few rows in one call beside one product after the other: one text through a base model.
 
-python -m benchmarks.studies.few_rows [--size base] [--repeats 4] [--json]
+python -m benchmarks.studies.few_rows [--system bert] [--size base] [--repeats 4] [--json]
 
-`model/cpu/encoder.py` ends at the rows up to which one call was the faster way here; both ways compute the same.
+`MOST_FUSED` in `model/cpu/layers.py` is the number of rows up to which one call was the faster way; both ways compute
+the same.
 """
 
 import sys
@@ -11,14 +12,15 @@ from functools import partial
 import numpy as np
 import torch
 
-from benchmarks.inference import answering, batch
+from benchmarks.inference import PEERS_OF, answering, batch
 from benchmarks.inference_peers import Batch
 from benchmarks.side_by_side import compare, finish, parser
-from bertwright.model.config import size_config
-from bertwright.model.cpu.encoder import PackedLayer
+from bertwright.model.config import EncoderConfig
+from bertwright.model.cpu.layers import LayerProducts
 from bertwright.model.cpu.packing import multiplies_halves, packed_copy
 from bertwright.model.cpu.products import Kind
 from bertwright.model.encoder import init_weights
+from bertwright.model.system import system_config
 from bertwright.tasks.classification.model import Classifier
 from bertwright.tasks.inference import multiplies_bytes
 from bertwright.training.hardware import prepare_processor
@@ -31,7 +33,7 @@ TEXTS = 10
 def turn(model: Classifier, one: Batch, most: int) -> float:
     """Answer one text several times, in one call a layer where it has at most so many rows."""
     for layer in model.modules():
-        if isinstance(layer, PackedLayer):
+        if isinstance(layer, LayerProducts):
             layer.most_fused = most
     answer = answering(model)
     for _ in range(TEXTS):
@@ -42,11 +44,13 @@ def turn(model: Classifier, one: Batch, most: int) -> float:
 def main() -> None:
     """Measure and print."""
     given_parser = parser(__doc__)
+    given_parser.add_argument("--system", choices=PEERS_OF, default="bert")
     given_parser.add_argument("--size", default="base")
     options = given_parser.parse_args()
     torch.set_num_threads(options.threads)
     prepare_processor()
-    config = size_config(options.size, 30_522)
+    config = system_config(options.system, options.size, 30_522)
+    assert isinstance(config, EncoderConfig)
     model = Classifier(config, 2).eval()
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     random, rows = np.random.default_rng(0), []

@@ -227,7 +227,7 @@ class EncoderConfig(SingleBackboneConfig):
 
     @property
     def has_bert_blocks(self) -> bool:
-        """Return True where embeddings and layers are BERT's; the fast products need them."""
+        """Return True where embeddings and layers are BERT's."""
         return True
 
     @property

@@ -18,18 +18,22 @@ struct Span {
     int64_t first, last;
 };
 
-// Exponentials of the scores of the keys in `span`, over all blocks from `begin` to `end`, so that every step is
-// vectorised; 0 outside of the span. Returns 1 divided by their sum.
+// Exponentials of the scores of the keys in `span`; 0 for the others of the keys from `begin` to the one before `end`.
+// The span is computed over its own whole blocks, so that every step is vectorised and other queries change no bit.
+// Returns 1 divided by their sum.
 static inline float softmax(float *scores, Span span, int64_t begin, int64_t end, float scale) {
-    float most = -3.0e38f, sum = 0.0f;
-    int first = (int)(span.first - begin), last = (int)(span.last - begin), count = (int)(end - begin);
+    int64_t low = span.first / BLOCK * BLOCK, high = whole_blocks(span.last);
+    std::fill(scores, scores + (low - begin), 0.0f);
+    std::fill(scores + (high - begin), scores + (end - begin), 0.0f);
+    float most = -3.0e38f, sum = 0.0f, *near = scores + (low - begin);
+    int first = (int)(span.first - low), last = (int)(span.last - low), count = (int)(high - low);
     for (int t = 0; t < count; t++) {
-        scores[t] = t >= first && t < last ? scores[t] * scale : -3.0e38f;
-        most = scores[t] > most ? scores[t] : most;
+        near[t] = t >= first && t < last ? near[t] * scale : -3.0e38f;
+        most = near[t] > most ? near[t] : most;
     }
     for (int t = 0; t < count; t++) {
-        scores[t] = t >= first && t < last ? exponential(scores[t] - most) : 0.0f;
-        sum += scores[t];
+        near[t] = t >= first && t < last ? exponential(near[t] - most) : 0.0f;
+        sum += near[t];
     }
     return 1.0f / sum;
 }

@@ -9,8 +9,7 @@ The states between two steps, and all sums, are fp32. In bf16 the rows and weigh
 With 8 bits, each output of a weight matrix has a fixed scale, and each row of activations has a scale that is computed
 from the row. What a layer computes for a row therefore does not depend on the other rows of the batch.
 
-Shapes: B batch, T tokens, Q queries of a text, N rows of all texts, M rows that are queries, D hidden, H heads, K inner
-and W outer width of a product.
+Shapes: B batch, T tokens, Q queries of a text, N rows of all texts, M rows that are queries, D hidden, H heads.
 """
 
 import ctypes
@@ -49,14 +48,12 @@ class PackedLayer(LayerProducts):
             return cast(FusedBertLayer, self._fused)(hidden, rows, begins, query_begins)
         every = with_zero_rows(hidden)
         before = every if at is None else with_zero_rows(rows)
-        narrow, scales = self.query.narrow(every)
-        key_value = kernels.finish(self.key_value(narrow), scales, self.key_value.bias)[: len(hidden)]  # [N, 2D]
-        if at is not None:
-            narrow, scales = self.query.narrow(before)
-        query = kernels.finish(self.query(narrow), scales, self.query.bias)[: len(rows)]  # [M, D]
+        inputs = self.query.narrow(every)
+        key_value = self.projected("key_value", inputs)[: len(hidden)]  # [N, 2D]
+        query = self.projected("query", inputs if at is None else self.query.narrow(before))[: len(rows)]  # [M, D]
         half = self.query.kind != "fp32"
         context = kernels.attend(query, key_value, begins, query_begins, heads=self.heads, half=half)
-        narrow, scales = self.output.narrow(with_zero_rows(context))
+        narrow, scales = self.narrowed(context)
         middle = kernels.add_norm(self.output(narrow), scales, self.output.bias, before, self.attention_norm)
         narrow, scales = self.expand.narrow(middle)
         narrow, scales = self.expand.activated(self.expand(narrow), scales, self.approximate)

@@ -76,7 +76,7 @@ extern "C" void attend(const float *query, const float *key_value, float *out, c
 extern "C" int64_t rows_at_once() { return ROWS; }
 
 // hidden: [tokens, width]; query_rows, out: [queries, width]; where all rows are queries, query_rows must be hidden
-// itself; floats, bytes: memory for intermediate results, whose size cpu/encoder.py computes
+// itself; floats, bytes: memory for intermediate results, whose size FusedLayer.memory computes
 extern "C" void layer(const Layer *layer, const float *hidden, const float *query_rows, float *out, float *floats,
                       void *bytes, const int64_t *begins, const int64_t *query_begins, int64_t batch, int threads) {
     Texts texts = {batch, begins, query_begins};

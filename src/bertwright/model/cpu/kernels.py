@@ -43,6 +43,10 @@ HEADS = (32, 64)
 """Widths of heads that `attend` is built for; every size of the paper has 64, MiniLM's small models have 32."""
 AVX_COLUMNS = 16
 """`columns()` of a library built with AVX and without AVX-512: outputs of a product at a time."""
+_LONGEST_WITH_MASK = 512
+"""Longest text whose window is computed with a mask of all its tokens, without a compiler."""
+_QUERIES_AT_ONCE = 64
+"""Number of queries of a longer text that are computed together."""
 MIDDLE = 128
 """8-bit value of 0; quantised rows have values from 1 to 255."""
 
@@ -141,6 +145,8 @@ def _attended(
     query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Tensor, heads: int, window: Window | None
 ) -> Tensor:
     """Compute `attend` in torch, with the rows of each text filled up to those of the longest."""
+    if window is not None and len(query) and int(begins.diff().max()) > _LONGEST_WITH_MASK:
+        return _attended_in_parts(query, key_value, begins, query_begins, heads, window)
     chosen, kept = _mask_of(query_begins), _mask_of(begins)  # [B, Q], [B, T]
     queries, keys = query.new_zeros(*chosen.shape, query.shape[1]), query.new_zeros(*kept.shape, key_value.shape[1])
     queries[chosen], keys[kept] = query, key_value
@@ -152,6 +158,28 @@ def _attended(
         keep = keep & ((at_query[:, None, :, None] - at_key[:, None, None]).abs() <= window.radius)  # [B, 1, Q, T]
     context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=keep)
     return context.transpose(1, 2).flatten(2)[chosen]
+
+
+def _attended_in_parts(
+    query: Tensor, key_value: Tensor, begins: Tensor, query_begins: Tensor, heads: int, window: Window
+) -> Tensor:
+    """Compute `attend` in torch for long texts, some queries of a text at a time and the keys that they reach."""
+    out = torch.empty_like(query)
+    for text in range(len(begins) - 1):
+        keys = slice(int(begins[text]), int(begins[text + 1]))
+        for begin in range(int(query_begins[text]), int(query_begins[text + 1]), _QUERIES_AT_ONCE):
+            rows = slice(begin, min(begin + _QUERIES_AT_ONCE, int(query_begins[text + 1])))
+            at_query, at_key = window.query_positions[rows], window.positions[keys]
+            ends = torch.stack((at_query.min() - window.radius, at_query.max() + window.radius + 1))
+            first, last = (keys.start + torch.searchsorted(at_key, ends)).tolist()
+            keep = (at_query[:, None] - window.positions[first:last]).abs() <= window.radius
+            parts = [
+                part.unflatten(1, (heads, -1)).transpose(0, 1)
+                for part in (query[rows], *key_value[first:last].chunk(2, dim=1))
+            ]
+            context = F.scaled_dot_product_attention(parts[0], parts[1], parts[2], attn_mask=keep)
+            out[rows] = context.transpose(0, 1).flatten(1)
+    return out
 
 
 def gate_sums(sums: Tensor, scales: Tensor | None, bias: Tensor, *, approximate: str) -> Tensor:

@@ -1,6 +1,7 @@
 """layer → its packed products, and the same in a single call of C++ for few rows.
 
-Shapes: N rows of all texts, M rows that are queries, D hidden, H heads, I inner width of the feed-forward layer.
+Shapes: N rows of all texts, M rows that are queries, D hidden, W outer width of a product, I inner width of the
+feed-forward layer.
 """
 
 import ctypes
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.model.cpu import kernels
-from bertwright.model.cpu.products import Kind, NarrowProduct, Product
+from bertwright.model.cpu.products import Kind, Narrow, NarrowProduct, Product
 from bertwright.model.encoder import EncoderLayer
 from bertwright.model.modern_encoder import ModernLayer
 
@@ -52,11 +53,15 @@ class LayerProducts(nn.Module):
         """Return the state of a copy, which has pointers of its own at its first call."""
         return {**self.__dict__, "_fused": None}
 
-    def projected(self, name: str, rows: Tensor) -> Tensor:
-        """Return the output [N, W] of the product `name` for rows [N, D]."""
+    def narrowed(self, rows: Tensor) -> Narrow:
+        """Return rows with zero rows appended, in the precision of the products."""
+        return self.query.narrow(with_zero_rows(rows))
+
+    def projected(self, name: str, inputs: Narrow) -> Tensor:
+        """Return the output of the product `name`, with its bias, for rows that `narrowed` returned."""
         product: Product = getattr(self, name)
-        narrow, scales = product.narrow(with_zero_rows(rows))
-        return kernels.finish(product(narrow), scales, product.bias)[: len(rows)]
+        narrow, scales = inputs
+        return kernels.finish(product(narrow), scales, product.bias)
 
 
 def _bias_of(linear: nn.Linear) -> Tensor:

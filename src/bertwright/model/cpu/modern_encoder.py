@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bertwright.model.backbones import EncoderOutput
 from bertwright.model.cpu import kernels
 from bertwright.model.cpu.encoder import RealTokens, query_begins_of
-from bertwright.model.cpu.layers import FusedLayer, LayerProducts, with_zero_rows
+from bertwright.model.cpu.layers import FusedLayer, LayerProducts
 from bertwright.model.cpu.products import Product
 from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.modern_encoder import ModernEncoder, ModernLayer, turned, turns
@@ -25,7 +25,8 @@ from bertwright.model.modern_encoder import ModernEncoder, ModernLayer, turned, 
 class RowsOfTexts:
     """Rows of all texts one after the other.
 
-    begins: first row of each text, and the number of rows at the end [B + 1]. positions: places in the texts [N].
+    begins: first row of each text, and the number of rows at the end [B + 1].
+    positions: position of each row in its text [N].
     """
 
     begins: Tensor
@@ -34,7 +35,10 @@ class RowsOfTexts:
 
 @dataclass(frozen=True)
 class RowView:
-    """Angles of the positions in a layer, cosine and sine [2, T, K], and its window's radius; None for no window."""
+    """Angles of the positions in a layer, and the radius of its window.
+
+    turn: cosine and sine [2, T, K] of at least as many positions as the longest text has. radius: None for no window.
+    """
 
     turn: Tensor
     radius: int | None
@@ -64,8 +68,10 @@ class PackedModernLayer(LayerProducts):
         if 0 < len(hidden) <= self.most_fused:
             self._fused = self._fused or FusedModernLayer(self)
             return cast(FusedModernLayer, self._fused)(hidden, rows, view, texts, queries)
-        key_value = self.projected("key_value", self.attention_norm(hidden))  # [N, 2D]
-        query = self.projected("query", self.attention_norm(rows))  # [M, D]
+        inputs = self.narrowed(self.attention_norm(hidden))
+        key_value = self.projected("key_value", inputs)[: len(hidden)]  # [N, 2D]
+        inputs = inputs if queries is texts else self.narrowed(self.attention_norm(rows))
+        query = self.projected("query", inputs)[: len(rows)]  # [M, D]
         turn_rows(key_value[:, : hidden.shape[1]], texts.positions, view.turn, heads=self.heads)
         turn_rows(query, queries.positions, view.turn, heads=self.heads)
         window = None if view.radius is None else kernels.Window(view.radius, texts.positions, queries.positions)
@@ -73,10 +79,10 @@ class PackedModernLayer(LayerProducts):
         context = kernels.attend(
             query, key_value, texts.begins, queries.begins, heads=self.heads, half=half, window=window
         )
-        middle = rows + self.projected("output", context)
-        narrow, scales = self.expand.narrow(with_zero_rows(self.feed_forward_norm(middle)))
+        middle = rows + self.projected("output", self.narrowed(context))[: len(rows)]
+        narrow, scales = self.narrowed(self.feed_forward_norm(middle))
         inner = kernels.gate_sums(self.expand(narrow), scales, self.expand.bias, approximate=self.approximate)
-        return middle + self.projected("contract", inner)[: len(rows)]
+        return middle + self.projected("contract", self.narrowed(inner))[: len(rows)]
 
 
 class _ViewStruct(ctypes.Structure):
@@ -161,5 +167,5 @@ def turn_rows(rows: Tensor, positions: Tensor, turn: Tensor, *, heads: int) -> N
 
 @functools.lru_cache(maxsize=32)
 def _turns_from(length: int, width: int, base: float) -> Tensor:
-    """Keep what `turns` returns; several texts have the same length, a power of 2."""
+    """Return what `turns` returns, and keep it; lengths are powers of 2, so that there are few."""
     return turns(length, width, base, device=torch.device("cpu"))

@@ -1,5 +1,5 @@
-// A whole layer of ModernBERT for few rows, and its steps between two matrix products. kernels.py computes the same in
-// torch, for machines where this file cannot be built.
+// A whole layer of ModernBERT for few rows, and its steps between two matrix products. kernels.py and modern_encoder.py
+// compute the same in torch, for machines where this file cannot be built.
 
 #include "attention.h"
 
@@ -39,8 +39,8 @@ static void turn_rows(float *rows, int64_t step, const int64_t *positions, const
     }
 }
 
-// rows: sums of twice `width` numbers, values and gates. out: GELU of each value, times its gate. narrow: memory for the
-// same in 8 bits, and null where the rows are not quantised; out_scales: scales of the quantised rows, may be `scales`.
+// rows: sums of twice `width` numbers, values and gates. out: GELU of each value, times its gate. narrowed: memory for the
+// same in 8 bits, null where the rows are not quantised; out_scales: scales of the quantised rows, may be `scales`.
 static void gate_rows(const float *rows, const float *scales, const float *bias, float *out, uint8_t *narrowed,
                       float *out_scales, int64_t count, int64_t width, int with_tanh) {
     EACH_ROW {
@@ -73,7 +73,7 @@ struct View {
 };
 
 // hidden: [tokens, width]; query_rows, out: [queries, width]; where all rows are queries, query_rows must be hidden
-// itself; floats, bytes: memory for intermediate results, whose size cpu/modern_encoder.py computes
+// itself; floats, bytes: memory for intermediate results, whose size FusedLayer.memory computes
 extern "C" void modern_layer(const Layer *layer, const View *view, const float *hidden, const float *query_rows,
                              float *out, float *floats, void *bytes, const int64_t *begins, const int64_t *query_begins,
                              const int64_t *positions, const int64_t *query_positions, int64_t batch, int threads) {

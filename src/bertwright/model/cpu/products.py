@@ -54,7 +54,7 @@ class PackedProduct(nn.Module):
 
 
 class NarrowProduct(nn.Module):
-    """Weights [W, D] in 8 bits or bf16, in memory once: as rows, or in the layout of `kernels.cpp` once it has them."""
+    """Weights [W, D] in 8 bits or bf16, in memory once: as rows, or in the layout of `products.h` once it has them."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class NarrowProduct(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "packed"}
 
     def keep_columns(self, columns: Tensor) -> None:
-        """Keep the layout of `kernels.cpp` alone; another thread may read `weight` meanwhile."""
+        """Keep the layout of `products.h` alone; another thread may read `weight` meanwhile."""
         self._columns = columns
         self._rows = None
 

@@ -1,4 +1,4 @@
-// Functions of one number, and loops over rows, which kernels.cpp and training_kernels.cpp share.
+// Functions of one number, and loops over rows, which all C++ files of this folder share.
 
 #pragma once
 

@@ -221,6 +221,39 @@ def test_other_heads_and_the_other_gelu(changes: dict[str, Any], system: str, ke
         torch.testing.assert_close(packed_copy(model, "fp32")(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
 
 
+@pytest.mark.parametrize("most_fused", [0, 10_000])
+@pytest.mark.parametrize("shape", [(5, 33), (3, 600)])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm_bias": True, "attention_bias": True, "mlp_bias": True},
+        {"classifier_pooling": "cls", "window": 1},
+        {"layers": 1, "window": 5, "reaches": ("local",)},
+    ],
+)
+def test_settings_of_modernbert(
+    changes: dict[str, Any], shape: tuple[int, int], most_fused: int, kernels_or_torch: str
+) -> None:
+    model, inputs = noisy_classifier("modernbert", **changes), text_batch(*shape)
+    packed = packed_copy(model, "fp32")
+    for layer in packed.encoder.layers:
+        layer.most_fused = most_fused if kernels_or_torch == "built" else 0
+    with torch.inference_mode():
+        torch.testing.assert_close(packed(inputs), model(inputs), atol=CLOSE, rtol=CLOSE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chosen_positions_of_a_text_change_nothing_at_the_others(kind: Any) -> None:
+    encoder = packed_copy(noisy_classifier("modernbert"), kind).encoder
+    inputs = text_batch(2, 190)
+    with torch.inference_mode():
+        few, many = (
+            encoder(inputs.ids, inputs.segments, inputs.mask, at=torch.tensor([near, near])).last[0, :3]
+            for near in ([150, 151, 152], [150, 151, 152, 0, 0, 0])
+        )
+    assert torch.equal(few, many)
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_layer_comes_out_for_features(system: str, kernels_or_torch: str) -> None:
     model = noisy_classifier(system)

@@ -14,9 +14,12 @@ from bertwright.jit import compiler_words, cpp_compiler
 from bertwright.model.config import size_config
 from bertwright.model.cpu import kernels
 from bertwright.model.cpu.encoder import PackedLayer
+from bertwright.model.cpu.modern_encoder import PackedModernEncoder
 from bertwright.model.cpu.packing import multiplies_halves
 from bertwright.model.cpu.products import HalfProduct, PackedProduct
 from bertwright.model.encoder import EncoderLayer
+from bertwright.model.modern_config import ModernBertConfig
+from bertwright.model.modern_encoder import ModernEncoder
 from tests.support.processor import needs_halves
 
 ARCHITECTURES = {"x86-64": 8, "x86-64-v3": 16, "x86-64-v4": 32, "icelake-server": 32}
@@ -117,6 +120,21 @@ def test_few_rows_of_the_narrowest_vectors_are_those_of_torch(
         answered = layer(hidden.flatten(0, 1), torch.arange(4) * 11)
         torch.testing.assert_close(answered, plain(hidden, keep).flatten(0, 1), atol=1e-5, rtol=1e-5)
     assert layer._fused is not None
+
+
+def test_few_rows_of_modernbert_with_the_narrowest_vectors_are_those_of_torch(
+    narrowest: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ModernBertConfig(vocab_size=30, hidden=128, layers=2, heads=2, intermediate=192, window=6, pad_id=0)
+    plain = ModernEncoder(config).eval()
+    ids = torch.randint(30, (3, 11), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    with torch.inference_mode():
+        wanted = plain(ids, ids, mask).last
+        monkeypatch.setattr(kernels, "library", lambda: narrowest)
+        packed = PackedModernEncoder(plain, PackedProduct)
+        torch.testing.assert_close(packed(ids, ids, mask).last, wanted, atol=1e-5, rtol=1e-5)
+    assert all(layer._fused for layer in packed.layers)
 
 
 def test_a_library_without_bf16_computes_no_layer_in_bf16(

@@ -13,6 +13,7 @@ from bertwright.cli import main
 from bertwright.errors import RunFailed
 from bertwright.locks import locked_file
 from bertwright.training.loop import Loop
+from tests.support.blimp import write_blimp
 from tests.support.commands import run_bertwright, run_json
 from tests.support.folders import read_jsonl
 from tests.support.trackers import FailingTracker, Recorder
@@ -226,6 +227,23 @@ def test_the_pretraining_run_has_its_files_and_metrics(base: Path, capsys: pytes
     assert figures["rows"] == 16
     assert 0 < figures["mlm_loss"] < 8
     assert 0 <= figures["nsp_accuracy"] <= 1
+
+
+def test_a_report_draws_the_evaluations_in_the_folder_blimp_of_its_run(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, pairs = tmp_path / "run", write_blimp(tmp_path / "pairs")
+    start = ["pretrain", "--corpus", base / "corpus", "--out", run, "--steps", "4", "--size", "1x64", *TINY]
+    run_json(capsys, *start, "--snapshots", "0.5", "--compile", "off")
+    snapshot = run / "snapshots" / "step-000000002"
+    for model, name in ((snapshot, "half"), (run, "final")):
+        run_json(capsys, "evaluate", "blimp", "--model", model, "--data", pairs, "--out", run / "blimp" / name)
+    measured = json.loads((run / "blimp" / "half" / "metrics.json").read_text("utf-8"))
+    result, _ = run_json(capsys, "report", run)
+    page = Path(result["report"]).read_text("utf-8")
+    for title in ("mean of the paradigms, over words seen", "phenomena, 20 pairs, over words seen"):
+        assert f'aria-label="BLiMP, {title}; chance: 50 %"' in page
+    assert f"<td>{measured['accuracy']:.1%}</td>" in page
 
 
 def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(

@@ -18,14 +18,13 @@ from bertwright.files import read_object, refuse_occupied, write_json
 from bertwright.finetuning.glue_submission import TASKS
 from bertwright.pretraining.exposure import SHORTFALL, refuse_uncounted
 from bertwright.pretraining.settings import PretrainSettings, merged, resolve_settings
+from bertwright.reports.blimp import ENTRY_RECORD
 from bertwright.scoring.pairs import Paradigm, read_paradigms
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import find_inputs
 from bertwright.text.word_counts import words_text
 from bertwright.training.run_lock import locked
 
-RECORD: Final = "entry.json"
-"""File of an entry's folder with its request; it marks the folder as an entry's."""
 _MEASUREMENTS: Final = ("blimp", "blimp_pairs", "supplement", "glue")
 """Data that may be added to an entry later."""
 
@@ -99,7 +98,7 @@ class EntryRequest:
     @property
     def is_begun(self) -> bool:
         """True where the folder has a record of an entry."""
-        return (self.out / RECORD).is_file()
+        return (self.out / ENTRY_RECORD).is_file()
 
     def glue_tasks(self) -> list[tuple[PaperTask, dict[str, Path]]]:
         """Return the tasks of GLUE whose files are all there, with the files."""
@@ -165,14 +164,14 @@ def opened(request: EntryRequest) -> Iterator[None]:
     _check_folder(request)
     request.out.mkdir(parents=True, exist_ok=True)
     with locked(request.out):
-        write_json(request.out / RECORD, request.record())
+        write_json(request.out / ENTRY_RECORD, request.record())
         yield
 
 
 def _check_folder(request: EntryRequest) -> None:
     """Raise InputError where the folder has other files, or an entry that was begun with another request."""
     if request.is_begun:
-        earlier = read_object(request.out / RECORD)
+        earlier = read_object(request.out / ENTRY_RECORD)
         # Records of version 1.0.0 have no system.
         earlier.setdefault("pretraining", {}).setdefault("system", "bert")
         _refuse_other(request.out, earlier, request.record())

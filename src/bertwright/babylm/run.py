@@ -27,7 +27,7 @@ from bertwright.pretraining.choose import plain_settings
 from bertwright.pretraining.held_out import held_out_fraction
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.reports.report import REPORT, with_pages
+from bertwright.reports.report import REPORT, try_report, with_pages
 from bertwright.text.word_counts import MILLION
 from bertwright.training.hardware import Numerics
 
@@ -60,6 +60,8 @@ def run_entry(request: EntryRequest) -> dict[str, Any]:
         draw_learning_curve(request.out / CURVE, results["curve"])
         write_json(request.out / RESULTS, results)
         write_model(request, results)
+        if request.pairs:
+            try_report(request.run)
     return {**results, "text": entry_text(request, results)}
 
 

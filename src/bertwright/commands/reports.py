@@ -36,6 +36,8 @@ def report_command(
 ) -> CommandResult:
     """Write an HTML page about a run, finished or not, or about the differences between two runs.
 
+    Evaluations on BLiMP that lie in the folder `blimp` of a pre-training run are drawn over the words seen.
+
     Args:
         run: Run folder.
         other: Second run folder of the same kind.

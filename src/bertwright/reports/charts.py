@@ -38,13 +38,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines in the same axes, over the `step` or the `words` seen; from_zero: the value axis starts at 0."""
+    """Lines in the same axes, over the `step` or the `words` seen; from_zero: the value axis starts at 0.
+
+    chance: value of a dashed line; such a chart leaves out no point.
+    """
 
     title: str
     unit: str
     series: Sequence[Series]
     from_zero: bool = False
     over: Axis = "step"
+    chance: float | None = None
 
     @property
     def axis(self) -> str:
@@ -60,6 +64,10 @@ class Chart:
     def limits(self) -> tuple[float, float]:
         """Range of the value axis. It leaves out early and noisy values that lie far above all others."""
         values = [y for series in self.series for _, y in series.points]
+        if self.chance is not None:
+            low, high = min(*values, self.chance), max(*values, self.chance)
+            room = 0.04 * (high - low) or 1.0
+            return low - room, high + room
         training = [series for series in self.series if not series.validation] or self.series
         late = sorted(y for each in training for x, y in each.points if x > _EARLY * self.steps[1]) or sorted(values)
         bottom, top = late[int(0.02 * (len(late) - 1))], late[math.ceil(0.98 * (len(late) - 1))]
@@ -88,6 +96,11 @@ class Chart:
     def y_ticks(self) -> list[tuple[float, str]]:
         """(y, text) of the ticks of the value axis."""
         return [(round(self._y(at), 1), text) for at, text in ticks(*self.limits, most=6)]
+
+    @property
+    def chance_y(self) -> float | None:
+        """Coordinate y of the line of chance."""
+        return None if self.chance is None else round(self._y(self.chance), 1)
 
     @property
     def paths(self) -> list[tuple[Series, str]]:

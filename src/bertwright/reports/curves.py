@@ -20,8 +20,8 @@ def loss_name(term: str) -> str:
     return "loss" if term == "loss" else f"{metric_title(term)} loss"
 
 
-def run_charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
-    """Return the charts of one run or of two.
+def run_charts(runs: Sequence[Run], names: Sequence[str], pairs: Sequence[Chart] = ()) -> list[Chart]:
+    """Return the charts of one run or of two; pairs: charts about minimal pairs, which follow the other metrics.
 
     Losses and bits per character are drawn again over the words seen, for the runs whose lines have them.
     """
@@ -43,6 +43,7 @@ def run_charts(runs: Sequence[Run], names: Sequence[str]) -> list[Chart]:
                 series = _series(runs, names, metric=name, over="words")
                 charts.append(Chart(f"{metric_title(name)}, validation, over words seen", "", series, over="words"))
     charts += [
+        *pairs,
         Chart("learning rate", "", _series(runs, names, key="learning_rate"), from_zero=True),
         Chart("speed", "tokens/s", _series(runs, names, key="tokens_per_second"), from_zero=True),
         Chart("gradient norm before clipping", "", _series(runs, names, key="gradient_norm"), from_zero=True),

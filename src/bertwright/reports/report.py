@@ -23,6 +23,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports import charts
+from bertwright.reports.blimp import blimp_charts, blimp_tables, read_blimp
 from bertwright.reports.charts import Chart, short, try_curve
 from bertwright.reports.curves import OBJECTIVES, loss_name, metric_title, run_charts
 from bertwright.reports.filled_masks import FilledMasks, fill_own_masks
@@ -125,17 +126,19 @@ def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
     if len(set(names)) < len(names):
         names = [str(run.folder) for run in runs]
     metrics = [] if len(runs) == 1 else [_metrics_side_by_side(runs, names)]
-    for run, name in zip(runs, names, strict=True):
+    blimp = [read_blimp(run) for run in runs]
+    for run, name, results in zip(runs, names, blimp, strict=True):
         owner = f" of {name}" if len(runs) > 1 else ""
         metrics += [_seeds(run, owner)] if run.seeds else []
-        metrics += [*validation_tables(run, owner), *_validation(run, owner)]
+        metrics += [*validation_tables(run, owner), *_validation(run, owner), *blimp_tables(results, owner)]
     facts = [_settings(runs[0])] if len(runs) == 1 else [_settings_that_differ(runs, names)]
     facts += [_machine(runs, names), _data(runs, names)]
     pretrained = [run for run in runs if run.kind == "pretrain"]
     masked_lm = [run for run in pretrained if run.record["settings"].get("system", "bert") in MASKED_LM_SYSTEMS]
     masks = [(run, fill_own_masks(run, corpus)) for run in masked_lm]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
-    return Report(runs, heads, _tiles(runs), run_charts(runs, names), _curves_note(runs), metrics, masks, facts)
+    curves = run_charts(runs, names, blimp_charts(blimp, names))
+    return Report(runs, heads, _tiles(runs), curves, _curves_note(runs), metrics, masks, facts)
 
 
 def _curves_note(runs: Sequence[Run]) -> str:

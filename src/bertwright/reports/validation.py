@@ -17,13 +17,17 @@ _MOST_LABELS: Final = 20
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table of the page. The first cell of a row is its name; marked: numbers of the highlighted rows."""
+    """A table of the page. The first cell of a row is its name; marked: numbers of the highlighted rows.
+
+    whole_words: no cell breaks inside of a word or number; a table that is too wide scrolls.
+    """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     marked: frozenset[int] = frozenset()
     note: str = ""
+    whole_words: bool = False
 
 
 def validation_tables(run: Run, owner: str) -> list[PageTable]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, ValidationError
 
 from bertwright.errors import InputError, shown
 from bertwright.files import read_object, refuse_occupied, write_json
@@ -15,7 +16,9 @@ from bertwright.scoring.pairs import Paradigm, pairs_digest
 
 _IDENTITY: Final = "evaluation.json"
 _SCORES: Final = "scores"
+_METRICS: Final = "metrics.json"
 _LOCK: Final = "lock"
+_Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
 class KeptScores:
@@ -73,7 +76,66 @@ class KeptScores:
 
     def write_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Write the metrics of all paradigms beside the scores."""
-        write_json(self._folder / "metrics.json", dict(metrics))
+        write_json(self._folder / _METRICS, dict(metrics))
 
     def _path(self, paradigm: Paradigm) -> Path:
-        return self._folder / _SCORES / f"{paradigm.uid}.json"
+        return _scores_file(self._folder, paradigm.uid)
+
+
+class KeptEvaluation(BaseModel):
+    """Metrics of a finished evaluation, as fractions; see `MinimalPairMetrics`.
+
+    weights: sha256 of the file of weights; None for random weights. digests: those of the pairs of each paradigm.
+    """
+
+    weights: str | None
+    digests: dict[str, str]
+    accuracy: _Fraction
+    phenomena_accuracy: _Fraction
+    phenomena: dict[str, _Fraction]
+    pairs: int
+    precision: str
+    masking: str | None = None
+    first_token: str | None = None
+
+    @property
+    def scored_by(self) -> str:
+        """Settings of the scores in words."""
+        return f"{f'masking {self.masking}' if self.masking else f'first token {self.first_token}'}, {self.precision}"
+
+    @property
+    def way(self) -> str:
+        """Number of pairs, and settings of their scores, in words."""
+        return f"{self.pairs:,} pairs, {self.scored_by}"
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Return True for a folder that keeps the scores of minimal pairs."""
+    return (folder / _IDENTITY).is_file()
+
+
+def read_evaluation(folder: Path) -> KeptEvaluation | None:
+    """Return the metrics in a folder of `KeptScores`; None where not all paradigms are scored.
+
+    Raises InputError for files that are broken.
+    """
+    path = folder / _METRICS
+    if not path.is_file():
+        return None
+    weights, metrics = read_object(folder / _IDENTITY).get("weights"), read_object(path)
+    try:
+        digests = {uid: read_object(_scores_file(folder, uid)).get("pairs") for uid in metrics["paradigms"]}
+        return KeptEvaluation.model_validate({**metrics, "weights": weights, "digests": digests})
+    except ValidationError as error:
+        first = error.errors()[0]
+        problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except (KeyError, TypeError):
+        problem = "no object 'paradigms'"
+    raise InputError(
+        f"{path}: expected the metrics of an evaluation, got {problem}; remove the file, and repeat the command, which "
+        "writes it again from the scores"
+    )
+
+
+def _scores_file(folder: Path, uid: str) -> Path:
+    return folder / _SCORES / f"{uid}.json"

@@ -24,6 +24,8 @@ from bertwright.files import read_object, write_json
 from bertwright.model.folder import open_model
 from bertwright.objectives.dataset import used_documents
 from bertwright.pretraining.measure import Timings
+from bertwright.reports.blimp import read_blimp
+from bertwright.reports.runs import read_run
 from bertwright.scoring.evaluate import measure_minimal_pairs
 from bertwright.scoring.pairs import MinimalPair, Paradigm
 from bertwright.scoring.settings import ScoreSettings
@@ -177,6 +179,19 @@ def test_its_card_has_every_budget(entry: Path, entry_data: Path) -> None:
     assert (entry / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_report_of_its_pre_training_has_the_minimal_pairs(entry: Path) -> None:
+    results, page = read_object(entry / "results.json"), (entry / "pretraining" / "report.html").read_text("utf-8")
+    blimp = read_blimp(read_run(entry / "pretraining"))
+    assert blimp.notes == []
+    assert [(model.title, evaluation.accuracy) for model, evaluation in blimp.measured] == [
+        *((f"{name} words", values["blimp"]) for name, values in results["checkpoints"].items()),
+        ("final model", results["blimp"]["accuracy"]),
+    ]
+    assert [words for words, _ in blimp.curves[0]] == [10**6, 2 * 10**6]
+    assert 'aria-label="BLiMP, phenomena, 10 pairs, over words seen; chance: 50 %"' in page
+    assert f"<td>{results['blimp']['accuracy']:.1%}</td>" in page
+
+
 def test_the_same_command_repeats_nothing(entry: Path, entry_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def trains(*_: Any) -> None:
         raise AssertionError("a step was repeated")
@@ -187,7 +202,8 @@ def test_the_same_command_repeats_nothing(entry: Path, entry_data: Path, monkeyp
     assert entry_of(entry, *corpus, *measured(entry_data)) == 0
     after = contents(entry)
     assert after.keys() == before.keys()
-    assert [name for name in after if after[name] != before[name] and name != "curve.png"] == []
+    drawn = {"curve.png", "pretraining/report.html"}  # the report has the time at which it was written
+    assert [name for name in after if after[name] != before[name] and name not in drawn] == []
 
 
 def test_a_plan_writes_nothing(

@@ -1,0 +1,155 @@
+"""evaluations on BLiMP of a run's models → charts over words seen, and a table, of its report.
+
+They lie in the folder `blimp` of the run, or of the entry that the run belongs to. The digest of the weights says which
+model of the run was measured.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from bertwright.files import file_digest
+from bertwright.model.folder import WEIGHTS
+from bertwright.reports.charts import Chart, Series, short
+from bertwright.reports.runs import Run, number
+from bertwright.reports.validation import PageTable
+from bertwright.scoring.kept_scores import KeptEvaluation, is_evaluation, read_evaluation
+from bertwright.text.word_counts import MILLION
+
+ENTRY_RECORD: Final = "entry.json"
+"""File of an entry's folder with its request; it marks the folder as an entry's."""
+_CHANCE: Final = 50.0
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """A model folder of a run; words: number of words seen before it was kept, None where unknown."""
+
+    folder: Path
+    title: str
+    words: float | None
+
+
+@dataclass(frozen=True)
+class BlimpResults:
+    """Evaluations of a run's models, in the order of training; notes: sentences about those that are left out."""
+
+    measured: Sequence[tuple[KeptModel, KeptEvaluation]] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def curves(self) -> list[list[tuple[float, KeptEvaluation]]]:
+        """Groups of (words seen, evaluation) on the same pairs that were scored in the same way."""
+        groups: dict[object, dict[float, KeptEvaluation]] = defaultdict(dict)
+        for model, evaluation in self.measured:
+            if model.words is not None:
+                groups[evaluation.way, *sorted(evaluation.digests.items())][model.words] = evaluation
+        return [list(group.items()) for group in groups.values()]
+
+
+def read_blimp(run: Run) -> BlimpResults:
+    """Return the finished evaluations of a run's models. Raises InputError for files that are broken."""
+    if run.kind != "pretrain":
+        return BlimpResults()
+    paths = [(base, path) for base in _bases(run) for path in (base / "blimp", *sorted(base.glob("blimp/*")))]
+    evaluations = [(path.relative_to(base), read_evaluation(path)) for base, path in paths if is_evaluation(path)]
+    if not evaluations:
+        return BlimpResults()
+    models = [model for model in _kept_models(run) if (model.folder / WEIGHTS).is_file()]
+    index_of = {file_digest(model.folder / WEIGHTS): index for index, model in enumerate(models)}
+    measured, notes = [], []
+    for name, evaluation in evaluations:
+        if evaluation is None:
+            notes.append(f"{name} is left out: the evaluation has not finished; the same command continues it.")
+        elif evaluation.weights not in index_of:
+            notes.append(f"{name} is left out: its weights are those of no model in the folder of this run.")
+        else:
+            measured.append((index_of[evaluation.weights], evaluation))
+    measured.sort(key=lambda each: each[0])
+    return BlimpResults([(models[index], evaluation) for index, evaluation in measured], notes)
+
+
+def _bases(run: Run) -> list[Path]:
+    """Return the run folder and, for the pre-training of an entry, the folder of the entry."""
+    parent = run.folder.resolve().parent
+    return [run.folder, *([parent] if (parent / ENTRY_RECORD).is_file() else [])]
+
+
+def _kept_models(run: Run) -> list[KeptModel]:
+    """Return the models of a run in the order of training, the final one last.
+
+    The words before a snapshot are interpolated between the lines of metrics.jsonl.
+    """
+    lines = [(line["step"], words) for line in run.streams[""] if (words := number(line.get("words"))) is not None]
+    steps, counts = zip((0, 0), *lines, strict=True)
+    models = []
+    for folder in sorted(run.folder.glob("snapshots/step-[0-9]*")):
+        step = int(folder.name.removeprefix("step-"))
+        models.append(KeptModel(folder, f"step {step:,}", float(np.interp(step, steps, counts)) if lines else None))
+    folders = [
+        path for base in _bases(run) for name in ("words", "checkpoints") for path in base.glob(f"{name}/[0-9]*M")
+    ]
+    models += [KeptModel(folder, f"{folder.name} words", MILLION * int(folder.name[:-1])) for folder in folders]
+    models.sort(key=lambda model: model.words or 0.0)
+    result = run.record.get("result") or {}
+    return [*models, KeptModel(run.folder / "model", "final model", number(result.get("words")))]
+
+
+def blimp_charts(results: Sequence[BlimpResults], names: Sequence[str]) -> list[Chart]:
+    """Return the mean of every run in one chart, and of one run alone the phenomena; none for a single point."""
+    means = []
+    for run_number, (result, name) in enumerate(zip(results, names, strict=True)):
+        for group_number, curve in enumerate(result.curves):
+            label = f"{name}, {curve[0][1].way}" if len(results) > 1 else curve[0][1].way
+            points = [(words, 100 * evaluation.accuracy) for words, evaluation in curve]
+            colour = run_number if len(results) > 1 else group_number
+            means.append(Series(label, points, colour, validation=True))
+    if sum(len(series.points) for series in means) < 2:
+        return []
+    charts = [Chart("BLiMP, mean of the paradigms, over words seen", "%", means, over="words", chance=_CHANCE)]
+    for curve in results[0].curves if len(results) == 1 else ():
+        if len(curve) > 1:
+            series = [
+                Series(
+                    _spaced_name(name),
+                    [(words, 100 * each.phenomena[name]) for words, each in curve if name in each.phenomena],
+                    colour,
+                    validation=True,
+                )
+                for colour, name in enumerate(curve[0][1].phenomena)
+            ]
+            title = f"BLiMP, phenomena, {curve[0][1].pairs:,} pairs, over words seen"
+            charts.append(Chart(title, "%", series, over="words", chance=_CHANCE))
+    return charts
+
+
+def blimp_tables(result: BlimpResults, owner: str) -> list[PageTable]:
+    """Return a table with a column for each measured model, the last one first; owner: end of the title."""
+    measured = result.measured[::-1]
+    if not measured and not result.notes:
+        return []
+    evaluations = [evaluation for _, evaluation in measured]
+    rows = [
+        [
+            "million words seen",
+            *("–" if model.words is None else short(model.words / MILLION) for model, _ in measured),
+        ],
+        ["pairs", *(f"{each.pairs:,}" for each in evaluations)],
+        ["scored by", *(each.scored_by for each in evaluations)],
+        ["mean of the paradigms", *(f"{each.accuracy:.1%}" for each in evaluations)],
+        ["mean of the phenomena", *(f"{each.phenomena_accuracy:.1%}" for each in evaluations)],
+    ]
+    for name in dict.fromkeys(name for each in evaluations for name in each.phenomena):
+        values = [each.phenomena.get(name) for each in evaluations]
+        rows.append([_spaced_name(name), *("–" if value is None else f"{value:.1%}" for value in values)])
+    head = ["", *(model.title for model, _ in measured)]
+    note = " ".join(["Chance is 50 %.", *result.notes])
+    return [PageTable(f"BLiMP{owner}", head, rows if measured else [], frozenset({3}), note, whole_words=True)]
+
+
+def _spaced_name(phenomenon: str) -> str:
+    return phenomenon.replace("_", " ")

@@ -1,6 +1,7 @@
 """The commands quickstart, pretrain, join, fill and next-sentence: shards → encoder."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,15 @@ from bertwright.commands.arguments import Repeatable, ShardingOption, TrackOptio
 from bertwright.commands.options import SettingsOptions
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.pretraining.settings import ADAPTED, PLAIN, RECIPES, PretrainSettings, merged, resolve_settings
+from bertwright.pretraining.settings import (
+    ADAPTED,
+    PLAIN,
+    RECIPES,
+    PretrainSettings,
+    merged,
+    requested_values,
+    resolve_settings,
+)
 
 if TYPE_CHECKING:
     from bertwright.training.hardware import Numerics
@@ -79,9 +88,9 @@ def pretrain_command(
     settings = _with_short_forms(settings, no_next_sentence=no_next_sentence, whole_word_mask=whole_word_mask)
     fraction, corpora = fraction_of(held_out), corpora_of(corpus)
     settings = with_fraction(settings, fraction, corpora)
-    from bertwright.pretraining.init_from import refuse_other_model, with_system_of
-
     if init_from:
+        from bertwright.pretraining.init_from import with_system_of
+
         settings = with_system_of(init_from, settings)
     unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
@@ -89,16 +98,7 @@ def pretrain_command(
         say(f"--evaluations {unadapted.evaluations}: there is no validation data; add --held-out FOLDER or FRACTION")
     source: Any = {"corpus": corpora, "out": out, "init_from": init_from}
     data = {**source, "held_out": folder}
-    from bertwright.pretraining.choose import plain_settings
-    from bertwright.pretraining.extend import extended_settings
-
-    def chosen(*, resume: bool, **more: Any) -> tuple[PretrainSettings, "Numerics | None"]:
-        if resume:
-            refuse_other_model(out, init_from)
-        if extend:
-            return extended_settings(extend, settings), None
-        return (unadapted, None) if recipe else plain_settings(settings, **source, resume=resume, **more)
-
+    chosen = partial(_chosen_settings, recipe, settings, extend=extend, **source)
     if plan:
         from bertwright.pretraining.dry_run import plan_pretraining
         from bertwright.training.distributed import refuse_several
@@ -119,6 +119,36 @@ def pretrain_command(
         start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "numerics": numerics}
         result = pretrain(run_settings, **data, **start, extend=extend, ranks=ranks, sharding=sharding)
     return with_pages(result, out)
+
+
+def _chosen_settings(
+    recipe: str | None,
+    typed: Mapping[str, Any],
+    *,
+    out: Path,
+    init_from: str | None,
+    extend: Path | None,
+    resume: bool,
+    **more: Any,
+) -> tuple[PretrainSettings, "Numerics | None"]:
+    """Return the settings of a run, and the numerics by which they were chosen, if they were.
+
+    A run that is resumed keeps those of its run.json that neither the recipe nor a typed option sets. more: further
+    arguments of `plain_settings`.
+    """
+    from bertwright.pretraining.choose import plain_settings, resumed_settings
+    from bertwright.pretraining.extend import extended_settings
+    from bertwright.pretraining.init_from import refuse_other_model
+
+    if resume:
+        refuse_other_model(out, init_from)
+    if extend:
+        return extended_settings(extend, typed), None
+    if recipe is None:
+        return plain_settings(typed, out=out, init_from=init_from, resume=resume, **more)
+    requested = requested_values(recipe, typed, from_model=init_from is not None)
+    resumed = resumed_settings(out, requested) if resume else None
+    return resumed or PretrainSettings.model_validate(requested), None
 
 
 def join_command(left: Positional[str], right: Positional[str], /, *, out: Path) -> CommandResult:

@@ -25,6 +25,8 @@ NAMES: dict[str, str] = {system: family.systems[system] for system, family in _F
 
 USUAL_SECOND_SENTENCE: dict[str, str] = {system: family.second_sentence for system, family in _FAMILIES.items()}
 """Usual objective for pairs of sentences of each system that learns masked LM."""
+SHORT_SHARES: dict[str, float] = {system: family.short_share for system, family in _FAMILIES.items()}
+"""Usual fraction of the documents that are cut into shorter rows, of each system."""
 RATE_FACTORS: dict[str, float] = {system: family.rate_factor for system, family in _FAMILIES.items()}
 """Learning rates of new weights of each system with Muon, as a multiple of BERT's."""
 

@@ -102,15 +102,8 @@ def plain_settings(
     settings of its run.json, but for those that may change; nothing is measured then, and the numerics are None.
     Raises InputError for a corpus or a model that cannot be opened.
     """
-    noted = _noted_settings(out) if resume else None
-    if noted is not None:
-        left_out = (
-            PretrainSettings.numeric | PretrainSettings.changeable | (set(noted) - {*PretrainSettings.model_fields})
-        )
-        if BUDGETS & set(typed):
-            left_out |= BUDGETS
-        kept = {name: value for name, value in noted.items() if name not in left_out}
-        return PretrainSettings.model_validate(merged(kept, typed)), None
+    if resume and (resumed := resumed_settings(out, typed)):
+        return resumed, None
     initial = open_model(init_from).config if init_from else initial
     unadapted = resolve_settings(None, typed, from_model=initial is not None and has_weights)
     corpora = [Corpus.open(folder) for folder in corpus]
@@ -131,6 +124,18 @@ def plain_settings(
     if ranks.is_main:
         say(reason)
     return PretrainSettings.model_validate(settings), numerics
+
+
+def resumed_settings(out: Path, requested: Mapping[str, Any]) -> PretrainSettings | None:
+    """Return the settings of the run in a folder with the `requested` ones in their place; None without a run."""
+    noted = _noted_settings(out)
+    if noted is None:
+        return None
+    left_out = PretrainSettings.numeric | PretrainSettings.changeable | (set(noted) - {*PretrainSettings.model_fields})
+    if BUDGETS & set(requested):
+        left_out |= BUDGETS
+    kept = {name: value for name, value in noted.items() if name not in left_out}
+    return PretrainSettings.model_validate(merged(kept, requested))
 
 
 def choose_for_budget(

@@ -20,6 +20,7 @@ from bertwright.model.system import (
     MASKED_LM_SYSTEMS,
     PAIR_SYSTEMS,
     REPLACED_TOKEN_SYSTEMS,
+    SHORT_SHARES,
     SPAN_SYSTEMS,
     USUAL_SECOND_SENTENCE,
     System,
@@ -128,19 +129,20 @@ class PretrainSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_system(cls, values: Any) -> Any:
-        """Add the defaults of the system: its second sentence and its masks; GPT-1 has the tanh form of GELU."""
+        """Add the defaults of the system: those of its rows and masks; GPT-1 has the tanh form of GELU."""
         if not isinstance(values, Mapping) or values.get("system", "bert") not in USUAL_SECOND_SENTENCE:
             return values
         examples, system = values.get("examples", {}), values.get("system", "bert")
         second = USUAL_SECOND_SENTENCE[system] if system in MASKED_LM_SYSTEMS else "none"
-        if second == ExampleSettings.model_fields["second_sentence"].default:
+        rows: dict[str, Any] = {"second_sentence": second, "short_share": SHORT_SHARES[system]}
+        if all(value == ExampleSettings.model_fields[name].default for name, value in rows.items()):
             return values
         if isinstance(examples, ExampleSettings):
             examples = examples.model_dump(exclude_unset=True)
         if isinstance(examples, Mapping):
             masks = _masks_of_generator(examples.get("masking", {})) if system in REPLACED_TOKEN_SYSTEMS else {}
             causal = {"causal_share": CAUSAL_SHARE} if system in CAUSAL_SHARE_SYSTEMS else {}
-            values = {**values, "examples": {"second_sentence": second, **causal, **examples, **masks}}
+            values = {**values, "examples": {**rows, **causal, **examples, **masks}}
         return {"activation": "gelu_tanh", **values} if values["system"] in SPAN_SYSTEMS else values
 
     @model_validator(mode="before")
@@ -312,7 +314,12 @@ BUDGETS: frozenset[str] = frozenset({"steps", "minutes", "words", "epochs"})
 
 
 def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_model: bool = False) -> PretrainSettings:
-    """Return the settings of a recipe, or of `PLAIN`, overridden by `changes` group by group.
+    """Return the settings of a recipe, or of `PLAIN`, overridden by `changes`; see `requested_values`."""
+    return PretrainSettings.model_validate(requested_values(recipe, changes, from_model=from_model))
+
+
+def requested_values(recipe: str | None, changes: Mapping[str, Any], *, from_model: bool = False) -> dict[str, Any]:
+    """Return the values that a recipe, or `PLAIN`, sets, overridden by `changes` group by group.
 
     from_model: True for a run with --init-from. The recipe's shape is left out, since the model has its own.
     Raises InputError for an unknown recipe.
@@ -330,12 +337,13 @@ def resolve_settings(recipe: str | None, changes: Mapping[str, Any], *, from_mod
         left_out["batch_size"] = True
     if "system" in changes:  # it has its own defaults for these
         is_masked = changes["system"] in MASKED_LM_SYSTEMS and changes["system"] not in REPLACED_TOKEN_SYSTEMS
-        left_out |= {"activation": True, "examples": {"second_sentence", *(() if is_masked else ("masking",))}}
+        rows = {"second_sentence", "short_share", *(() if is_masked else ("masking",))}
+        left_out |= {"activation": True, "examples": rows}
         if recipe is None and changes["system"].startswith("lstm"):
             left_out |= {"start": True, "optimizer": {"method"}}
     settings = RECIPES[recipe] if recipe else PLAIN
     values = settings.model_dump(exclude_unset=True, exclude=left_out)
-    return PretrainSettings.model_validate(merged(values, changes))
+    return merged(values, changes)
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -202,6 +202,19 @@ def test_the_command_says_what_it_chose_and_resumes_with_it(
     assert "learning_rate" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("recipe", [[], "--recipe paper-base --size tiny".split()])
+def test_a_resumed_run_keeps_a_value_whose_default_has_changed(
+    recipe: list[str], own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A RoBERTa of an earlier version has short rows in its run.json."""
+    start = f"pretrain --corpus {own_corpus} --out {tmp_path / 'run'} --system roberta --steps 1 --threads 1".split()
+    shape = "--lengths 32 --batch-size 8 --precision fp32".split()
+    run_json(capsys, *start, *recipe, *shape, "--short-share", "0.1")
+    run_json(capsys, *start, *recipe, *shape, "--resume")
+    assert main([*start, *recipe, *shape, "--resume", "--short-share", "0"]) == 2
+    assert "settings.examples.short_share is 0.1" in capsys.readouterr().err
+
+
 def test_the_machine_is_measured_once_and_not_for_a_folder_that_is_used(
     own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

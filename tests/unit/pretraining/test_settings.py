@@ -90,6 +90,13 @@ def test_another_system_brings_its_own_second_sentence_and_activation(settings_o
     assert (gpt.activation, gpt.examples.second_sentence, gpt.size) == ("gelu_tanh", "none", "base")
 
 
+@pytest.mark.parametrize("recipe", [[], ["--recipe", "paper-base"], ["--recipe", "paper-gpt"]])
+def test_the_rows_of_a_roberta_are_full_unless_an_option_says_otherwise(settings_of: Any, recipe: list[str]) -> None:
+    assert settings_of(*recipe, "--system", "roberta").examples.short_share == 0.0
+    assert settings_of(*recipe, "--system", "roberta", "--short-share", "0.1").examples.short_share == 0.1
+    assert settings_of(*recipe, "--system", "bert").examples.short_share == 0.1
+
+
 def test_a_switch_of_a_recipe_can_be_typed_in_both_directions(settings_of: Any) -> None:
     gpt = settings_of("--recipe", "paper-gpt")
     assert gpt.optimizer.bias_correction

@@ -34,6 +34,7 @@ def test_settings_come_back_from_a_record(system: System) -> None:
     requested_settings = one_step_settings(system=system)
     usual = {"bert": "next"} | dict.fromkeys(("albert", "albert-attention", "albert-feed-forward"), "order")
     assert requested_settings.examples.second_sentence == usual.get(system, "none")
+    assert requested_settings.examples.short_share == (0.0 if system == "roberta" else 0.1)
     assert requested_settings.activation == ("gelu_tanh" if system in ("gpt", "gpt2") else "gelu")
     assert PretrainSettings.model_validate(requested_settings.model_dump(mode="json")) == requested_settings
 

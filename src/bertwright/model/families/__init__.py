@@ -73,6 +73,7 @@ class SystemFamily(Family[AnyConfig]):
     trains_on_spans: True for a language model that is trained on spans of the text, without tokens around sentences.
     second_sentence: the usual objective for pairs of sentences (`objectives.settings`), of systems with masked LM.
     learns_pairs: False where masked LM may have no such objective.
+    short_share: usual fraction of the documents that are cut into shorter rows; BERT's, unless a paper has none.
     rate_factor: learning rates of new weights with Muon, as a multiple of BERT's; see docs/log.md, "The system of an
     entry".
     """
@@ -81,6 +82,7 @@ class SystemFamily(Family[AnyConfig]):
     learns_positions: bool = True
     second_sentence: str = "next"
     learns_pairs: bool = True
+    short_share: float = 0.1
     rate_factor: float = 1.0
     trains_on_spans: bool = False
 

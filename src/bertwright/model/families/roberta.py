@@ -61,6 +61,7 @@ ROBERTA_FAMILY = _Roberta(
     model_types=("roberta", "xlm-roberta", "camembert"),
     published_tokenizers=True,
     second_sentence="none",
+    short_share=0.0,  # "full sentences" (its §4.2): every row is filled up to its length
     title_in_messages="RoBERTa",
     prefix="roberta",
     classes=usual_classes("Roberta"),

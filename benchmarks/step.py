@@ -10,7 +10,7 @@ Masked LM, and for BERT next sentence, on random pieces, in the program's own lo
 import statistics
 import time
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 
@@ -43,7 +43,7 @@ def training_step(
     """Return a function that takes one step and returns its number of tokens. dropout: None for that of the size."""
     numerics = resolve_numerics(precision, threads=threads)
     apply_numerics(numerics)
-    rates = {} if dropout is None else {"hidden_dropout": dropout, "attention_dropout": dropout}
+    rates: dict[str, Any] = {} if dropout is None else {"hidden_dropout": dropout, "attention_dropout": dropout}
     config = cast(EncoderConfig, system_config(system, size, vocabulary, **rates))
     model = PretrainingModel(config, second_sentence="next" if system == "bert" else "none")
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))

@@ -2,16 +2,20 @@
 
 import json
 from pathlib import Path
+from shutil import copy
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from bertwright.cli import main
+from bertwright.model.bert import open_architecture
+from bertwright.model.folder import open_model
 from tests.e2e.test_systems import TINY
 from tests.support.commands import run_json
 from tests.support.cut_off import cut_off
 from tests.support.folders import read_jsonl
+from tests.support.parity import padded_batch
 
 FILES = ("model/model.safetensors", "model/config.json", "model/README.md", "generator/model.safetensors")
 
@@ -111,3 +115,44 @@ def test_the_ways_of_computing(more: list[str], own_corpus: Path, tmp_path: Path
 
     near = 0.03 if "bf16" in more else 1e-4
     assert losses("other", *more) == pytest.approx(losses("plain"), abs=near)
+
+
+def test_narrow_embeddings_come_back_in_the_same_bytes_and_open_in_transformers(
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The generator's states are as wide as the embeddings, so that it alone has no layer after them."""
+    from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
+
+    start = ["pretrain", "--corpus", str(own_corpus), "--steps", "4", *TINY, "--embedding-size", "32"]
+    electra = [*start, "--system", "electra", "--out"]
+    assert main([*electra, str(tmp_path / "whole")]) == 0
+    cut_off([*electra, str(tmp_path / "cut")], after=3, saved=2)
+    assert main([*electra, str(tmp_path / "cut"), "--resume"]) == 0
+    for name in FILES:
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    lines = [line for line in read_jsonl(tmp_path / "whole" / "metrics.jsonl") if "rtd" in line]
+    assert lines[-1]["rtd"] < lines[0]["rtd"]
+    for model, kind in (("model", AutoModelForPreTraining), ("generator", AutoModelForMaskedLM)):
+        folder, again = tmp_path / "whole" / model, tmp_path / "again" / model
+        theirs, ours = kind.from_pretrained(folder).eval(), open_architecture(open_model(str(folder))).eval()
+        assert theirs.config.embedding_size == 32
+        assert hasattr(theirs.electra, "embeddings_project") == (model == "model")
+        ids, segments, mask = padded_batch(theirs.config.vocab_size)
+        with torch.inference_mode():
+            wanted = theirs(ids, token_type_ids=segments, attention_mask=mask.long()).logits
+            torch.testing.assert_close(ours(ids, segments, mask)["logits"][mask], wanted[mask], atol=1e-5, rtol=1e-5)
+        theirs.save_pretrained(again)
+        for file in ("tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+            copy(folder / file, again / file)
+        mine, back = (open_model(str(path)) for path in (folder, again))
+        assert mine.config == back.config
+        assert mine.weights
+        assert back.weights
+        assert all(torch.equal(part, back.weights[name]) for name, part in mine.weights.items())
+    more = [*start[:-2], "--system", "electra", "--init-from", str(tmp_path / "whole"), "--out", str(tmp_path / "more")]
+    assert "got 32; leave the option out" in run_json(capsys, *more, "--embedding-size", "64", code=2)[1]
+    assert main(more) == 0
+    described = json.loads((tmp_path / "more" / "generator" / "config.json").read_text("utf-8"))
+    assert (described["embedding_size"], described["hidden_size"]) == (32, 32)
+    assert main([*start, "--system", "albert", "--out", str(tmp_path / "albert")]) == 0
+    assert json.loads((tmp_path / "albert" / "model" / "config.json").read_text("utf-8"))["embedding_size"] == 32

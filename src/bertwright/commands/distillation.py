@@ -22,7 +22,9 @@ from bertwright.pretraining.settings import ADAPTED, PLAIN, PretrainSettings
 
 _NO_OPTIONS = frozenset({"features", "lstm_width", "bilstm", "lm_weight", "new_layers", "frozen_layers"})
 """Settings of fine-tuning that a distillation does not have."""
-_FIXED = frozenset({"system", "size", "second_sentence", "compile", "generator_width", "causal_share", "z_loss"})
+_FIXED = frozenset(
+    {"system", "size", "second_sentence", "compile", "embedding_size", "generator_width", "causal_share", "z_loss"}
+)
 """Settings of pre-training that a distillation decides."""
 _FOR_TASK = SettingsOptions(
     FinetuneSettings,

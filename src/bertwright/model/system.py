@@ -41,13 +41,17 @@ def system_of(config: BackboneConfig) -> System | None:
     return family_of(config).system_of(config)
 
 
-def system_config(system: System, size: str, vocab_size: int, **changes: object) -> SingleBackboneConfig:
+def system_config(
+    system: System, size: str, vocab_size: int, *, embedding_size: int | None = None, **changes: object
+) -> SingleBackboneConfig:
     """Return the configuration of a system's backbone in a named size; `changes` are fields of EncoderConfig.
 
+    embedding_size: width of the embeddings of one of `EMBEDDING_SIZE_SYSTEMS`; None: the usual one of the family.
     Each family takes the fields that it has. The number of cells of an LSTM is the feed-forward width of a Transformer
     of that size. Raises InputError for an unknown size, and for a number of heads of an LSTM.
     """
-    return _FAMILIES[system].from_encoder(system, size_config(size, vocab_size, **changes), size)
+    config = _FAMILIES[system].from_encoder(system, size_config(size, vocab_size, **changes), size)
+    return config.model_copy(update={} if embedding_size is None else {"embedding_size": embedding_size})
 
 
 MASKED_LM_SYSTEMS: tuple[str, ...] = tuple(
@@ -64,5 +68,9 @@ CAUSAL_SHARE_SYSTEMS: tuple[str, ...] = tuple(
 """Systems whose rows are partly those of masked LM, and partly those of a left-to-right language model."""
 PAIR_SYSTEMS: tuple[str, ...] = tuple(system for system in MASKED_LM_SYSTEMS if _FAMILIES[system].learns_pairs)
 """Systems whose masked LM may have a second objective about two sentences."""
+EMBEDDING_SIZE_SYSTEMS: tuple[str, ...] = tuple(
+    system for system, family in _FAMILIES.items() if "embedding_size" in family.config_class.model_fields
+)
+"""Systems whose embeddings may have another width than the states: ALBERT and ELECTRA."""
 SPAN_SYSTEMS: tuple[str, ...] = tuple(system for system, family in _FAMILIES.items() if family.trains_on_spans)
 """Language models that are trained on spans of the text, without tokens around sentences: GPT-1 and GPT-2."""

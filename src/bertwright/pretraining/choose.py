@@ -151,7 +151,7 @@ def choose_for_budget(
     system = typed.get("system", PretrainSettings.model_fields["system"].default)
     names = [str(typed["size"])] if "size" in typed else list(reversed(CANDIDATES))
     for name in names:
-        config = system_config(system, name, budget.vocab_size)
+        config = system_config(system, name, budget.vocab_size, embedding_size=typed.get("embedding_size"))
         settings, reason = _for_shape({"size": name, **typed}, budget, config, from_model=False)
         weights = layer_weights(config)
         tokens = budget.tokens(settings, weights, config.hidden)

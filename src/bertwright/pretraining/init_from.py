@@ -130,6 +130,12 @@ def adapted_config(saved: SavedModel, settings: PretrainSettings, *, longest: in
         raise InputError(
             f"{saved.source}: expected the activation {settings.activation} (--activation), got {activation}"
         )
+    width = getattr(config, "embedding_size", settings.embedding_size)
+    if settings.embedding_size not in (None, width):
+        raise InputError(
+            f"{saved.source}: expected embeddings of {settings.embedding_size} (--embedding-size), got {width}; leave "
+            "the option out"
+        )
     if longest > config.max_positions:
         raise InputError(
             f"{saved.source}: has {config.max_positions} positions, and rows are {longest} tokens long; give --lengths"

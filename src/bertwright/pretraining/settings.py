@@ -14,9 +14,10 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from bertwright.config import Option, Positive, PositiveNumber, Seed, Settings, Share, Threads
 from bertwright.errors import InputError
-from bertwright.model.config import Start
+from bertwright.model.config import Size, Start
 from bertwright.model.system import (
     CAUSAL_SHARE_SYSTEMS,
+    EMBEDDING_SIZE_SYSTEMS,
     MASKED_LM_SYSTEMS,
     PAIR_SYSTEMS,
     REPLACED_TOKEN_SYSTEMS,
@@ -88,6 +89,9 @@ class PretrainSettings(Settings):
     initializer_range: Annotated[PositiveNumber, Option("model")] = 0.02
     """Standard deviation of the initial weights; 0.02 suits models 768 wide, 0.05 models 128 wide. With --init-from it
     is that of the model."""
+    embedding_size: Annotated[Size | None, Option("model")] = None
+    """Width of the embeddings of --system electra and of ALBERT. Default: that of the states for electra; 128, and at
+    most half of the states', for ALBERT."""
     generator_width: Annotated[float, Field(gt=0, le=1), Option("model")] = GENERATOR_WIDTH
     """Width of the generator of --system electra, as a fraction of the model's width."""
     start: Annotated[Start, Option("model")] = "random"
@@ -219,6 +223,9 @@ class PretrainSettings(Settings):
     def _conflicts(self) -> Iterator[tuple[bool, str]]:
         """Yield the settings that the system cannot have: true where one is set, and the reason."""
         examples, system = self.examples, self.system
+        if system not in EMBEDDING_SIZE_SYSTEMS:
+            reason = f"its embeddings are as wide as its states (embedding_size {self.embedding_size}); leave it out"
+            yield self.embedding_size is not None, reason
         if system not in REPLACED_TOKEN_SYSTEMS:
             yield self.generator_width != GENERATOR_WIDTH, f"has no generator (generator_width {self.generator_width})"
         share = f"(causal_share {examples.causal_share:g})"

@@ -142,7 +142,7 @@ def encoder_config(
     pad_id, end_id: ids of the padding and of the end of a text in the vocabulary.
     """
     longest = max(phase.length for phase in settings.phases)
-    changes = {
+    changes: dict[str, Any] = {
         "activation": settings.activation,
         "hidden_dropout": settings.dropout,
         "attention_dropout": settings.dropout,
@@ -153,7 +153,8 @@ def encoder_config(
         changes = {name: value for name, value in changes.items() if name in type(config).model_fields}
         return with_dropout(config.model_copy(update={**changes, "vocab_size": vocab_size}), settings.dropout)
     changes["pad_id"] = pad_id
-    config = system_config(settings.system, settings.size, vocab_size, max_positions=max(512, longest), **changes)
+    changes |= {"embedding_size": settings.embedding_size, "max_positions": max(512, longest)}
+    config = system_config(settings.system, settings.size, vocab_size, **changes)
     return config.model_copy(update={"end_id": end_id} if "end_id" in type(config).model_fields else {})
 
 

@@ -56,6 +56,7 @@ PRETRAIN_DEFAULTS = {
     "held_out_rows": 2048,
     "evaluations": 20,
     "snapshots": [],
+    "embedding_size": None,
     "generator_width": 0.25,
     "mask_schedule": [],
     "batch_schedule": [],

@@ -171,6 +171,12 @@ def test_heads_that_do_not_suit_it_start_at_random(system: str, size: str) -> No
     assert chosen({"system": system, "size": size, "minutes": 5.0}).start == "random"
 
 
+def test_narrow_embeddings_start_at_random() -> None:
+    electra = {"system": "electra", "size": "4x128", "minutes": 60.0}
+    assert chosen(electra).start == chosen({**electra, "embedding_size": 128}).start == "matching"
+    assert chosen({**electra, "embedding_size": 64}).start == "random"
+
+
 def test_the_line_of_a_continued_run_names_the_model_that_it_continues() -> None:
     budget = Budget(text_tokens=WIKI, vocab_size=8000, flops=TWO_CORES)
     _, line = choose_for_budget({"minutes": 5.0}, budget, initial=system_config("bert", "4x128", 8000))

@@ -1,10 +1,9 @@
 """Every class of BERT's successors in transformers and ours on random weights: states, outputs, loss, gradients.
 
-`python -m pytest -s -q tests/parity/test_families.py` prints the largest difference of each family.
+`python -m pytest -s -q tests/parity/test_families.py tests/parity/test_gpt2.py` prints the largest differences of each
+family.
 """
 
-from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,8 @@ from bertwright.interop.import_model import import_model
 from bertwright.model.bert import ARCHITECTURES, open_architecture
 from bertwright.model.folder import open_model, save_model
 from tests.parity.test_architectures import gradient, loss_of, targets
-from tests.support.parity import assert_close, padded_batch
+from tests.support.parity import Largest, padded_batch
 from tests.support.published_families import Published, classes, family_named, publish
-
-MEASURES = ("states", "outputs", "loss", "gradients")
-Largest = dict[tuple[str, str], float]
-"""Largest difference by family and measure; that of a gradient relative to the norm of all gradients."""
-
-
-@pytest.fixture(scope="module")
-def largest() -> Iterator[Largest]:
-    """Collect the largest differences, and print them at the end."""
-    differences: Largest = defaultdict(float)
-    yield differences
-    print("\nfamily      " + "".join(f"{measure:>12}" for measure in MEASURES))
-    for family in sorted({family for family, _ in differences}):
-        print(f"{family:12}" + "".join(f"{differences[family, measure]:12.1e}" for measure in MEASURES))
 
 
 @pytest.mark.parametrize(("published", "kind"), classes())
@@ -58,9 +43,7 @@ def test_every_number_agrees(
     outputs = ours(ids, segments, mask)
 
     def compare(mine: Tensor, other: Tensor, measure: str) -> None:
-        key = published.family, measure
-        largest[key] = max(largest[key], float((mine - other).detach().abs().max()))
-        assert_close(mine, other)
+        largest.compare(published.family, measure, mine, other)
 
     assert set(outputs) <= set(ARCHITECTURES[kind].outputs)
     for name, values in outputs.items():
@@ -77,8 +60,7 @@ def test_every_number_agrees(
     compare(loss, expected, "loss")
     loss.backward()
     expected.backward()
-    relative = _compare_gradients(published, kind, ours, theirs)
-    largest[published.family, "gradients"] = max(largest[published.family, "gradients"], relative)
+    largest.note(published.family, "gradients", _compare_gradients(published, kind, ours, theirs))
     save_model(tmp_path / "again", ours, config=saved.config, tokenizer=own_tokenizer, architecture=kind)
     _assert_same_tensors(tmp_path)
     assert import_model(str(tmp_path / "m"), tmp_path / "imported")["architecture"] == kind

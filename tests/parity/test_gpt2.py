@@ -1,8 +1,12 @@
-"""GPT-2 of transformers and ours on random weights: states, outputs, loss, gradients, and files both ways."""
+"""GPT-2 of transformers and ours on random weights: states, outputs, loss, gradients, and files both ways.
+
+`tests/parity/test_families.py` says how to print the largest differences.
+"""
 
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ from bertwright.objectives.language_model import LanguageInputs, LanguageModel
 from bertwright.tasks.classification.model import Classifier, TextBatch
 from bertwright.tasks.tagging.model import Tagger, TagRows
 from tests.support.gpt2_files import publish_gpt2, write_gpt2_tokenizer
-from tests.support.parity import assert_close, padded_batch
+from tests.support.parity import Largest, assert_close, padded_batch
 
 CLASSES = {
     GPT2_ARCHITECTURE: GPT2_ARCHITECTURE,
@@ -67,7 +71,7 @@ def _output(kind: str, model: Any, ids: Tensor, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", CLASSES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_number_agrees(tmp_path: Path, kind: str, shape: dict[str, Any]) -> None:
+def test_every_number_agrees(tmp_path: Path, kind: str, shape: dict[str, Any], largest: Largest) -> None:
     """States, outputs and loss within 1e-5; gradients within 1e-4 of their size; the same tensors when saved."""
     theirs = publish_gpt2(tmp_path / "m", kind, **shape)
     saved = open_model(str(tmp_path / "m"))
@@ -78,11 +82,12 @@ def test_every_number_agrees(tmp_path: Path, kind: str, shape: dict[str, Any]) -
     answer = theirs(input_ids=ids, attention_mask=mask.long(), **more)
     expected = answer[0] if kind == "GPT2ForSequenceClassification" else answer[0][mask]
     output = _output(kind, ours, ids, mask)
-    assert_close(output, expected)
+    compare = partial(largest.compare, "gpt2")
+    compare("outputs", output, expected)
     states = ours.get_submodule("encoder")(ids, torch.zeros_like(ids), mask, all_hidden=True).hidden
     assert len(states) == len(answer.hidden_states) == saved.config.layers + 1
     for mine, other in zip(states, answer.hidden_states, strict=True):
-        assert_close(mine[mask], other[mask])
+        compare("states", mine[mask], other[mask])
     for layer, other in enumerate(answer.attentions):
         real = mask[:, None, :, None].expand_as(other)
         attention = ours.get_submodule("encoder").attention(ids, torch.zeros_like(ids), mask, layer=layer)
@@ -90,11 +95,11 @@ def test_every_number_agrees(tmp_path: Path, kind: str, shape: dict[str, Any]) -
     losses = [_loss(kind, part, ids, mask) for part in (output, expected)]
     if kind == GPT2_ARCHITECTURE:
         labels = ids.masked_fill(~mask, -100)
-        assert_close(losses[0], theirs(input_ids=ids, attention_mask=mask.long(), labels=labels).loss)
-    assert_close(losses[0], losses[1])
+        compare("loss", losses[0], theirs(input_ids=ids, attention_mask=mask.long(), labels=labels).loss)
+    compare("loss", losses[0], losses[1])
     for loss in losses:
         loss.backward()
-    _assert_gradients(kind, ours, theirs)
+    largest.note("gpt2", "gradients", _compare_gradients(kind, ours, theirs))
     (tmp_path / "tok").mkdir()
     save_model(
         tmp_path / "again",
@@ -122,16 +127,19 @@ def _loss(kind: str, output: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     return output.square().sum() / 100
 
 
-def _assert_gradients(kind: str, ours: nn.Module, theirs: Any) -> None:
+def _compare_gradients(kind: str, ours: nn.Module, theirs: Any) -> float:
+    """Compare the gradients of all parameters; return the largest difference relative to the norm of all gradients."""
     mine = GPT2_FAMILY.weights_to_foreign(
         {name: part.grad for name, part in ours.named_parameters() if part.grad is not None}, CLASSES[kind]
     )
     named = {GPT2_FAMILY._full_name(name): part.grad for name, part in theirs.named_parameters()}
     assert set(mine) == set(named)
     # What is added to all scores of a softmax (a key's bias) has the gradient 0: only rounding is left.
-    rounding = 1e-6 * math.hypot(*(float(part.norm()) for part in mine.values()))
-    for name, part in mine.items():
-        assert float((part - named[name]).norm()) <= 1e-4 * float(named[name].norm()) + rounding, name
+    norm = math.hypot(*(float(part.norm()) for part in mine.values()))
+    differences = {name: float((part - named[name]).norm()) for name, part in mine.items()}
+    for name, difference in differences.items():
+        assert difference <= 1e-4 * float(named[name].norm()) + 1e-6 * norm, name
+    return max(differences.values()) / norm
 
 
 @pytest.mark.parametrize("kind", CLASSES)

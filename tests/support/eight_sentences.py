@@ -83,6 +83,7 @@ class AlphabetLetters:
     """A tokenizer for tests: one piece per letter, and nothing for what is no letter."""
 
     begin_id, end_id, unk_id = CLS, SEP, UNK
+    row_frame = ((CLS,), (SEP,), (SEP,))
 
     def ids(self, texts):
         return [[ord(letter) for letter in text if letter.isalpha()] for text in texts]

@@ -103,6 +103,11 @@ class BackboneConfig(Settings):
         """Return True where the outputs of a classifier of rows have a bias; those of GPT-2 have none."""
         return True
 
+    @property
+    def rows_may_be_bare(self) -> bool:
+        """Return True where models of this kind are fine-tuned on texts without tokens around them, as GPT-2 is."""
+        return False
+
 
 class SingleBackboneConfig(BackboneConfig):
     """Configuration of a backbone that is not composed of other backbones."""

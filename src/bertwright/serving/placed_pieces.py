@@ -55,11 +55,12 @@ class PlacedRows:
 class NumberedPieces:
     """A tokenizer whose ids are the numbers of the pieces, over all texts; special tokens are -1."""
 
-    begin_id = end_id = _SPECIAL
+    begin_id = end_id = unk_id = _SPECIAL
 
     def __init__(self, tokenizer: PlacedPieces) -> None:
         self._tokenizer = tokenizer
-        self.between_ids = (_SPECIAL,) * len(tokenizer.between_ids)
+        before, between, after = ((_SPECIAL,) * len(ids) for ids in tokenizer.row_frame)
+        self.row_frame, self.between_ids = (before, between, after), between
         self.places: list[tuple[int, int, int]] = []
         """(id, first, one past last character) of each number."""
         self._known: dict[str, list[int]] = {}
@@ -107,10 +108,11 @@ def _of_words(tokenizer: BaseTokenizer, inputs: EncodedSentences) -> PlacedRows:
     first = np.cumsum([0, *map(len, ids)])
     flat = [(id, *span) for of_word, span in zip(ids, spans, strict=True) for id in of_word]
     pieces = [PlacedPiece(0, order, start, end, id) for order, (id, start, end) in enumerate(flat)]
+    before, after = ([None] * len(tokenizer.row_frame[side]) for side in (0, 2))
     tokens: list[list[PlacedPiece | None]] = []
     for row, of_row in zip(inputs.rows, inputs.words, strict=True):
-        begin = int(first[of_row[0]] - row.at[0] + 1)
-        tokens.append([None, *pieces[begin : begin + len(row) - 2], None])
+        begin = int(first[of_row[0]] - row.at[0] + len(before))
+        tokens.append([*before, *pieces[begin : begin + len(row) - len(before) - len(after)], *after])
     return _numbered(inputs, tokens)
 
 

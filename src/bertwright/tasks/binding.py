@@ -24,6 +24,7 @@ from bertwright.tasks.errors import Errors, EvaluateRequest
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
+from bertwright.text.published_tokenizer import PublishedTokenizer
 from bertwright.training.distributed import Trainable
 
 
@@ -336,4 +337,6 @@ def open_tokenizer(saved: SavedModel) -> BaseTokenizer:
             f"{saved.tokenizer}: its vocabulary has {tokenizer.vocab_size} pieces, "
             f"but {saved.source} has embeddings for {saved.config.vocab_size}"
         )
+    if isinstance(tokenizer, PublishedTokenizer) and saved.config.rows_may_be_bare:
+        return tokenizer.for_last_token()
     return tokenizer

@@ -18,6 +18,8 @@ from bertwright.files import atomic_file, atomic_folder, write_json
 
 Frame = tuple[int, tuple[int, ...], int]
 """Ids before the first text of a row, between two texts, and after the last text."""
+RowFrame = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""The same, where there may be none of each."""
 
 
 class Pieces(Protocol):
@@ -36,6 +38,16 @@ class Pieces(Protocol):
     @property
     def end_id(self) -> int:
         """Id of the token that ends a row."""
+        ...
+
+    @property
+    def row_frame(self) -> RowFrame:
+        """Ids before, between and after the texts of a row; none for a GPT-2 that was trained without them."""
+        ...
+
+    @property
+    def unk_id(self) -> int:
+        """Id of the unknown piece."""
         ...
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -119,6 +131,12 @@ class BaseTokenizer(ABC):
     def end_id(self) -> int:
         """Id of the token that ends a row; InputError as for `begin_id`."""
         return self._frame[2]
+
+    @property
+    def row_frame(self) -> RowFrame:
+        """Ids before, between and after the texts of a row; InputError as for `begin_id`."""
+        begin, between, end = self._frame
+        return (begin,), between, (end,)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text. Nothing is added or truncated; the name of a special token is plain text."""

@@ -7,7 +7,7 @@ post-processor adds; the names of the special tokens are in tokenizer_config.jso
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bertwright.errors import InputError
 from bertwright.files import read_object
-from bertwright.text.base_tokenizer import Frame, MaskTokenizer
+from bertwright.text.base_tokenizer import Frame, MaskTokenizer, RowFrame
 
 _DESCRIPTION, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _ROLES: Final = {
@@ -54,14 +54,22 @@ class PublishedTokenizer(MaskTokenizer):
     settings    content of tokenizer_config.json
     """
 
-    def __init__(self, described: Mapping[str, Any], settings: Mapping[str, Any], *, place: str = "tokenizer") -> None:
+    def __init__(
+        self,
+        described: Mapping[str, Any],
+        settings: Mapping[str, Any],
+        *,
+        place: str = "tokenizer",
+        may_be_bare: bool = False,
+    ) -> None:
         """Build the tokenizer; `place` names it in errors.
 
+        may_be_bare: True where rows of a task may have no frame, because the model reads their last token.
         Raises InputError for a description that `tokenizers` refuses, for ids without a piece, and where no token for
         padding and unknown text is named.
         """
         self.described = {**described, "truncation": None, "padding": None}
-        self.settings = dict(settings)
+        self.settings, self._may_be_bare = dict(settings), may_be_bare
         self._rust = self._build(place, self.described)
         pieces = self._rust.get_vocab(with_added_tokens=True)
         if sorted(pieces.values()) != list(range(len(pieces))):
@@ -85,7 +93,7 @@ class PublishedTokenizer(MaskTokenizer):
         self.cased = self._rust.normalizer is None or self._rust.normalizer.normalize_str("A") != "a"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return PublishedTokenizer, (self.described, self.settings)
+        return partial(PublishedTokenizer, may_be_bare=self._may_be_bare), (self.described, self.settings)
 
     @cached_property
     def hash(self) -> str:
@@ -143,6 +151,15 @@ class PublishedTokenizer(MaskTokenizer):
     def has_frame(self) -> bool:
         """True where tokens are added to a text; GPT-2's published tokenizer adds none."""
         return bool(self._rust.num_special_tokens_to_add(is_pair=False))
+
+    @property
+    def row_frame(self) -> RowFrame:
+        """Ids before, between and after the texts of a row; none where rows may be bare and nothing is added."""
+        return ((), (), ()) if self._may_be_bare and not self.has_frame else super().row_frame
+
+    def for_last_token(self) -> "PublishedTokenizer":
+        """Return the tokenizer for a model that reads the last token of a row, which then needs no frame."""
+        return self if self.has_frame else PublishedTokenizer(self.described, self.settings, may_be_bare=True)
 
     def with_frame(self) -> "PublishedTokenizer":
         """Return the tokenizer with tokens that frame the rows of a task; itself where it has them.

@@ -38,8 +38,14 @@ def test_entries_and_their_defaults() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architectures": ["GPT2DoubleHeadsModel"]}, "architectures is GPT2DoubleHeadsModel; of GPT-2's classes"),
-        ({"architectures": ["GPT2ForQuestionAnswering"]}, "architectures is GPT2ForQuestionAnswering"),
+        (
+            {"architectures": ["GPT2DoubleHeadsModel"]},
+            "expected one of GPT2LMHeadModel, GPT2Model, .* in architectures, got GPT2DoubleHeadsModel; import a",
+        ),
+        (
+            {"architectures": ["GPT2ForQuestionAnswering"]},
+            "in architectures, got GPT2ForQuestionAnswering; import a GPT2LMHeadModel and fine-tune it",
+        ),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is True; only False"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False; only True"),
         ({"embd_pdrop": 0.3}, "embd_pdrop is 0.3; only 0.1"),

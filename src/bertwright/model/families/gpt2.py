@@ -61,6 +61,11 @@ class GPT2Config(EncoderConfig):
         return False
 
     @property
+    def rows_may_be_bare(self) -> bool:
+        """Return True: classifiers read the last token, and the published tokenizer adds none."""
+        return True
+
+    @property
     def output_has_transform(self) -> bool:
         """Return False: the output layer is the word embeddings."""
         return False
@@ -116,7 +121,8 @@ class _GPT2(EncoderFamily[GPT2Config]):
         named = named_class(raw, path)
         if named is not None and named not in self.classes.values():
             raise InputError(
-                f"{path}: architectures is {named}; of GPT-2's classes {', '.join(self.classes.values())} can be read"
+                f"{path}: expected one of {', '.join(self.classes.values())} in architectures, got {named}; import a "
+                f"{GPT2_ARCHITECTURE} and fine-tune it for the task"
             )
         check_values(path, {"embd_pdrop": (raw.get("embd_pdrop", 0.1), raw.get("resid_pdrop", 0.1))})
         defaults = {"activation_function": "gelu_new", "architectures": [GPT2_ARCHITECTURE], "vocab_size": 50257}

@@ -66,7 +66,10 @@ def _without_middle(tokens: Sequence[int], keep: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """N rows of token ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. GPT-1 has other special tokens."""
+    """N rows of token ids: [CLS] A [SEP] or [CLS] A [SEP] B [SEP]. GPT-1 has other special tokens, GPT-2 may have none.
+
+    A row without any token is one unknown piece.
+    """
 
     ids: tuple[NDArray[np.int32], ...]
     first: NDArray[np.int32]  # [N] number of tokens in segment 0: [CLS], A and the next special token
@@ -107,14 +110,15 @@ def encode(
     long: Long = "truncate",
 ) -> Encoded:
     """Return rows of at most `max_length` token ids; `long` says how longer texts are encoded."""
-    between = [] if texts_b is None else list(tokenizer.between_ids)
-    num_special = 2 + len(between)
+    before, between, after = map(list, tokenizer.row_frame)
+    if texts_b is None:
+        between = []
+    num_special = len(before) + len(between) + len(after)
     room = max_length - num_special
     if room < 1:
         raise InputError(f"maximal length {max_length}: expected at least {num_special + 1}, to have room for text")
     sides_a = tokenizer.ids(texts_a)
     sides_b = [[] for _ in sides_a] if texts_b is None else tokenizer.ids(texts_b)
-    begin, end = [tokenizer.begin_id], [tokenizer.end_id]
     rows: list[NDArray[np.int32]] = []
     first: list[int] = []
     begins: list[int] = []
@@ -127,8 +131,9 @@ def encode(
             parts, is_cut = [shortened(a, b, room, middle=long == "head-tail")], len(a) + len(b) > room
         cut.append(is_cut)
         for part_a, part_b in parts:
-            rows.append(np.array(begin + part_a + between + part_b + end, dtype=np.int32))
-            first.append(len(part_a) + max(2, num_special - 1))
+            ids = before + part_a + between + part_b + after
+            rows.append(np.array(ids or [tokenizer.unk_id], dtype=np.int32))
+            first.append(len(before) + len(part_a) + len(between or after))
     return Encoded(
         ids=tuple(rows),
         first=np.array(first, dtype=np.int32),

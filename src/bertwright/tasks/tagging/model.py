@@ -32,11 +32,6 @@ from bertwright.training.hardware import module_device, move_to_device
 class TaggerPieces(Pieces, Protocol):
     """The tokenizer's interface that `windows_of` uses."""
 
-    @property
-    def unk_id(self) -> int:
-        """Return the id of the unknown piece."""
-        ...
-
     def word_ids(self, words: Sequence[str]) -> list[list[int]]:
         """Return the ids of each word as it is written within a text."""
         ...
@@ -66,9 +61,11 @@ def windows_of(tokenizer: TaggerPieces, sentences: Sentences, *, context: Contex
     context: "documents" and "auto" use the neighbours in the marked document; "file" the whole of a file without marks;
     "off" the sentence alone.
     """
-    room = max_length - 2
+    head, _, tail = tokenizer.row_frame
+    num_special = len(head) + len(tail)
+    room = max_length - num_special
     if room < 1:
-        raise InputError(f"maximal length {max_length}: expected at least 3, to have room for words")
+        raise InputError(f"maximal length {max_length}: expected at least {num_special + 1}, to have room for words")
     pieces, first, vanished = _pieces(tokenizer, sentences)
     ends = np.cumsum([0, *(len(words) for words in sentences.words)])  # [N + 1] words before each sentence
     rows: dict[tuple[int, int], list[NDArray[np.int64]]] = {}  # (begin, end) in pieces → words
@@ -79,11 +76,10 @@ def windows_of(tokenizer: TaggerPieces, sentences: Sentences, *, context: Contex
             span = int(first[ends[row]]), int(first[ends[row + 1]])
             for begin, chosen in _cover(span, first[words], (low, high), room):
                 rows.setdefault((begin, min(begin + room, high)), []).append(words[chosen])
-    head, tail = [tokenizer.begin_id], [tokenizer.end_id]
     words_of_row = [np.concatenate(words) for words in rows.values()]
     return TaggingWindows(
         ids=tuple(np.concatenate([head, pieces[begin:end], tail]).astype(np.int32) for begin, end in rows),
-        at=tuple(first[words] - begin + 1 for (begin, _), words in zip(rows, words_of_row, strict=True)),
+        at=tuple(first[words] - begin + len(head) for (begin, _), words in zip(rows, words_of_row, strict=True)),
         words=tuple(words_of_row),
         vanished=vanished,
     )

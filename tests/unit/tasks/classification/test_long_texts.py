@@ -208,7 +208,7 @@ def test_texts_of_a_megabyte_take_time_in_proportion(tmp_path: Path, own_tokeniz
     ids = words.ids([megabyte])[0]
 
     class Known:
-        begin_id, between_ids, end_id = words.begin_id, words.between_ids, words.end_id
+        row_frame = words.row_frame
 
         def ids(self, texts: Any) -> list[list[int]]:
             return [ids[: len(ids) // int(text)] for text in texts]

@@ -9,8 +9,14 @@ import pytest
 import torch
 
 from bertwright.cli import main
+from bertwright.errors import InputError
+from bertwright.finetuning.setup import with_task_tokens
 from bertwright.interop.import_model import import_model
+from bertwright.model.folder import open_model
 from bertwright.serving.predictor import load
+from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.tagging.conll import Sentences
+from bertwright.tasks.tagging.model import windows_of
 from tests.support.gpt2_files import END, publish_gpt2, write_gpt2_tokenizer
 from tests.support.requests import Requests
 
@@ -86,6 +92,55 @@ def test_the_server_answers_and_names_the_words_that_decide(tmp_path: Path) -> N
     probabilities = answer.json()["results"][0]["probabilities"]
     np.testing.assert_allclose(list(probabilities.values()), expected, atol=1e-5)
     explained = model.explain("The old bridge", method="occlusion")
+    assert [word.text for word in explained.words] == ["The", "old", "bridge"]
+
+
+def test_the_attention_of_a_text_and_of_a_pair_is_shown(tmp_path: Path) -> None:
+    _published(tmp_path, "GPT2ForSequenceClassification")
+    import_model(str(tmp_path / "m"), tmp_path / "model")
+    inputs = [{"text": "The bridge"}, {"text": "The bridge", "second": "a"}, {"text": ""}]
+    answers = Requests({"m": load(tmp_path / "model")})(
+        *(("POST", "/v1/inside", {"model": "m", **one}) for one in inputs)
+    )
+    assert [answer.status_code for answer in answers] == [200] * 3, answers[0].text
+    one, pair, empty = (answer.json() for answer in answers)
+    assert "".join(one["pieces"]) == "TheĠbridge"
+    assert pair["segments"] == [*([0] * len(one["pieces"])), *([1] * (len(pair["pieces"]) - len(one["pieces"])))]
+    assert empty["pieces"] == [END]
+
+
+def test_the_doctor_measures_the_rows_of_a_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _published(tmp_path, "GPT2ForSequenceClassification")
+    import_model(str(tmp_path / "m"), tmp_path / "model")
+    rows = [{"text": f"{text} {number}", "label": f"LABEL_{number % 3}"} for number in range(30) for text in TEXTS[:3]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    main(["doctor", "--model", str(tmp_path / "model"), "--data", str(tmp_path / "rows.jsonl")])
+    printed = capsys.readouterr().out
+    assert "train: mean" in printed
+    assert "tokens, 95 % of the rows up to" in printed
+
+
+def test_a_vocabulary_without_an_end_of_text_cannot_be_fine_tuned(tmp_path: Path) -> None:
+    _published(tmp_path, "GPT2ForSequenceClassification")
+    import_model(str(tmp_path / "m"), tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer_config.json"
+    path.write_text(json.dumps(dict.fromkeys(("pad_token", "unk_token"), END)))
+    saved = open_model(str(tmp_path / "model"))
+    with pytest.raises(InputError, match="name it as eos_token"):
+        with_task_tokens(saved, open_tokenizer(saved))
+
+
+def test_a_long_sentence_is_tagged_in_windows_of_all_positions(tmp_path: Path) -> None:
+    _published(tmp_path, "GPT2ForTokenClassification")
+    import_model(str(tmp_path / "m"), tmp_path / "model")
+    saved = open_model(str(tmp_path / "model"))
+    words = ("old bridge " * LENGTH).split()
+    sentences = Sentences("words", (tuple(words),), None, (tuple(range(len(words))),))
+    windows = windows_of(open_tokenizer(saved), sentences, context="off", max_length=LENGTH)
+    assert max(map(len, windows.ids)) == LENGTH
+    model = load(tmp_path / "model", precision="fp32")
+    assert [entity.text for entity in model(" ".join(words)).entities] == words
+    explained = model.explain("The old bridge", method="occlusion", word=1)
     assert [word.text for word in explained.words] == ["The", "old", "bridge"]
 
 

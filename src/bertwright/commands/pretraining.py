@@ -133,10 +133,9 @@ def _chosen_settings(
 ) -> tuple[PretrainSettings, "Numerics | None"]:
     """Return the settings of a run, and the numerics by which they were chosen, if they were.
 
-    A run that is resumed keeps those of its run.json that neither the recipe nor a typed option sets. more: further
-    arguments of `plain_settings`.
+    more: further arguments of `plain_settings`.
     """
-    from bertwright.pretraining.choose import plain_settings, resumed_settings
+    from bertwright.pretraining.choose import plain_settings, with_noted_rows
     from bertwright.pretraining.extend import extended_settings
     from bertwright.pretraining.init_from import refuse_other_model
 
@@ -147,8 +146,8 @@ def _chosen_settings(
     if recipe is None:
         return plain_settings(typed, out=out, init_from=init_from, resume=resume, **more)
     requested = requested_values(recipe, typed, from_model=init_from is not None)
-    resumed = resumed_settings(out, requested) if resume else None
-    return resumed or PretrainSettings.model_validate(requested), None
+    settings = PretrainSettings.model_validate(requested)
+    return with_noted_rows(settings, out, requested) if resume else settings, None
 
 
 def join_command(left: Positional[str], right: Positional[str], /, *, out: Path) -> CommandResult:

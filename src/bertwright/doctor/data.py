@@ -279,7 +279,8 @@ def fit_findings(data: Data, tokenizer: BaseTokenizer, *, max_length: int) -> It
         advice = f"--max-length {longest} keeps 95 % of the rows whole, if the model has as many positions"
         yield _finding("length", "warning", value, text, advice)
     counts = np.bincount(np.concatenate(untruncated.ids), minlength=tokenizer.vocab_size)
-    ordinary = int(counts.sum() - counts[list({tokenizer.begin_id, *tokenizer.between_ids, tokenizer.end_id})].sum())
+    special = {id for part in tokenizer.row_frame for id in part}
+    ordinary = int(counts.sum() - sum(int(counts[id]) for id in special))
     yield unknown_finding("data", tokenizer, int(counts[tokenizer.unk_id]) / max(1, ordinary), tokens="the pieces")
     yield capitals_finding("data", tokenizer, counts)
 

@@ -19,6 +19,7 @@ from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.model.system import NAMES, system_of
 from bertwright.pretraining.init_from import size_name
+from bertwright.tasks.binding import for_rows_of
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.vocabulary import SPECIAL
@@ -73,7 +74,7 @@ def check_model(source: str, *, tokenizer_folder: Path | None) -> tuple[OpenedMo
     opened = _finding("opens", "ok", size_name(config), f"{saved.source}: {saved.architecture}, {shape}, {kind}")
     if saved.weights is None:
         return OpenedModel(saved, tokenizer), [replace(opened, text=f"{source}: random weights, {shape}, {kind}")]
-    tokenizer, tokenizer_errors = _open_tokenizer(saved.tokenizer)
+    tokenizer, tokenizer_errors = _open_tokenizer(saved)
     with_heads, heads = _open_heads(saved)
     findings = [opened, *tokenizer_errors, *heads]
     if tokenizer:
@@ -272,9 +273,9 @@ def _config_value(folder: Path, name: str) -> Any:
     return config.get(name) if isinstance(config, dict) else None
 
 
-def _open_tokenizer(folder: Path) -> tuple[BaseTokenizer | None, list[Finding]]:
+def _open_tokenizer(saved: SavedModel) -> tuple[BaseTokenizer | None, list[Finding]]:
     try:
-        return open_tokenizer_folder(folder), []
+        return for_rows_of(saved.config, open_tokenizer_folder(saved.tokenizer)), []
     except (InputError, OSError) as error:
         advice = "tokenizer.json, vocab.txt and tokenizer_config.json must be those that the model was trained with"
         return None, [refused("model", "tokenizer", error=error, advice=advice)]

@@ -48,6 +48,11 @@ def with_task_tokens(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[Saved
         extended = tokenizer.with_special()
     elif isinstance(tokenizer, PublishedTokenizer):
         extended = tokenizer.with_frame()
+        if not extended.has_frame:
+            raise InputError(
+                f"{saved.tokenizer}: expected a token for the end of a text, which stands around the texts of a row; "
+                "name it as eos_token in tokenizer_config.json"
+            )
     if extended is tokenizer:
         return saved, tokenizer
     size = max(config.vocab_size, extended.vocab_size)

@@ -102,8 +102,15 @@ def plain_settings(
     settings of its run.json, but for those that may change; nothing is measured then, and the numerics are None.
     Raises InputError for a corpus or a model that cannot be opened.
     """
-    if resume and (resumed := resumed_settings(out, typed)):
-        return resumed, None
+    noted = _noted_settings(out) if resume else None
+    if noted is not None:
+        left_out = (
+            PretrainSettings.numeric | PretrainSettings.changeable | (set(noted) - {*PretrainSettings.model_fields})
+        )
+        if BUDGETS & set(typed):
+            left_out |= BUDGETS
+        kept = {name: value for name, value in noted.items() if name not in left_out}
+        return PretrainSettings.model_validate(merged(kept, typed)), None
     initial = open_model(init_from).config if init_from else initial
     unadapted = resolve_settings(None, typed, from_model=initial is not None and has_weights)
     corpora = [Corpus.open(folder) for folder in corpus]
@@ -126,16 +133,16 @@ def plain_settings(
     return PretrainSettings.model_validate(settings), numerics
 
 
-def resumed_settings(out: Path, requested: Mapping[str, Any]) -> PretrainSettings | None:
-    """Return the settings of the run in a folder with the `requested` ones in their place; None without a run."""
-    noted = _noted_settings(out)
-    if noted is None:
-        return None
-    left_out = PretrainSettings.numeric | PretrainSettings.changeable | (set(noted) - {*PretrainSettings.model_fields})
-    if BUDGETS & set(requested):
-        left_out |= BUDGETS
-    kept = {name: value for name, value in noted.items() if name not in left_out}
-    return PretrainSettings.model_validate(merged(kept, requested))
+def with_noted_rows(settings: PretrainSettings, out: Path, requested: Mapping[str, Any]) -> PretrainSettings:
+    """Return the settings with the fraction of short rows of the run in a folder, where nothing requests one.
+
+    A RoBERTa that an earlier version began has short rows.
+    """
+    noted = _noted_settings(out) or {}
+    if "short_share" in requested.get("examples", {}) or "short_share" not in noted.get("examples", {}):
+        return settings
+    rows = {"short_share": noted["examples"]["short_share"]}
+    return PretrainSettings.model_validate(merged(settings.model_dump(exclude_unset=True), {"examples": rows}))
 
 
 def choose_for_budget(

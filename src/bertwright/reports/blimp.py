@@ -4,15 +4,17 @@ They lie in the folder `blimp` of the run, or of the entry that the run belongs 
 model of the run was measured.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from bertwright.files import file_digest
+from bertwright.errors import InputError
+from bertwright.files import digest_note, file_digest
 from bertwright.model.folder import WEIGHTS
 from bertwright.reports.charts import Chart, Series, short
 from bertwright.reports.runs import Run, number
@@ -52,25 +54,47 @@ class BlimpResults:
 
 
 def read_blimp(run: Run) -> BlimpResults:
-    """Return the finished evaluations of a run's models. Raises InputError for files that are broken."""
+    """Return the finished evaluations of a run's models; a note for each of the others."""
     if run.kind != "pretrain":
         return BlimpResults()
     paths = [(base, path) for base in _bases(run) for path in (base / "blimp", *sorted(base.glob("blimp/*")))]
-    evaluations = [(path.relative_to(base), read_evaluation(path)) for base, path in paths if is_evaluation(path)]
+    evaluations = [(path.relative_to(base), path) for base, path in paths if is_evaluation(path)]
     if not evaluations:
         return BlimpResults()
-    models = [model for model in _kept_models(run) if (model.folder / WEIGHTS).is_file()]
-    index_of = {file_digest(model.folder / WEIGHTS): index for index, model in enumerate(models)}
-    measured, notes = [], []
-    for name, evaluation in evaluations:
+    models = _models_by_digest(run)
+    measured: dict[str, list[KeptEvaluation]] = {digest: [] for digest in models}
+    notes = []
+    for name, path in evaluations:
+        try:
+            evaluation = read_evaluation(path)
+        except InputError as error:
+            notes.append(f"{name} is left out: {error}.")
+            continue
         if evaluation is None:
             notes.append(f"{name} is left out: the evaluation has not finished; the same command continues it.")
-        elif evaluation.weights not in index_of:
+        elif evaluation.weights not in measured:
             notes.append(f"{name} is left out: its weights are those of no model in the folder of this run.")
-        else:
-            measured.append((index_of[evaluation.weights], evaluation))
-    measured.sort(key=lambda each: each[0])
-    return BlimpResults([(models[index], evaluation) for index, evaluation in measured], notes)
+        elif evaluation not in measured[evaluation.weights]:  # the same model may have been measured twice
+            measured[evaluation.weights].append(evaluation)
+    return BlimpResults([(models[digest], each) for digest, kept in measured.items() for each in kept], notes)
+
+
+def _models_by_digest(run: Run) -> dict[str, KeptModel]:
+    """Return the models of a run in the order of training; equal ones are one with all their titles."""
+    models: dict[str, KeptModel] = {}
+    for model in _kept_models(run):
+        path = model.folder / WEIGHTS
+        if path.is_file():
+            digest = _digest_of(path)
+            equal = models.pop(digest, None)
+            models[digest] = model if equal is None else replace(model, title=f"{model.title}, {equal.title}")
+    return models
+
+
+def _digest_of(path: Path) -> str:
+    """Return the digest of a file; the one that is noted beside it, if there is one, since files may be large."""
+    note = digest_note(path)
+    return note.read_text("utf-8", "replace").partition(" ")[0] if note.is_file() else file_digest(path)
 
 
 def _bases(run: Run) -> list[Path]:
@@ -87,16 +111,18 @@ def _kept_models(run: Run) -> list[KeptModel]:
     lines = [(line["step"], words) for line in run.streams[""] if (words := number(line.get("words"))) is not None]
     steps, counts = zip((0, 0), *lines, strict=True)
     models = []
-    for folder in sorted(run.folder.glob("snapshots/step-[0-9]*")):
+    for folder in sorted(run.folder.glob("snapshots/step-*")):
+        if not re.fullmatch("step-[0-9]+", folder.name):
+            continue
         step = int(folder.name.removeprefix("step-"))
         models.append(KeptModel(folder, f"step {step:,}", float(np.interp(step, steps, counts)) if lines else None))
-    folders = [
-        path for base in _bases(run) for name in ("words", "checkpoints") for path in base.glob(f"{name}/[0-9]*M")
-    ]
+    parents = [base / name for base in _bases(run) for name in ("words", "checkpoints")]
+    folders = [path for parent in parents for path in parent.glob("*M") if re.fullmatch("[0-9]+M", path.name)]
     models += [KeptModel(folder, f"{folder.name} words", MILLION * int(folder.name[:-1])) for folder in folders]
     models.sort(key=lambda model: model.words or 0.0)
-    result = run.record.get("result") or {}
-    return [*models, KeptModel(run.folder / "model", "final model", number(result.get("words")))]
+    words = number((run.record.get("result") or {}).get("words"))
+    final = {"generator": "generator", "model": "final model"}  # of an ELECTRA the generator alone is scored
+    return [*models, *(KeptModel(run.folder / name, title, words) for name, title in final.items())]
 
 
 def blimp_charts(results: Sequence[BlimpResults], names: Sequence[str]) -> list[Chart]:
@@ -106,7 +132,7 @@ def blimp_charts(results: Sequence[BlimpResults], names: Sequence[str]) -> list[
         for group_number, curve in enumerate(result.curves):
             label = f"{name}, {curve[0][1].way}" if len(results) > 1 else curve[0][1].way
             points = [(words, 100 * evaluation.accuracy) for words, evaluation in curve]
-            colour = run_number if len(results) > 1 else group_number
+            colour = run_number + 8 * group_number if len(results) > 1 else group_number  # from 8 on the line is dashed
             means.append(Series(label, points, colour, validation=True))
     if sum(len(series.points) for series in means) < 2:
         return []

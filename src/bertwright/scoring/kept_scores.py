@@ -123,17 +123,20 @@ def read_evaluation(folder: Path) -> KeptEvaluation | None:
     if not path.is_file():
         return None
     weights, metrics = read_object(folder / _IDENTITY).get("weights"), read_object(path)
+    broken = path
     try:
         digests = {uid: read_object(_scores_file(folder, uid)).get("pairs") for uid in metrics["paradigms"]}
         return KeptEvaluation.model_validate({**metrics, "weights": weights, "digests": digests})
     except ValidationError as error:
         first = error.errors()[0]
         problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        if first["loc"][0] == "digests":
+            broken = _scores_file(folder, str(first["loc"][1]))
     except (KeyError, TypeError):
         problem = "no object 'paradigms'"
     raise InputError(
-        f"{path}: expected the metrics of an evaluation, got {problem}; remove the file, and repeat the command, which "
-        "writes it again from the scores"
+        f"{broken}: expected the results of an evaluation, got {problem}; remove the file, and repeat the command, "
+        "which writes it again"
     )
 
 

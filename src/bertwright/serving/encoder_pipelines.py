@@ -307,11 +307,12 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
             tokenizer = self.tokenizer
             sides = tokenizer.ids(item, special=True) if isinstance(tokenizer, MaskTokenizer) else tokenizer.ids(item)
             first, *second = sides
-            tail = [token for side in second for token in (*self.tokenizer.between_ids, *side)]
-            ids = [self.tokenizer.begin_id, *first, *tail, self.tokenizer.end_id]
+            before, between, after = tokenizer.row_frame
+            tail = [token for side in second for token in (*between, *side)]
+            ids = [*before, *first, *tail, *after] or [tokenizer.unk_id]
             if len(ids) > self.max_length:
                 raise InputError(f"the input has more than {self.max_length} tokens; attention is shown for fewer")
-            begin = len(ids) - 1 - len(second[0]) if second else len(ids)
+            begin = len(ids) - len(after) - len(second[0]) if second else len(ids)
             rows.append(ModelRow(np.array(ids, dtype=np.int32), begin, WHOLE_ROW))
         return EncodedInputs(rows)
 

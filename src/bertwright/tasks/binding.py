@@ -337,6 +337,11 @@ def open_tokenizer(saved: SavedModel) -> BaseTokenizer:
             f"{saved.tokenizer}: its vocabulary has {tokenizer.vocab_size} pieces, "
             f"but {saved.source} has embeddings for {saved.config.vocab_size}"
         )
-    if isinstance(tokenizer, PublishedTokenizer) and saved.config.rows_may_be_bare:
+    return for_rows_of(saved.config, tokenizer)
+
+
+def for_rows_of(config: BackboneConfig, tokenizer: BaseTokenizer) -> BaseTokenizer:
+    """Return the tokenizer with which rows of a task are made for a model: they may be bare, see `rows_may_be_bare`."""
+    if isinstance(tokenizer, PublishedTokenizer) and config.rows_may_be_bare:
         return tokenizer.for_last_token()
     return tokenizer

@@ -219,6 +219,8 @@ def test_a_resumed_run_keeps_a_value_whose_default_has_changed(
     run_json(capsys, *start, *recipe, *shape, "--resume")
     assert main([*start, *recipe, *shape, "--resume", "--short-share", "0"]) == 2
     assert "settings.examples.short_share is 0.1" in capsys.readouterr().err
+    assert main([*start, "--recipe", "paper-gpt", *shape, "--resume"]) == 2  # never the settings of run.json in silence
+    assert "settings.optimizer" in capsys.readouterr().err
 
 
 def test_the_machine_is_measured_once_and_not_for_a_folder_that_is_used(

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertwright.errors import InputError
 from bertwright.files import file_digest
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.blimp import blimp_charts, read_blimp
@@ -143,9 +142,24 @@ def test_a_run_whose_words_are_unknown_has_a_table(tmp_path: Path) -> None:
         ('{"paradigms": {}, "accuracy": NaN}', "accuracy: Input should be less than or equal to 1"),
     ],
 )
-def test_broken_metrics_are_refused(metrics: str, problem: str, tmp_path: Path) -> None:
+def test_broken_metrics_are_named_and_not_drawn(metrics: str, problem: str, tmp_path: Path) -> None:
     run = counted_run(tmp_path / "r", "model")
     evaluate(run.folder / "model", run.folder / "blimp", {STRUCTURE: 3})
     (run.folder / "blimp" / "metrics.json").write_text(metrics)
-    with pytest.raises(InputError, match=rf"metrics\.json: expected .*, got {problem}; remove the file"):
-        write_report(run.folder, corpus=None)
+    text = page_of(write_report(run.folder, corpus=None))
+    assert re.search(rf"blimp is left out: .*metrics\.json: expected .*, got {problem}; remove the file", text)
+
+
+def test_a_model_that_was_kept_twice_is_one_column(tmp_path: Path) -> None:
+    """A run that ends at a mark of words keeps the same weights there and as its final model."""
+    run = counted_run(tmp_path / "r", "words/1M", "words/2M", "model", "generator", words=2_000_000)
+    for name in ("2M-copy", "1.5M"):  # folders of a person
+        (run.folder / "words" / name).mkdir()
+    (run.folder / "snapshots" / "step-000000050-copy").mkdir(parents=True)
+    (run.folder / "model" / "model.safetensors").write_bytes(
+        (run.folder / "words" / "2M" / "model.safetensors").read_bytes()
+    )
+    for name in ("words/1M", "words/2M", "model", "generator"):
+        evaluate(run.folder / name, run.folder / "blimp" / Path(name).name, {AGREEMENT: 3})
+    text = page_of(write_report(run.folder, corpus=None))
+    assert "BLiMP final model, 2M words generator 1M words million words seen 2 2 1 pairs 4 4 4 scored by" in text

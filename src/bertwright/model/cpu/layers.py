@@ -38,13 +38,15 @@ class LayerProducts(nn.Module):
     def __init__(self, layer: EncoderLayer | ModernLayer, product: type[Product]) -> None:
         super().__init__()
         qkv, width = layer.attention.qkv, layer.attention.qkv.in_features
+        parts = {"output": layer.attention.output, "expand": layer.expand, "contract": layer.contract}
         qkv_bias = _bias_of(qkv)
         self.heads = layer.attention.heads
+        self.has_bias = {
+            name: part.bias is not None for name, part in {"query": qkv, "key_value": qkv, **parts}.items()
+        }
         self.query = product(qkv.weight[:width], qkv_bias[:width])
         self.key_value = product(qkv.weight[width:], qkv_bias[width:])
-        self.output, self.expand, self.contract = (
-            product(part.weight, _bias_of(part)) for part in (layer.attention.output, layer.expand, layer.contract)
-        )
+        self.output, self.expand, self.contract = (product(part.weight, _bias_of(part)) for part in parts.values())
         self.most_fused = most_fused_rows(self)
         self._fused: Any = None
         """The layer as a single call, made where it is needed."""
@@ -61,7 +63,9 @@ class LayerProducts(nn.Module):
         """Return the output of the product `name`, with its bias, for rows that `narrowed` returned."""
         product: Product = getattr(self, name)
         narrow, scales = inputs
-        return kernels.finish(product(narrow), scales, product.bias)
+        sums = product(narrow)
+        is_finished = scales is None and not self.has_bias[name]
+        return sums if is_finished else kernels.finish(sums, scales, product.bias)
 
 
 def _bias_of(linear: nn.Linear) -> Tensor:

@@ -71,7 +71,7 @@ class ExampleSettings(Settings):
     second_sentence: Annotated[SecondSentence, Option("examples")] = "next"
     """Second sentence: next (it follows the first or is random), order (the two may be swapped), or none."""
     short_share: Annotated[Share, Option("examples")] = 0.1
-    """Fraction of the documents that are cut into rows shorter than the maximum; 0 by default with --system roberta."""
+    """Fraction of the documents that are cut into rows shorter than the maximum; 0 by default for RoBERTa."""
     static_masks: Annotated[Count, Option("examples")] = 0
     """Number of epochs after which pairs and masks repeat; 0: new ones in every epoch."""
     causal_share: Annotated[Share, Option("examples")] = 0.0

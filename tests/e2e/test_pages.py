@@ -56,6 +56,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"--held-out 0\S+", "--held-out 0.2"),
     (r"--recipe (\S+)(?!.* --(?:minutes|steps))", r"--recipe \1 --size tiny --steps 3"),
     (r" --checkpoints-by-words", ""),  # which needs a million words
+    (r"--model run/words/\S+", "--model run"),
     (r"--batch-schedule \S+", "--batch-schedule 2:0.2,4:0.3,8:0.5"),  # it ends with the batch size of `ADDED`
     (r"(--model (?:tuned|MODEL) .*)--int8", r"\1--int8 --least-agreement 0"),
     (r"(--model minilm .*)--int8", r"\1--int8 --least-agreement 0 --least-overlap 0"),

@@ -279,7 +279,7 @@ def _table(results: Mapping[str, Any], task: LibraryTask, *, own_text: bool) -> 
     verdict = f"Pre-training was worth {100 * gain:+.1f} points over the same model from scratch."
     if gain <= noise:
         verdict = f"Pre-training did not help here: {100 * gain:+.1f} points, no more than the deviation of the seeds."
-    if "bag_of_words" in accuracy and accuracy["pretrained"] - accuracy["bag_of_words"] <= noise:
+    if "bag_of_words" in accuracy and accuracy["pretrained"] - accuracy["bag_of_words"] <= deviation["pretrained"]:
         verdict += " It is no better than the bag of words: give more text and more minutes."
     return [*lines, verdict, ""]
 

@@ -159,7 +159,11 @@ class PublishedTokenizer(MaskTokenizer):
 
     def for_last_token(self) -> "PublishedTokenizer":
         """Return the tokenizer for a model that reads the last token of a row, which then needs no frame."""
-        return self if self.has_frame else PublishedTokenizer(self.described, self.settings, may_be_bare=True)
+        if self.has_frame:
+            return self
+        bare = object.__new__(PublishedTokenizer)  # its vocabulary is not read a second time
+        vars(bare).update(vars(self), _may_be_bare=True)
+        return bare
 
     def with_frame(self) -> "PublishedTokenizer":
         """Return the tokenizer with tokens that frame the rows of a task; itself where it has them.

@@ -53,10 +53,12 @@ def multiplies_halves(config: EncoderConfig) -> bool:
     return has_halves and fits(config.hidden, config.intermediate, config.heads)
 
 
+@functools.lru_cache(maxsize=64)
 def layer_rates(config: EncoderConfig) -> dict[Literal["fp32", "bf16"], float]:
     """Return the number of packed layers of these widths that are computed in a second, in fp32 and in bf16.
 
-    A layer has one text of `_MEASURED` tokens; the fastest of four calls counts. See `multiplies_halves`.
+    A layer has one text of `_MEASURED` tokens; the fastest of four calls counts. See `multiplies_halves`. A process
+    measures a configuration once, so that a model that is opened again has the same precision.
     """
     seconds: dict[Literal["fp32", "bf16"], list[float]] = {"fp32": [], "bf16": []}
     with torch.inference_mode():

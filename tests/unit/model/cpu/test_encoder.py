@@ -324,16 +324,20 @@ def test_auto_measures_the_layers_that_answer(monkeypatch: pytest.MonkeyPatch) -
     products: list[Any] = []
     with monkeypatch.context() as patched:
         patched.setattr(packing, "PackedLayer", lambda layer, of: products.append(of) or PackedLayer(layer, of))
-        assert set(layer_rates(MINI)) == {"fp32", "bf16"}
+        layer_rates.cache_clear()
+        rates = layer_rates(MINI)
+        assert set(rates) == {"fp32", "bf16"}
+        assert layer_rates(MINI) is rates  # measured once
     assert products == [PackedProduct, HalfProduct]
     assert torch.equal(torch.get_rng_state(), before)
     torch.set_default_dtype(torch.float64)
+    layer_rates.cache_clear()
     try:
         assert set(layer_rates(MINI)) == {"fp32", "bf16"}
     finally:
         torch.set_default_dtype(torch.float32)
-    for rates, chosen in (({"fp32": 1.0, "bf16": 2.0}, "bf16"), ({"fp32": 1.0, "bf16": 1.1}, "fp32")):
-        monkeypatch.setattr(precision, "layer_rates", lambda _, rates=rates: rates)
+    for faked, chosen in (({"fp32": 1.0, "bf16": 2.0}, "bf16"), ({"fp32": 1.0, "bf16": 1.1}, "fp32")):
+        monkeypatch.setattr(precision, "layer_rates", lambda _, faked=faked: faked)
         assert precision.choose("auto", MINI) == chosen
     assert precision.choose("auto", size_config("1x80x1", 100)) == "fp32"  # heads of 80: its layers are torch's
     assert set(layer_rates(noisy_classifier("modernbert").encoder.config)) == {"fp32", "bf16"}

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,8 @@ from bertwright.text.word_counts import MILLION
 ENTRY_RECORD: Final = "entry.json"
 """File of an entry's folder with its request; it marks the folder as an entry's."""
 _CHANCE: Final = 50.0
+_FINAL: Final = MappingProxyType({"generator": "generator", "model": "final model"})
+"""Folders of a run with its models after the last step → their titles; of an ELECTRA the generator alone is scored."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,16 @@ class BlimpResults:
             if model.words is not None:
                 groups[evaluation.way, *sorted(evaluation.digests.items())][model.words] = evaluation
         return [list(group.items()) for group in groups.values()]
+
+    @property
+    def last_accuracy(self) -> str:
+        """Mean of the paradigms of the last measured model on most pairs, as text; – where none was measured."""
+        if not self.measured:
+            return "–"
+        last = self.measured[-1][0]
+        of_last = [evaluation for model, evaluation in self.measured if model is last]
+        text = f"{max(of_last, key=lambda evaluation: evaluation.pairs).accuracy:.1%}"
+        return text if set(last.title.split(", ")) & set(_FINAL.values()) else f"{text} ({last.title})"
 
 
 def read_blimp(run: Run) -> BlimpResults:
@@ -121,8 +134,7 @@ def _kept_models(run: Run) -> list[KeptModel]:
     models += [KeptModel(folder, f"{folder.name} words", MILLION * int(folder.name[:-1])) for folder in folders]
     models.sort(key=lambda model: model.words or 0.0)
     words = number((run.record.get("result") or {}).get("words"))
-    final = {"generator": "generator", "model": "final model"}  # of an ELECTRA the generator alone is scored
-    return [*models, *(KeptModel(run.folder / name, title, words) for name, title in final.items())]
+    return [*models, *(KeptModel(run.folder / name, title, words) for name, title in _FINAL.items())]
 
 
 def blimp_charts(results: Sequence[BlimpResults], names: Sequence[str]) -> list[Chart]:

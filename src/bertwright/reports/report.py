@@ -23,7 +23,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports import charts
-from bertwright.reports.blimp import blimp_charts, blimp_tables, read_blimp
+from bertwright.reports.blimp import BlimpResults, blimp_charts, blimp_tables, read_blimp
 from bertwright.reports.charts import Chart, short, try_curve
 from bertwright.reports.curves import OBJECTIVES, loss_name, metric_title, run_charts
 from bertwright.reports.filled_masks import FilledMasks, fill_own_masks
@@ -138,7 +138,7 @@ def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
     masks = [(run, fill_own_masks(run, corpus)) for run in masked_lm]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
     curves = run_charts(runs, names, blimp_charts(blimp, names))
-    return Report(runs, heads, _tiles(runs), curves, _curves_note(runs), metrics, masks, facts)
+    return Report(runs, heads, _tiles(runs, blimp), curves, _curves_note(runs), metrics, masks, facts)
 
 
 def _curves_note(runs: Sequence[Run]) -> str:
@@ -191,7 +191,7 @@ def _last_metrics(run: Run) -> dict[str, float]:
     return measured[-1] if measured else {}
 
 
-def _tiles(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+def _tiles(runs: Sequence[Run], blimp: Sequence[BlimpResults]) -> list[tuple[str, list[str]]]:
     tiles = [
         (f"{metric_title(name)}, validation", [_with_deviation(run, name) for run in runs])
         for name in _metric_names(runs)
@@ -202,6 +202,8 @@ def _tiles(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
             (f"{loss_name(term)}, training", [metric_text(term, run.losses.get(term)) for run in runs])
             for term in terms
         ]
+    if any(results.measured for results in blimp):
+        tiles.append(("BLiMP, mean of the paradigms", [results.last_accuracy for results in blimp]))
     speeds = [run.speed for run in runs]
     waits = [speed.data_share if speed else None for speed in speeds]
     seen = [_words_seen(run) for run in runs]

@@ -90,6 +90,9 @@ def test_the_final_model_alone_has_a_table_and_no_chart(tmp_path: Path) -> None:
     assert blimp_charts([read_blimp(run)], ["r"]) == []
     text = page_of(write_report(run.folder, corpus=None))
     assert "BLiMP final model million words seen 2.4 pairs 4 scored by masking piece, fp32" in text
+    assert "75.0% BLiMP, mean of the paradigms" in text
+    evaluate(run.folder / "model", run.folder / "blimp" / "more", {AGREEMENT: 2}, pairs=8)
+    assert read_blimp(run).last_accuracy == "25.0%"  # most pairs
 
 
 def test_two_runs_have_their_means_in_one_chart(tmp_path: Path) -> None:
@@ -105,6 +108,13 @@ def test_two_runs_have_their_means_in_one_chart(tmp_path: Path) -> None:
     text = page_of(write_report(one.folder, other.folder, corpus=None))
     assert "BLiMP of one" in text
     assert "BLiMP of other" in text
+    assert "50.0% 75.0% BLiMP, mean of the paradigms" in text
+    third = counted_run(tmp_path / "third", "words/1M", "model")
+    evaluate(third.folder / "words" / "1M", third.folder / "blimp" / "1M", {AGREEMENT: 1})
+    text = page_of(write_report(one.folder, third.folder, corpus=None))
+    assert "50.0% 25.0% (1M words) BLiMP, mean of the paradigms" in text
+    text = page_of(write_report(one.folder, counted_run(tmp_path / "fourth").folder, corpus=None))
+    assert "50.0% – BLiMP, mean of the paradigms" in text
 
 
 def test_an_evaluation_of_other_weights_or_unfinished_is_named_and_not_drawn(tmp_path: Path) -> None:

@@ -1,9 +1,16 @@
 """Small minimal pairs in BLiMP's layout: a file for each paradigm."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertwright.scoring.scorer import SentenceScorer
+from bertwright.scoring.sentences import sentence_scores
+from bertwright.scoring.settings import ScoreSettings
 
 UIDS = {
     "anaphor_number_agreement": "anaphor_agreement",
@@ -13,6 +20,13 @@ UIDS = {
     "animate_subject_trans": "s-selection",
 }
 """Paradigm → linguistics_term, as in BLiMP's own files."""
+
+
+def log_likelihoods(
+    scorer: SentenceScorer, texts: Sequence[str], settings: ScoreSettings, **options: Any
+) -> NDArray[np.float64]:
+    """Return the score of each sentence [N]."""
+    return np.array([each.score for each in sentence_scores(scorer, texts, settings, **options)])
 
 
 def pair_line(uid: str, number: int, good: str, bad: str, **changes: Any) -> dict[str, Any]:

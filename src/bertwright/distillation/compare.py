@@ -38,7 +38,7 @@ class Measured:
     metrics: Mapping[str, float]
 
 
-def measured(folder: Path, model: nn.Module, *, milliseconds: float, metrics: Mapping[str, float]) -> Measured:
+def _measured(folder: Path, model: nn.Module, milliseconds: float, metrics: Mapping[str, float]) -> Measured:
     """Return the numbers of the model in a model folder."""
     shown = {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
     return Measured(count_parameters(model), (folder / WEIGHTS).stat().st_size, milliseconds, shown)
@@ -61,16 +61,25 @@ def milliseconds_per_text(calls: Sequence[Callable[[], object]], texts: int) -> 
 
 
 def comparison_result(
-    teacher: Measured, student: Measured, *, source: str, metric: str, agreement: float | None, texts: int
+    folders: Sequence[Path],
+    models: Sequence[nn.Module],
+    times: Sequence[float],
+    metrics: Sequence[Mapping[str, float]],
+    *,
+    metric: str,
+    agreement: float | None,
+    texts: int,
 ) -> dict[str, Any]:
     """Return the entries of a run's result: both models, the share of the teacher's metric, and equal answers.
 
-    source: path of the teacher. metric: name of the metric, of which higher is better. agreement: fraction of the
-    `texts` validation rows with the same answer of both; None where answers are numbers.
+    folders, models, times, metrics: those of teacher and student; times are the milliseconds of a text. metric: name of
+    the metric, of which higher is better. agreement: fraction of the `texts` validation rows with the same answer of
+    both; None where answers are numbers.
     """
+    teacher, student = map(_measured, folders, models, times, metrics)
     best = teacher.metrics.get(metric, 0.0)  # a teacher without a masked-LM head has none
     return {
-        "teacher": {"model": source, **asdict(teacher)},
+        "teacher": {"model": str(folders[0]), **asdict(teacher)},
         "student": asdict(student),
         "metric": metric,
         "share": student.metrics[metric] / best if best > 0.0 else None,

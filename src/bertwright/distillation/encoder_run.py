@@ -12,7 +12,6 @@ from bertwright.distillation.compare import (
     TIMED_TEXTS,
     comparison_lines,
     comparison_result,
-    measured,
     milliseconds_per_text,
 )
 from bertwright.distillation.masked_lm import teaching_task
@@ -193,14 +192,8 @@ def _compared(
     if rows:
         fills = "masked_lm.bias" in (saved.weights or {})
         metrics = [metrics_of(rows) if fills else {}, _metrics(student, rows)]
-    sides = [
-        measured(at, model, milliseconds=milliseconds, metrics=values)
-        for at, model, milliseconds, values in zip(
-            (Path(saved.source), folder), (teacher, student), times, metrics, strict=True
-        )
-    ]
-    texts = rows.num_rows if rows else 0
-    return comparison_result(*sides, source=saved.source, metric=_METRICS[0], agreement=None, texts=texts)
+    folders, models, texts = (Path(saved.source), folder), (teacher, student), rows.num_rows if rows else 0
+    return comparison_result(folders, models, times, metrics, metric=_METRICS[0], agreement=None, texts=texts)
 
 
 @torch.inference_mode()

@@ -19,7 +19,6 @@ from bertwright.distillation.compare import (
     TIMED_TEXTS,
     card_numbers,
     comparison_result,
-    measured,
     milliseconds_per_text,
 )
 from bertwright.distillation.relations import relation_heads, relation_loss
@@ -131,15 +130,11 @@ class SoftTask(BoundTask):
         times = self._times(student)
         metrics = [self.metrics(values) for values in (wanted, learned)]
         source = Path(teacher.saved.source)
-        sides = [
-            measured(at, model, milliseconds=milliseconds, metrics=of_model)
-            for at, model, milliseconds, of_model in zip(
-                (source, folder), (teacher.model, student), times, metrics, strict=True
-            )
-        ]
         entries = comparison_result(
-            *sides,
-            source=str(source),
+            (source, folder),
+            (teacher.model, student),
+            times,
+            metrics,
             metric=next(iter(metrics[0])),
             agreement=self._agreement(learned, wanted) if self.task.has_labels else None,
             texts=sum(len(rows) for rows, _ in self.validation.values()),

@@ -88,13 +88,9 @@ def word_baseline(task: TaggingTask, train: Sentences, validation: Sentences) ->
 
 def majority_baseline(task: ClassificationTask, train: TextExamples, validation: TextExamples) -> dict[str, float]:
     """Return the validation metrics of always predicting the majority label (the first on ties) or the mean number."""
-    train_targets, validation_targets = _targets(train), _targets(validation)
-    answer: Any
-    if task.kind == "regression":
-        answer = np.mean(train_targets, dtype=np.float64)
-    else:
-        answer = np.bincount(train_targets, minlength=task.num_outputs).argmax()
-    return score_values(task, np.full(len(validation), answer), validation_targets)
+    targets = _targets(validation)
+    _targets(train)  # refuses several labels
+    return score_values(task, _commonest(task, train, len(validation)), targets)
 
 
 def bag_of_words_baseline(

@@ -13,7 +13,6 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.config import BackboneConfig
 from bertwright.model.families.bilstm import TopConfig
 from bertwright.model.families.elmo import PairConfig
-from bertwright.model.families.gpt import GPTConfig
 
 LEAST_STEPS: Final = 1300
 """Number of steps that a run has at least, as far as MOST_EPOCHS allows."""
@@ -67,7 +66,7 @@ def scheduled(
     steps_per_epoch = math.ceil(rows / batch_size)
     epochs = settings.epochs or min(most_epochs, max(least_epochs, math.ceil(least_steps / steps_per_epoch)))
     backbone = config.inner if isinstance(config, TopConfig) else config
-    warmup = 0.002 if isinstance(backbone, GPTConfig) and not settings.features else 0.1
+    warmup = 0.002 if backbone.is_tuned_as_gpt and not settings.features else 0.1
     schedule = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -99,6 +98,6 @@ def rate_for(backbone: BackboneConfig) -> float:
     """
     sides = (backbone.left, backbone.right) if isinstance(backbone, PairConfig) else (backbone,)
     width = max(side.hidden for side in sides)
-    if isinstance(backbone, GPTConfig) and width >= GPT_WIDTH:
+    if backbone.is_tuned_as_gpt and width >= GPT_WIDTH:
         return GPT_RATE
     return float(f"{5e-4 * (128 / width) ** 1.5:.1g}")

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field
 
 from bertwright.config import Number, Option, Positive, PositiveNumber, Settings, Share, Threads
 from bertwright.model.config import BackboneConfig, Way
-from bertwright.model.families.gpt import GPTConfig
 from bertwright.training.settings import Device
 
 Width = Annotated[int, Field(ge=2, lt=2**24, multiple_of=2)]
@@ -74,7 +73,7 @@ class FinetuneSettings(Settings):
         """Return the weight of the next-token loss for a model of that shape; 0: there is no such loss."""
         if self.lm_weight is not None or self.features:
             return self.lm_weight or 0.0
-        return 0.5 if isinstance(config, GPTConfig) else 0.0
+        return 0.5 if config.is_tuned_as_gpt else 0.0
 
 
 FINETUNE_RECIPES: Mapping[str, FinetuneSettings] = MappingProxyType(

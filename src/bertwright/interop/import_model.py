@@ -107,6 +107,7 @@ def _as_lines(result: dict[str, Any]) -> str:
 
 def _with_label_names(foreign: ForeignCheckpoint, labels: Sequence[str]) -> ForeignCheckpoint:
     """Return the checkpoint with label names: `labels`, its own, or LABEL_0, LABEL_1, … as in transformers."""
+    noted = _noted_labels(foreign)
     if foreign.architecture not in ("BertForSequenceClassification", "BertForTokenClassification"):
         if labels:
             raise InputError(f"{foreign.source}: is a {foreign.architecture}, which has no labels to name")
@@ -122,7 +123,7 @@ def _with_label_names(foreign: ForeignCheckpoint, labels: Sequence[str]) -> Fore
         raise InputError(f"--label {', '.join(map(repr, labels))}: expected printable texts of one line, not empty")
     if not labels:
         _refuse_labels(foreign.labels, foreign.source)
-    if noted := _noted_labels(foreign):
+    if noted:
         if labels and tuple(labels) != noted:
             raise InputError(
                 f"--label {', '.join(labels)}: {foreign.source} was fine-tuned by bertwright for the labels "

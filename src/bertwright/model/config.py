@@ -104,6 +104,11 @@ class BackboneConfig(Settings):
         return True
 
     @property
+    def is_tuned_as_gpt(self) -> bool:
+        """Return True where fine-tuning follows the paper of GPT-1 (§3.3 and 4.1)."""
+        return False
+
+    @property
     def rows_may_be_bare(self) -> bool:
         """Return True where models of this kind are fine-tuned on texts without tokens around them, as GPT-2 is."""
         return False

@@ -211,6 +211,12 @@ def copy_description(saved: SavedModel, folder: Path) -> None:
             shutil.copyfile(saved.tokenizer / name, folder / name)
 
 
+def refuse_random(saved: SavedModel) -> None:
+    """Raise InputError for a model with random weights."""
+    if saved.weights is None:
+        raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
+
+
 def open_model(source: str, *, tokenizer: Path | None = None, vocab_size: int | None = None) -> SavedModel:
     """Open MODEL: a model folder, a run folder with `model/`, a model that comes with the program, or `random:SIZE`.
 

@@ -18,7 +18,7 @@ from bertwright.model.backbones import build_backbone
 from bertwright.model.config import SingleBackboneConfig
 from bertwright.model.encoder import SingleBackbone
 from bertwright.model.families import family_of
-from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.folder import SavedModel, load_weights, refuse_random
 from bertwright.model.heads import MaskedLMHead, TiedOutput
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.vocabulary_loss import bits_per_character, loss_terms, running_losses, token_losses
@@ -172,8 +172,7 @@ def language_architecture(config: SingleBackboneConfig) -> str:
 def open_language_model(saved: SavedModel) -> LanguageModel:
     """Return the language model of a folder in evaluation mode; InputError for another model."""
     config = saved.config
-    if saved.weights is None:
-        raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
+    refuse_random(saved)
     if not isinstance(config, SingleBackboneConfig) or config.attends == "both":
         raise InputError(f"{saved.source}: expected a language model, which predicts the next token")
     model = LanguageModel(config)

@@ -20,7 +20,7 @@ from bertwright.model.config import EncoderConfig, attends_both_ways, encoder_sh
 from bertwright.model.encoder import Pooler, TransformerBackbone, gather_rows
 from bertwright.model.families import family_of
 from bertwright.model.families.electra import DISCRIMINATOR
-from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.folder import SavedModel, load_weights, refuse_random
 from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
 from bertwright.model.system import NAMES, system_of
 from bertwright.objectives.dataset import PretrainingBatch
@@ -239,8 +239,7 @@ def open_pretrained(
     fills: True where the masked-LM head is needed. second_sentence: `none` where the second head is not needed.
     Heads that are not needed keep random weights. Raises InputError where weights of a needed head are missing.
     """
-    if saved.weights is None:
-        raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
+    refuse_random(saved)
     system = system_of(saved.config)
     if fills and saved.architecture == DISCRIMINATOR:
         generator = Path(saved.source).parent / GENERATOR_FOLDER

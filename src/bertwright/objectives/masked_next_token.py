@@ -18,10 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bertwright.errors import InputError
 from bertwright.model.backbones import EncoderOutput
 from bertwright.model.config import EncoderConfig, encoder_shape, predicts_ahead
-from bertwright.model.folder import SavedModel, load_weights
+from bertwright.model.folder import SavedModel, load_weights, refuse_random
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.language_model import LanguageModel, language_metrics
@@ -185,8 +184,7 @@ def _without_counts(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def open_mixed(saved: SavedModel) -> MixedModel:
     """Return the model of a folder in evaluation mode. Raises InputError where its weights or its head are missing."""
-    if saved.weights is None:
-        raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
+    refuse_random(saved)
     model = MixedModel(encoder_shape(saved.config, saved.source))
     load_weights(model, saved)
     return model.eval()

@@ -71,18 +71,13 @@ def block_rows(device: str) -> int:
     return _BLOCK if device == "cpu" else 8 * _BLOCK
 
 
-def projected_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """Return the summed cross entropy of `states` [M, D], word embeddings [V, D] and `bias` [V] for `labels` [M]."""
-    return projected_losses(states, embeddings, bias, labels, z_weight=0.0)[0]
-
-
 def projected_losses(
     states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor, *, z_weight: float
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss of `projected_loss` and the z-loss, both summed; the z-loss is 0 with the weight 0.
+    """Return cross entropy and z-loss of `states` [M, D], word embeddings [V, D] and `bias` [V] for `labels` [M].
 
-    The loss has the value of the cross entropy and the gradient of cross entropy and z-loss together. The z-loss has no
-    gradient of its own.
+    Both are summed; the z-loss is 0 with the weight 0. The cross entropy has the gradient of both together, and the
+    z-loss has none of its own.
     """
     in_bf16, states = is_bf16(states.device), for_loss(states)
     tiled = states.dtype == torch.float32 and states.device.type == "cpu" and not torch.compiler.is_compiling()
@@ -97,7 +92,7 @@ def projected_losses(
 
 
 def running_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
-    """Return the loss of `projected_loss`, with the logits of a single block in memory (of all rows in float64)."""
+    """Return the cross entropy of `running_losses`, without a z-loss."""
     return running_losses(states, embeddings, bias, labels, z_weight=0.0)[0]
 
 

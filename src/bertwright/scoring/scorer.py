@@ -26,7 +26,7 @@ from torch import Tensor
 from bertwright.errors import InputError, shown
 from bertwright.model.config import SingleBackboneConfig, attends_both_ways, predicts_ahead
 from bertwright.model.encoder import SingleBackbone
-from bertwright.model.folder import SavedModel
+from bertwright.model.folder import SavedModel, refuse_random
 from bertwright.model.heads import MaskedLMHead, TiedOutput, for_loss
 from bertwright.model.system import SPAN_SYSTEMS, system_of
 from bertwright.objectives.language_model import open_language_model
@@ -308,8 +308,7 @@ def scorer_of(saved: SavedModel, tokenizer: BaseTokenizer, direction: Direction 
 
     Raises InputError for a model without a head over the vocabulary, and for a direction where it is no GPT-BERT.
     """
-    if saved.weights is None:
-        raise InputError(f"{saved.source}: random weights have learned nothing; name a pre-trained model")
+    refuse_random(saved)
     if not has_scores(saved):
         what = f"a model for {saved.extra['task']['name']}" if "task" in saved.extra else f"a {saved.architecture}"
         raise InputError(

@@ -38,23 +38,6 @@ class SentenceScore:
     bits_per_word: float
 
 
-def log_likelihoods(
-    scorer: SentenceScorer,
-    texts: Sequence[str],
-    settings: ScoreSettings,
-    *,
-    location: Callable[[int], str] = "sentence {}".format,
-    progress: str = "",
-) -> NDArray[np.float64]:
-    """Return the score of each sentence [N]; sentences of equal pieces are computed once.
-
-    settings: resolved ones. location: description of a sentence by its number, for messages. progress: end of the
-    progress line; "" shows none. Raises InputError as `SentenceScorer.encode`, and NotFinite for NaN and infinity.
-    """
-    ids = scorer.encode(texts, settings, location)
-    return likelihoods_of(scorer, ids, settings, location=location, progress=progress)
-
-
 def sentence_scores(
     scorer: SentenceScorer,
     texts: Sequence[str],
@@ -63,7 +46,11 @@ def sentence_scores(
     location: Callable[[int], str] = "sentence {}".format,
     progress: str = "",
 ) -> list[SentenceScore]:
-    """Return the score of each sentence, with its numbers of pieces, characters and words; see `log_likelihoods`."""
+    """Return the score of each sentence, with its numbers of pieces, characters and words.
+
+    settings: resolved ones. location: description of a sentence by its number, for messages. progress: end of the
+    progress line; "" shows none. Raises InputError as `SentenceScorer.encode`, and NotFinite for NaN and infinity.
+    """
     ids = scorer.encode(texts, settings, location)
     scores = likelihoods_of(scorer, ids, settings, location=location, progress=progress)
     return [
@@ -110,7 +97,7 @@ def likelihoods_of(
     location: Callable[[int], str] = "sentence {}".format,
     progress: str = "",
 ) -> NDArray[np.float64]:
-    """Return the scores [N] of sentences by their pieces, as `log_likelihoods`."""
+    """Return the scores [N] of sentences by their pieces, each computed once; the rest is as in `sentence_scores`."""
     different = list(dict.fromkeys(map(tuple, all_ids)))
     logarithms = _computed(scorer, different, settings, progress)
     sums = {ids: float(part.sum(dtype=np.float64)) for ids, part in zip(different, logarithms, strict=True)}

@@ -27,7 +27,7 @@ from bertwright.tables.files import source_name
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.finite import check_finite
-from bertwright.tasks.frozen_features import FeaturePositions, states_for
+from bertwright.tasks.frozen_features import every_position, states_for
 from bertwright.tasks.static_vectors import open_vectors
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import special_ids
@@ -106,13 +106,9 @@ def token_states(
     encoder: Backbone, rows: Sequence[NDArray[np.int32]], layers: Sequence[int]
 ) -> list[NDArray[np.float32]]:
     """Return the states [S, T, D] of each row of token ids [T]."""
-    ends = np.cumsum([0, *map(len, rows)])
-    asks = [
-        (row, np.arange(len(row)), np.arange(begin, begin + len(row)))
-        for row, begin in zip(rows, ends[:-1], strict=True)
-    ]
-    states = states_for(encoder, FeaturePositions(asks, ends), layers).values  # [all tokens, S, D]
-    return [states[begin:end].swapaxes(0, 1) for begin, end in pairwise(ends)]
+    positions = every_position(rows)
+    states = states_for(encoder, positions, layers).values  # [all tokens, S, D]
+    return [states[begin:end].swapaxes(0, 1) for begin, end in pairwise(positions.ends)]
 
 
 def _block(

@@ -20,6 +20,7 @@ from bertwright.serving.search import SearchService, ServedIndex
 from bertwright.serving.service import Service
 from bertwright.serving.settings import ExplainSettings
 from bertwright.serving.tei import TAG, add_tei_endpoints
+from bertwright.text.published_tokenizer import BERT_MASK
 
 TAGS: Final = [
     {"name": "Tasks", "description": "Answers of a fine-tuned model: labels, numbers, entities, answers, choices."},
@@ -251,7 +252,9 @@ async def _fill(
     service: Service, name: str, texts: Sequence[str], request: Request, *, top_k: int = 5
 ) -> list[FilledText]:
     pipeline = await service.pipeline_for(name, "fill")
-    masks = sum(text.count("[MASK]") for text in texts)
+    tokenizer = pipeline.tokenizer
+    names = {BERT_MASK, tokenizer.pieces[tokenizer.mask_id]}  # a published vocabulary has a name of its own
+    masks = sum(text.count(name) for text in texts for name in names)
     if masks * top_k > _MOST_PIECES:
         raise InputError(f"{masks:,} [MASK], {top_k} pieces for each; at most {_MOST_PIECES:,} pieces in all")
     return await service.answer(name, pipeline, texts, request, top_k=top_k)

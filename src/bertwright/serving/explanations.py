@@ -5,7 +5,7 @@ The answer is that of the model in its precision. The explanation is computed in
 Shapes: N tokens of the explained rows, P pieces.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
 
@@ -111,11 +111,6 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
     def numbers(self, output: Explanation | None) -> ArrayLike:
         """Return both scores."""
         return [] if output is None else [output.score, output.baseline]
-
-    @property
-    def batch_key(self) -> Hashable:
-        """Key of the computation."""
-        return self.kind
 
     def _explain(self, item: Any, settings: ExplainSettings) -> Explanation | None:
         inputs = self.answering.encode([item])

@@ -114,11 +114,7 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
         self, inputs: EncodedTexts, outputs: Sequence[NDArray[np.float32]]
     ) -> list[Label] | list[Labels] | list[Score]:
         """Return label, labels or number of each input; logits of several windows are averaged."""
-        logits = np.stack(outputs)
-        if inputs.encoded.begins is not None:
-            sums = np.add.reduceat(logits, inputs.encoded.begins, axis=0, dtype=np.float64)
-            logits = (sums / inputs.encoded.num_rows[:, None]).astype(np.float32)
-        predictions = decode(self.task, logits)
+        predictions = decode(self.task, inputs.encoded.mean_of_rows(np.stack(outputs)))
         truncated = inputs.encoded.cut.tolist()
         if predictions.labels is None or predictions.probabilities is None:
             return [Score(float(value), cut) for value, cut in zip(predictions.values, truncated, strict=True)]

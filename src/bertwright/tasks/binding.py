@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bertwright.errors import InputError
+from bertwright.files import file_digest
 from bertwright.model.config import BackboneConfig, need_segments
 from bertwright.model.folder import SavedModel
 from bertwright.model.vector_head import VectorHead
@@ -40,6 +41,11 @@ class LabelledData:
     train: Any
     validation: Mapping[str, Any]
     digests: Mapping[str, Any]
+
+
+def file_digests(train: Path, *dev: Path) -> dict[str, Any]:
+    """Return the digests of LabelledData."""
+    return {"train": file_digest(train), "dev": {path.name: file_digest(path) for path in dev}}
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,16 @@ class FeaturePositions:
     first: NDArray[np.int32] | None = None
 
 
+def every_position(rows: Sequence[NDArray[np.int32]], first: NDArray[np.int32] | None = None) -> FeaturePositions:
+    """Return every token of rows of ids, with `first` as in FeaturePositions."""
+    ends = np.cumsum([0, *map(len, rows)])
+    begins = ends[:-1]
+    asks = [
+        (row, np.arange(len(row)), np.arange(begin, begin + len(row))) for row, begin in zip(rows, begins, strict=True)
+    ]
+    return FeaturePositions(asks, ends, first)
+
+
 def states_for(
     encoder: Backbone,
     positions: FeaturePositions,

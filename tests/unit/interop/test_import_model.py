@@ -523,6 +523,10 @@ def test_a_folder_of_ours_keeps_the_labels_of_its_task(tmp_path: Path, pieces: l
         (tmp_path / "ours" / "config.json").write_text(json.dumps(config))
         with pytest.raises(InputError, match=r"ours: config\.json notes a task that is not known here"):
             import_model(str(tmp_path / "ours"), tmp_path / "none")
+    publish(tmp_path / "spans", pieces, "BertForQuestionAnswering")  # a model without labels
+    change_config(tmp_path / "spans", bertwright={"task": "squad1"})
+    with pytest.raises(InputError, match=r"spans: config\.json notes a task that is not known here: 'squad1'"):
+        import_model(str(tmp_path / "spans"), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 

@@ -14,12 +14,15 @@ from bertwright.objectives import vocabulary_loss as projection
 from bertwright.objectives.vocabulary_loss import (
     _BF16_COLUMNS,
     loss_terms,
-    projected_loss,
     projected_losses,
     running_loss,
     running_losses,
     token_losses,
 )
+
+
+def projected_loss(states: Tensor, embeddings: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+    return projected_losses(states, embeddings, bias, labels, z_weight=0.0)[0]
 
 
 def leaves(scale: float = 0.5) -> tuple[Tensor, Tensor, Tensor, Tensor]:

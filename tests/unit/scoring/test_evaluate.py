@@ -15,9 +15,8 @@ from bertwright.scoring import evaluate
 from bertwright.scoring.evaluate import evaluate_blimp, measure_minimal_pairs
 from bertwright.scoring.kept_scores import KeptScores
 from bertwright.scoring.scorer import open_scorer
-from bertwright.scoring.sentences import log_likelihoods
 from bertwright.scoring.settings import ScoreSettings
-from tests.support.blimp import UIDS, made_up_pairs, pair_line, write_blimp, write_lines
+from tests.support.blimp import UIDS, log_likelihoods, made_up_pairs, pair_line, write_blimp, write_lines
 from tests.support.encoders import write_encoder
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.scoring.scorer import open_scorer
-from bertwright.scoring.sentences import log_likelihoods
 from bertwright.scoring.settings import ScoreSettings
+from tests.support.blimp import log_likelihoods
 from tests.support.encoders import write_encoder
 from tests.support.language_models import write_language_model
 

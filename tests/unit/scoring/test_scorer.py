@@ -12,10 +12,10 @@ from bertwright.errors import InputError, RunFailed
 from bertwright.model.folder import open_model
 from bertwright.objectives.language_model import open_language_model
 from bertwright.scoring.scorer import SentenceScorer, label_logarithms, open_scorer
-from bertwright.scoring.sentences import log_likelihoods
 from bertwright.scoring.settings import ScoreSettings
 from bertwright.tasks.classification.spec import SST2
 from bertwright.text.wordpiece import Tokenizer
+from tests.support.blimp import log_likelihoods
 from tests.support.encoders import classifier_config, save_classifier, small_classifier, write_encoder
 from tests.support.language_models import write_language_model
 from tests.support.published_families import FAMILIES, Published, publish

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import transformers
 
 from bertwright.cli import main
 from bertwright.commands import serving as commands
@@ -17,6 +18,7 @@ from bertwright.serving.app import create_app
 from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
+from tests.support.published_tokenizers import write_byte_pairs
 from tests.support.requests import Requests
 from tests.support.served import TEXTS, broken
 
@@ -400,3 +402,16 @@ def test_too_much_at_once_is_refused_and_the_rest_answered(models: dict[str, Pre
     refused = next(response for response in responses if response.status_code == 503)
     assert int(refused.headers["retry-after"]) >= 1
     assert "try again in" in refused.json()["error"]["message"]
+
+
+def test_the_mask_of_a_published_vocabulary_counts_too(tmp_path: Path) -> None:
+    write_byte_pairs(tmp_path)
+    config = transformers.RobertaConfig(
+        vocab_size=330, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16
+    )
+    transformers.RobertaForMaskedLM(config).save_pretrained(tmp_path)
+    (reply,) = Requests({"roberta": load(tmp_path, precision="fp32")})(
+        ("POST", "/v1/fill", {"inputs": ["<mask> " * 60] * 250, "top_k": 100})
+    )
+    assert reply.status_code == 422
+    assert "at most 20,000 pieces in all" in reply.text

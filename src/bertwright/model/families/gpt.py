@@ -68,6 +68,11 @@ class GPTConfig(EncoderConfig):
         return False
 
     @property
+    def is_tuned_as_gpt(self) -> bool:
+        """Return True."""
+        return True
+
+    @property
     def output_has_transform(self) -> bool:
         """Return False: the output layer is the word embeddings."""
         return False

@@ -91,6 +91,13 @@ class Encoded:
             return np.ones(len(self.ids), dtype=np.int64)
         return np.diff(self.begins, append=len(self.ids))
 
+    def mean_of_rows(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the logits [examples, L] of the rows' [N, L]: the mean where an example has several rows."""
+        if self.begins is None:
+            return logits
+        sums = np.add.reduceat(logits, self.begins, axis=0, dtype=np.float64)
+        return (sums / self.num_rows[:, None]).astype(np.float32)
+
 
 @dataclass(frozen=True)
 class Predictions:

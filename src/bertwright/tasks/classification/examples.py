@@ -163,13 +163,11 @@ def standardised(task: ClassificationTask, numbers: NDArray[np.float64]) -> Clas
     return task.model_copy(update={"centre": float(np.mean(numbers, dtype=np.float64)), "spread": spread})
 
 
-def read_examples(task: ClassificationTask, path: Path | str, *, require_label: bool = True) -> TextExamples:
+def read_examples(task: ClassificationTask, path: Path | str) -> TextExamples:
     """Read a table of the task.
 
     Raises InputError with file and line for a missing column or cell or an unknown label.
     """
-    if not require_label:
-        return examples_of(task, _read(task, path, task.text), require_label=False)
     with bad_rows_of(path, task.on_error) as bad_rows:
         examples = examples_of(task, _read_labelled(task, path, bad_rows.add))
     return replace(examples, left_out=dict(bad_rows.counts))

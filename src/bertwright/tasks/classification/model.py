@@ -17,7 +17,6 @@ from bertwright.errors import InputError
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig
 from bertwright.model.encoder import Pooler
-from bertwright.model.families.gpt import GPTConfig
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import ClassificationHead
 from bertwright.tasks.classification.encoding import Encoded
@@ -70,7 +69,7 @@ class Classifier(nn.Module):
 
 def reads_both_orders(task: ClassificationTask, config: BackboneConfig) -> bool:
     """Return whether pairs are read in both orders: only by GPT-1, which attends to the left (GPT paper §3.3)."""
-    return task.symmetric and len(task.text) == 2 and isinstance(config, GPTConfig)
+    return task.symmetric and len(task.text) == 2 and config.is_tuned_as_gpt
 
 
 def padded(
@@ -110,10 +109,7 @@ def predict_logits(model: Classifier, encoded: Encoded) -> NDArray[np.float32]:
         for rows in answered_batches(lengths):
             batch = padded(encoded, rows, pad_id=pad_id, both_orders=model.both_orders)
             logits[rows] = model(move_to_device(batch, module_device(model))).float().cpu().numpy()
-    if encoded.begins is None:
-        return logits
-    sums = np.add.reduceat(logits, encoded.begins, axis=0, dtype=np.float64)
-    return (sums / encoded.num_rows[:, None]).astype(np.float32)
+    return encoded.mean_of_rows(logits)
 
 
 _LARGEST_CENTRE: Final = 1000

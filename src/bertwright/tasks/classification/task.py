@@ -56,7 +56,7 @@ from bertwright.tasks.classification.spec import ClassificationTask, with_column
 from bertwright.tasks.classification.split import split_dev
 from bertwright.tasks.errors import Errors, EvaluateRequest, write_errors
 from bertwright.tasks.feature_based import open_with_features
-from bertwright.tasks.frozen_features import FeaturePositions
+from bertwright.tasks.frozen_features import FeaturePositions, every_position
 from bertwright.tasks.metrics import collapsed
 from bertwright.text.base_tokenizer import BaseTokenizer
 
@@ -292,15 +292,7 @@ def _measured(
 
 def positions_of(encoded: Encoded) -> FeaturePositions:
     """Return every token of every row."""
-    ends = np.cumsum([0, *map(len, encoded.ids)])
-    return FeaturePositions(
-        [
-            (ids, np.arange(len(ids)), np.arange(begin, begin + len(ids)))
-            for ids, begin in zip(encoded.ids, ends[:-1], strict=True)
-        ],
-        ends,
-        first=encoded.first,
-    )
+    return every_position(encoded.ids, encoded.first)
 
 
 class LongTexts:

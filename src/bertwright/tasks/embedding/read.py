@@ -2,15 +2,13 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 from bertwright.console import say
 from bertwright.corpus.manifest import MANIFEST
 from bertwright.errors import InputError
-from bertwright.files import file_digest
 from bertwright.tables.files import table_stem
 from bertwright.tasks.beir import QRELS, is_retrieval, qrels_file, texts_digest
-from bertwright.tasks.binding import LabelledData
+from bertwright.tasks.binding import LabelledData, file_digests
 from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.split import split_rows
 from bertwright.tasks.embedding.beir import read_judged
@@ -40,9 +38,7 @@ def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
         path, dev_path = train_file(data), named_table(data, task.dev)
         train = read_pairs(task, path)
         validation = _read_validation(task, dev_path) if dev_path else None
-    digests: dict[str, Any] = {"train": file_digest(path), "dev": {}}
-    if dev_path:
-        digests["dev"][dev_path.name] = file_digest(dev_path)
+    digests = file_digests(path, *([dev_path] if dev_path else []))
     if layout == "beir":
         digests["texts"] = texts_digest(data)
     if validation is None:

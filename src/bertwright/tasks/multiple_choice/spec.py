@@ -64,13 +64,13 @@ class Choices:
         )
 
 
-def read_choices(task: ChoiceTask, path: Path | str, *, require_label: bool = True) -> Choices:
+def read_choices(task: ChoiceTask, path: Path | str) -> Choices:
     """Read a table of choices. Raises InputError with file and line for an invalid row."""
     with bad_rows_of(path, task.on_error) as bad_rows:
         table = read_table(path, format=task.input_format, on_error=bad_rows.add)
         if task.on_error == "skip":
-            table = usable_rows(table, lambda rows: choices_of(task, rows, require_label=require_label), bad_rows.add)
-        rows = choices_of(task, table, require_label=require_label)
+            table = usable_rows(table, lambda rows: choices_of(task, rows), bad_rows.add)
+        rows = choices_of(task, table)
     return replace(rows, left_out=dict(bad_rows.counts))
 
 

@@ -18,13 +18,12 @@ from torch import Tensor
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import file_digest
 from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import for_loss
 from bertwright.tables.reader import Table
 from bertwright.tables.writer import PredictRequest, answer_tables
-from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind, file_digests
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.examples import named_table, train_file
 from bertwright.tasks.classification.model import Classifier, TextBatch, padded, predict_logits
@@ -74,7 +73,7 @@ class ChoiceKind(TaskKind):
         """Read the tables of a folder, or one table; without a validation file a tenth of the rows is kept."""
         path, dev_path = train_file(data), named_table(data, task.dev)
         train = read_choices(task, path)
-        digests = {"train": file_digest(path), "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {}}
+        digests = file_digests(path, *([dev_path] if dev_path else []))
         if dev_path:
             return LabelledData(task, train, {"dev": read_choices(task, dev_path)}, digests)
         say(f"{data}: no dev file; a tenth of the rows, chosen by their texts, is kept for validation")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_folder, file_digest, write_json
+from bertwright.files import atomic_folder, write_json
 from bertwright.model.backbones import build_backbone
 from bertwright.model.config import BackboneConfig, predicts_next
 from bertwright.model.encoder import gather_rows
@@ -26,7 +26,7 @@ from bertwright.model.folder import SavedModel, load_weights
 from bertwright.model.heads import SpanHead, token_transform
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
-from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind, file_digests
 from bertwright.tasks.classification.split import split_rows
 from bertwright.tasks.errors import Errors, EvaluateRequest, write_errors
 from bertwright.tasks.inference import answered_batches, evaluating, padded_inputs, ready
@@ -99,7 +99,7 @@ class SpanKind(TaskKind):
         """Read the files of a folder, or one file; without a validation file a tenth of the passages is kept."""
         path, dev_path = train_questions_file(task, data), dev_questions_file(task, data)
         train = read_labelled(task, path)
-        digests = {"train": file_digest(path), "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {}}
+        digests = file_digests(path, *([dev_path] if dev_path else []))
         if dev_path:
             return LabelledData(task, train, {"dev": read_labelled(task, dev_path)}, digests)
         say(f"{data}: no dev file; the questions on a tenth of {path.name}'s passages are kept for validation")

@@ -12,13 +12,12 @@ from torch import Tensor
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import file_digest
 from bertwright.model.config import BackboneConfig
 from bertwright.model.folder import SavedModel
 from bertwright.model.heads import for_loss
 from bertwright.tables.files import FORMATS
 from bertwright.tables.writer import PredictRequest, opened_target
-from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind
+from bertwright.tasks.binding import BoundTask, LabelledData, TaskKind, file_digests
 from bertwright.tasks.errors import Errors, EvaluateRequest, write_errors
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions
@@ -74,7 +73,7 @@ class TaggingKind(TaskKind):
         train = read_tagged(task, path)
         task = learn_tags(task, train)
         dev_path = tag_dev_file(data)
-        digests = {"train": file_digest(path), "dev": {dev_path.name: file_digest(dev_path)} if dev_path else {}}
+        digests = file_digests(path, *([dev_path] if dev_path else []))
         if dev_path:
             kept = read_tagged(task, dev_path)
         else:

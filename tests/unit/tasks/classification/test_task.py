@@ -184,16 +184,13 @@ def test_a_json_number_must_be_one(write, cell):
         read_examples(get_task("regress"), write("a.jsonl", f'{{"text": "x", "label": {cell}}}\n'))
 
 
-def test_missing_columns_are_named_and_labels_are_optional_where_not_required(write):
+def test_missing_columns_are_named(write):
     path = write("a.csv", "id,review\n1,\n2,good\n")
     task = with_columns(get_task("sst2"), text=["review"])
     with pytest.raises(InputError, match=r"there is no column 'label'; the columns are: id, review"):
         read_examples(task, path)
-    examples = read_examples(task, path, require_label=False)
-    assert (examples.texts_a, examples.targets) == (("", "good"), None)
-    assert examples.location(1).endswith("a.csv:3")
     with pytest.raises(InputError, match="no column 'sentence'"):
-        read_examples(get_task("sst2"), path, require_label=False)
+        read_examples(get_task("sst2"), path)
 
 
 def test_torn_rows_of_qqp_are_left_out_aloud(write, capsys):

@@ -8,10 +8,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.files import read_object
 from bertwright.model.config import finds_replaced
-from bertwright.model.folder import open_model
+from bertwright.model.folder import model_within, open_model
 from bertwright.model.system import CAUSAL_SHARE_SYSTEMS, MASKED_LM_SYSTEMS, System, system_of
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.replaced_tokens import with_generator
@@ -27,6 +29,7 @@ from bertwright.pretraining.systems import (
     second_sentence_of,
     validation_metrics,
 )
+from bertwright.shipped import folder_of
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
@@ -100,6 +103,7 @@ def evaluate_pretraining(
 ) -> dict[str, Any]:
     """Return validation metrics on the first `rows` rows of `length` tokens of a corpus; see `ValidationRows`.
 
+    Of the corpus that the run of the model was trained on, only the documents that it kept for validation are measured.
     Raises InputError without the device, for a corpus of another tokenizer, and for rows that the model cannot read;
     RunFailed where a loss is not finite.
     """
@@ -117,10 +121,33 @@ def evaluate_pretraining(
     system_model.to(resolve_device(device))
     system = system_of(saved.config) or "bert"
     second_sentence = second_sentence_of(system_model)
-    validation = ValidationRows.of([(data, 1.0)], second_sentence, rows=rows, length=length, system=system)
+    validation = ValidationRows.of(
+        [(data, 1.0)], second_sentence, rows=rows, length=length, system=system, **_kept_part(model, data)
+    )
     with torch.inference_mode():
         metrics = advise_on_full_gpu(lambda: validation.metrics(system_model), lambda: CPU_ADVICE)
     check_finite(
         [[value for name, value in metrics.items() if name.endswith("loss")]], lambda _: f"{model} on {corpus}"
     )
     return metrics
+
+
+def _kept_part(model: str, corpus: Corpus) -> dict[str, Any]:
+    """Return the options of `example_rows` for the documents that the run of a model kept for validation, and print it.
+
+    There are none for another corpus; nor, with a warning, for one that the run was trained on as a whole.
+    """
+    folder = model_within(folder_of(model)).absolute()
+    records = [path for path in (parent / "run.json" for parent in (folder, *folder.parents[:2])) if path.is_file()]
+    record = read_object(records[0]) if records else {}
+    if record.get("kind") != "pretrain":
+        return {}
+    noted, share = record["data"]["corpus"], record["settings"].get("held_out_share", 0.0)
+    if corpus.fingerprint not in ([part["fingerprint"] for part in noted] if isinstance(noted, list) else [noted]):
+        return {}
+    fact = f"{corpus.folder}: the model was trained on this corpus"
+    if not share or record["data"].get("held_out"):
+        say(f"{fact}: the numbers below are better than those of other text; give a corpus that it was not trained on")
+        return {}
+    say(f"{fact}; only the documents that training kept for validation are measured, a fraction of {share:g}")
+    return {"part": "held_out", "held_out_share": share}

@@ -35,7 +35,7 @@ def evaluate_blimp(model: str, data: Path, **options: Any) -> dict[str, Any]:
 
 def measure_minimal_pairs(
     model: str,
-    data: Path,
+    data: Path | str,
     *,
     pair_ids: Path | None = None,
     settings: ScoreSettings = _DEFAULTS,
@@ -52,7 +52,7 @@ def measure_minimal_pairs(
     model; RunFailed for a score that is not finite.
     """
     prepare_processor()
-    paradigms = read_paradigms(data, pair_ids=pair_ids)
+    paradigms = read_paradigms(Path(data), pair_ids=pair_ids)
     saved = open_answering(model, precision, device)
     scorer = scorer_of(saved, open_tokenizer(saved), settings.direction)
     resolved = scorer.resolve(settings)

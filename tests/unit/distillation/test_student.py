@@ -72,7 +72,7 @@ def test_another_shape_begins_with_random_weights(
 
 def test_another_family_is_refused(four_layers: SavedModel) -> None:
     left = replace(four_layers, config=four_layers.config.model_copy(update={"attends": "left"}))
-    with pytest.raises(InputError, match="expected a BERT, whose tokens attend to both sides"):
+    with pytest.raises(InputError, match="expected an encoder whose tokens attend to both sides"):
         student_of(left, DistillationSettings(layers=2))
 
 

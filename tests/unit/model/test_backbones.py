@@ -271,7 +271,7 @@ def test_weights_that_do_not_fit_their_description(tmp_path: Path) -> None:
 def test_only_a_bert_is_a_bert() -> None:
     assert encoder_shape(tiny_config("bert"), "m") == tiny_config("bert")
     for name in ("bert-left", "gpt", "lstm-left", "two lstms"):
-        with pytest.raises(InputError, match="m: expected a BERT, whose tokens attend to both sides"):
+        with pytest.raises(InputError, match="m: expected an encoder whose tokens attend to both sides"):
             encoder_shape(BACKBONES[name], "m")
 
 

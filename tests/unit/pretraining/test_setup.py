@@ -147,6 +147,38 @@ def test_masked_lm_is_evaluated_on_the_same_rows_and_sentence_order_on_its_own(o
     assert figures["sop_accuracy"] == pytest.approx(float((logits.argmax(1) == whole.is_random).float().mean()))
 
 
+@pytest.mark.parametrize("share", [0.0, 0.35])
+def test_of_its_own_corpus_a_model_is_measured_on_what_its_run_kept(
+    opened_corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float
+) -> None:
+    settings = PretrainSettings.model_validate(
+        {
+            "size": "1x64",
+            "phases": (Phase(length=32, share=1.0),),
+            "steps": 2,
+            "batch_size": 4,
+            "evaluations": 1,
+            "precision": "fp32",
+            "threads": 1,
+            "held_out_share": share,
+        }
+    )
+    result = pretrain(settings, corpus=opened_corpus.folder, out=tmp_path / "run")
+    capsys.readouterr()
+    again = evaluate_pretraining(str(tmp_path / "run"), opened_corpus.folder, length=32)
+    message = capsys.readouterr().err
+    assert "the model was trained on this corpus" in message
+    if share:
+        assert "kept for validation are measured, a fraction of 0.35" in message
+        assert {name: again[name] for name in result["held_out"]} == pytest.approx(result["held_out"], rel=1e-5)
+    else:
+        assert "the numbers below are better than those of other text" in message
+    copy = shutil.copytree(tmp_path / "run" / "model", tmp_path / "elsewhere")
+    every = evaluate_pretraining(str(copy), opened_corpus.folder, length=32)  # nothing says what it was trained on
+    assert capsys.readouterr().err == ""
+    assert (every == again) != bool(share)
+
+
 @pytest.mark.parametrize("system", ["bert", "bert-left"])
 def test_a_run_without_pairs_has_one_segment(opened_corpus: Corpus, tmp_path: Path, system: str) -> None:
     """The second segment is not trained: tasks with pairs, and validation rows, would read random numbers."""

@@ -93,7 +93,7 @@ def test_the_command_prints_a_table_with_the_published_figures(
 
 def test_a_stopped_evaluation_continues(random_lm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out, scored = write_blimp(tmp_path / "blimp"), tmp_path / "out", []
-    whole = measure_minimal_pairs(random_lm, folder)
+    whole = measure_minimal_pairs(random_lm, str(folder))
     plain = evaluate.likelihoods_of
 
     def failing(*values: Any, **options: Any) -> Any:

@@ -281,7 +281,7 @@ def need_segments(config: BackboneConfig, source: str) -> None:
 def encoder_shape(config: BackboneConfig, source: str) -> EncoderConfig:
     """Return the configuration of a bidirectional encoder; InputError, with `source`, for another backbone."""
     if not attends_both_ways(config):
-        raise InputError(f"{source}: expected an encoder whose tokens attend to both sides, such as a BERT, got another kind of model")
+        raise InputError(f"{source}: expected an encoder whose tokens attend to both sides, got another kind of model")
     return config
 
 

@@ -29,7 +29,6 @@ from bertwright.model.families.gpt import (
     GPT_FAMILY,
     GPT_MODEL_TYPE,
     GPTConfig,
-    is_constant,
     is_transposed,
 )
 from bertwright.model.hf_weights import wrapper_prefix
@@ -92,7 +91,7 @@ def _read_huggingface(folder: Path) -> ForeignCheckpoint:
         architecture=GPT_ARCHITECTURE,
         weights=GPT_FAMILY.weights_from_foreign(stored, str(folder)),
         tokenizer=BPETokenizer.load(folder),
-        left_out=tuple(name for name in stored if is_constant(name.removeprefix(wrapper_prefix(stored)))),
+        left_out=tuple(name for name in stored if GPT_FAMILY.is_constant(name.removeprefix(wrapper_prefix(stored)))),
         name_in_file=lambda name: GPT_FAMILY.name_in_file(name, stored),
         is_transposed=is_transposed,
     )

@@ -117,8 +117,8 @@ BROKEN_FOLDER: dict[str, tuple[Callable[[Path], Any], str]] = {
         edited("config.json", lambda c: c.update(embd_pdrop=0.3)),
         "embd_pdrop is 0.3; only 0.1 can be read",
     ),
-    "no width": (edited("config.json", lambda c: c.pop("n_embd") and None), r"config\.json: .*\n.*hidden\n +Field req"),
-    "a width of text": (edited("config.json", lambda c: c.update(n_embd="wide")), r"config\.json: .*\n.*hidden\n"),
+    "no width": (edited("config.json", lambda c: c.pop("n_embd") and None), r"config\.json: n_embd is missing"),
+    "a width of text": (edited("config.json", lambda c: c.update(n_embd="wide")), r"config\.json: n_embd is 'wide': "),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"holds no weights: expected model\.safetensors"),
     "truncated": (lambda f: os.truncate(f / "model.safetensors", 900), r"model\.safetensors: broken or truncated"),
     "a head of its own": (

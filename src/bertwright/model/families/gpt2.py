@@ -4,7 +4,6 @@ There are no segments. The output layer is the word embeddings, without a bias. 
 without a bias on the state of the last token.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,20 +15,13 @@ from bertwright.config import Count, PositiveNumber
 from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig, Size
 from bertwright.model.families import ModelDescription
-from bertwright.model.families.tables import EncoderFamily, named_class
-from bertwright.model.hf_config import check_values
+from bertwright.model.families.gpt import LeftwardFamily
+from bertwright.model.families.tables import named_class
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bertwright.model.encoder import Encoder
-    from bertwright.model.heads import TiedOutput
 
 GPT2_ARCHITECTURE = "GPT2LMHeadModel"
-_LINEAR = ("qkv", "output", "expand", "contract")
-"""Last parts of the names of linear layers in the blocks; transformers stores their weights transposed."""
-_CONSTANT = re.compile(r"transformer\.h\.\d+\.attn\.(bias|masked_bias)")
-"""Names of the causal mask, which older versions of transformers stored with the weights."""
 
 
 class GPT2Config(EncoderConfig):
@@ -78,18 +70,13 @@ class GPT2Config(EncoderConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _GPT2(EncoderFamily[GPT2Config]):
-    """Blocks of the other kind, and weights that are stored transposed."""
+class _GPT2(LeftwardFamily[GPT2Config]):
+    """Blocks with LayerNorm before each sublayer."""
 
     def build(self, config: GPT2Config) -> "Encoder":
         from bertwright.model.encoder import Encoder, PreNormLayer, TokensAndPositions  # torch
 
         return Encoder(config, embeddings=TokensAndPositions, layer=PreNormLayer, final_norm=True)
-
-    def output(self, config: GPT2Config) -> "TiedOutput":
-        from bertwright.model.heads import TiedOutput  # torch
-
-        return TiedOutput(config, bias=False)
 
     def language_architecture(self, config: GPT2Config) -> str:
         return GPT2_ARCHITECTURE
@@ -102,14 +89,12 @@ class _GPT2(EncoderFamily[GPT2Config]):
 
     def config_to_json(self, config: GPT2Config, architecture: str, labels: tuple[str, ...]) -> dict[str, Any]:
         described = super().config_to_json(config, architecture, labels)
-        return described | {"embd_pdrop": config.hidden_dropout, "bos_token_id": config.end_id}
+        return described | {"bos_token_id": config.end_id}
 
     def values_from_json(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields; the padding, which GPT-2 does not have, is the end of a text where none is named."""
         values = super().values_from_json(raw)
-        hidden, pieces, end = values.get("hidden"), values.get("vocab_size"), values.get("end_id")
-        if values.get("intermediate") is None:
-            values["intermediate"] = 4 * hidden if type(hidden) is int else hidden
+        pieces, end = values.get("vocab_size"), values.get("end_id")
         if type(end) is int and type(pieces) is int and end >= pieces:
             values["end_id"] = end = None  # transformers writes 50256 for every vocabulary
         if type(end) is int:
@@ -124,34 +109,9 @@ class _GPT2(EncoderFamily[GPT2Config]):
                 f"{path}: expected one of {', '.join(self.classes.values())} in architectures, got {named}; import a "
                 f"{GPT2_ARCHITECTURE} and fine-tune it for the task"
             )
-        check_values(path, {"embd_pdrop": (raw.get("embd_pdrop", 0.1), raw.get("resid_pdrop", 0.1))})
         defaults = {"activation_function": "gelu_new", "architectures": [GPT2_ARCHITECTURE], "vocab_size": 50257}
         described = super().config_from_json({**defaults, **raw}, path)
         return ModelDescription(described.config, described.architecture, described.labels, described.extra, raw)
-
-    def weights_to_foreign(self, weights: "Mapping[str, Tensor]", architecture: str) -> "dict[str, Tensor]":
-        """Return weights under the names of transformers, those of linear layers in the blocks transposed."""
-        from bertwright.model.hf_weights import rename  # torch
-
-        modules = self._modules(architecture)
-        return {rename(name, modules): _transposed(name, tensor) for name, tensor in weights.items()}
-
-    def weights_from_foreign(
-        self, tensors: "Mapping[str, Tensor]", source: str, *, tied: bool = True, architecture: str | None = None
-    ) -> "dict[str, Tensor]":
-        weights = super().weights_from_foreign(tensors, source, tied=tied, architecture=architecture)
-        return {name: _transposed(name, tensor) for name, tensor in weights.items()}
-
-    def is_constant(self, name: str) -> bool:
-        """Return True for the causal mask."""
-        return _CONSTANT.fullmatch(name) is not None
-
-
-def _transposed(name: str, tensor: "Tensor") -> "Tensor":
-    """Return a tensor by our name; the weight of a linear layer in a block is transposed."""
-    module, _, parameter = name.rpartition(".")
-    is_linear = ".layers." in module and parameter == "weight" and module.rpartition(".")[2] in _LINEAR
-    return tensor.T if is_linear else tensor
 
 
 GPT2_FAMILY = _GPT2(

@@ -14,7 +14,7 @@ from os.path import samefile
 from pathlib import Path
 from typing import IO, Any, Final
 
-from bertwright.errors import Damaged, DiskFull, InputError, shown
+from bertwright.errors import Damaged, DiskFull, InputError, RunFailed, shown
 from bertwright.leftovers import temporary
 from bertwright.locks import lock_file, lock_path, unlock_path
 from bertwright.portable import IS_POSIX, replace_path
@@ -70,6 +70,12 @@ def refuse_target(target: str, *, source: str, option: str = "--output", read: s
         refuse_unwritable(Path(target), option, is_folder=False)
     if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
         raise InputError(f"{option} {target}: expected another file than that of {read}; name another one")
+
+
+def refuse_folder(target: str | Path, option: str = "--output") -> None:
+    """Raise InputError for a folder where a file is written; `option` names where it was given."""
+    if Path(target).is_dir():
+        raise InputError(f"{option} {target}: expected a file, got a folder; name a file")
 
 
 def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
@@ -174,10 +180,12 @@ def _keep_mode(earlier: Path, replacement: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy the files below `source` into the folder `target`.
+    """Copy the files below `source` into the folder `target`. Raises InputError where `source` is no folder.
 
     shutil.copytree would hide the error of a full disk in a list of all its errors.
     """
+    if not source.is_dir():
+        raise InputError(f"{source}: there is no such folder; nothing was copied")
     for path in sorted(source.rglob("*")):
         copied = target / path.relative_to(source)
         if path.is_dir():
@@ -328,6 +336,18 @@ def _name_full_disk(path: Path) -> Iterator[None]:
         if error.errno not in FULL_DISK or isinstance(error, DiskFull):
             raise
         raise DiskFull(path, error) from error
+
+
+def write_error(error: Exception, what: str) -> OSError | RunFailed:
+    """Return the error for one of a library that has no error number: that of a full disk where its text names it.
+
+    what: path and kind of what is written, for the message.
+    """
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    number = int(match[1]) if match else 0
+    if number in FULL_DISK:
+        return OSError(number, os.strerror(number))
+    return RunFailed(f"{what} cannot be written: {error}")
 
 
 def file_digest(path: Path) -> str:

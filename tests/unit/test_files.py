@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertwright.errors import DiskFull, InputError, RunFailed
+from bertwright.errors import DiskFull, InputError
 from bertwright.files import atomic_file, atomic_folder, copy_folder, new_folder, refuse_occupied, refuse_unwritable
 from bertwright.leftovers import remove_leftovers
 from bertwright.locks import lock_path
@@ -120,7 +120,7 @@ def test_a_full_disk_is_reported_with_the_path_and_leaves_nothing(tmp_path: Path
             (folder / "file").write_bytes(b"x" * 5000)
         with pytest.raises(DiskFull, match=rf"/answers: {said}"), new_folder(tmp_path / "answers") as folder:
             (folder / "file").write_bytes(b"x" * 5000)
-        with pytest.raises(RunFailed, match=r"model: the model cannot be written \(is the disk full\?\)"):
+        with pytest.raises(DiskFull, match=rf"/model: {said}"):
             write_folder(tmp_path / "model", {"weight": torch.zeros(5000)}, described={}, beside=[], positions=8)
     assert not list(tmp_path.iterdir())
 

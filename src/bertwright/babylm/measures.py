@@ -7,7 +7,7 @@ from typing import Any
 
 from bertwright.babylm.request import EntryRequest, record_of
 from bertwright.console import say
-from bertwright.errors import Stopped
+from bertwright.errors import InputError, Stopped
 from bertwright.experiments.data import PAPER_TASKS, make_subset
 from bertwright.files import atomic_file
 from bertwright.finetuning.glue_submission import TASKS
@@ -58,11 +58,18 @@ def first_pairs(paradigms: list[Paradigm], limit: int) -> list[Paradigm]:
 def check_glue(request: EntryRequest) -> None:
     """Read the files of GLUE's tasks before anything is computed, and say which tasks have none.
 
-    Raises InputError for a file that cannot be read.
+    Raises InputError for a file that cannot be read, and for one that was changed since the entry was fine-tuned on it.
     """
     tasks = request.glue_tasks()
     for task, files in tasks:
-        make_subset(task, files, (request.entry.glue_rows, None), request.glue_data, write=False)
+        subset = make_subset(task, files, (request.entry.glue_rows, None), request.glue_data, write=False)
+        run = request.task_run(task)
+        used = record_of(run).get("places", {}).get("data", subset.folder)
+        if Path(used).name != subset.folder.name:
+            raise InputError(
+                f"{run}: was fine-tuned on other files of {task.title} than those below {request.glue}; name the "
+                f"earlier ones, or remove {run} to fine-tune again"
+            )
     names = [task.name for task, _ in tasks]
     absent = [name for name in TASKS if name in PAPER_TASKS and name not in names]
     if tasks and absent:
@@ -117,11 +124,10 @@ def _measure(request: EntryRequest, model: Path, data: Path, ids: Path | None, o
 def _write_part(request: EntryRequest, kind: str, paradigms: list[Paradigm]) -> Path:
     """Write the pairs on which the checkpoints are measured, in the layout of BLiMP, and return the file."""
     path = request.out / kind / "part.jsonl"
-    if not path.is_file():
-        with atomic_file(path) as stream:
-            for paradigm in first_pairs(paradigms, request.entry.checkpoint_pairs):
-                for pair in paradigm.pairs:
-                    fields = {"sentence_good": pair.good, "sentence_bad": pair.bad, "UID": paradigm.uid}
-                    fields |= {"linguistics_term": paradigm.term, **({"pairID": pair.id} if pair.id else {})}
-                    stream.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
+    with atomic_file(path) as stream:
+        for paradigm in first_pairs(paradigms, request.entry.checkpoint_pairs):
+            for pair in paradigm.pairs:
+                fields = {"sentence_good": pair.good, "sentence_bad": pair.bad, "UID": paradigm.uid}
+                fields |= {"linguistics_term": paradigm.term, **({"pairID": pair.id} if pair.id else {})}
+                stream.write(json.dumps(fields, ensure_ascii=False).encode() + b"\n")
     return path

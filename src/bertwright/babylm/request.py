@@ -140,7 +140,7 @@ def check_request(request: EntryRequest) -> dict[str, list[Paradigm]]:
         )
     _check_folder(request)
     if request.built_corpus:
-        _check_built(request.built_corpus, request.entry)
+        _check_built(request.built_corpus, request.entry, record_of(request.run))
     else:
         for inputs in ([source.name] for source in request.sample.mix) if request.mix else [list(request.corpus)]:
             find_inputs(inputs)
@@ -214,8 +214,17 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _check_built(folder: Path, entry: EntrySettings) -> None:
-    """Raise InputError where the words of a corpus were not counted, or are not those of the budget."""
+def _check_built(folder: Path, entry: EntrySettings, run: Mapping[str, Any]) -> None:
+    """Raise InputError where the words of a corpus were not counted, or are not those of the budget.
+
+    run: record of the pre-training; a corpus other than that of a run that has begun is refused too.
+    """
+    fingerprint = read_manifest(folder).fingerprint
+    if run.get("data", {}).get("corpus", fingerprint) != fingerprint:
+        raise InputError(
+            f"--corpus {folder}: is another corpus than the one that the entry was trained on; name that one, or "
+            "another --out"
+        )
     refuse_uncounted([Corpus.open(folder)], "--words")
     words = read_manifest(folder).words or 0
     if not (1 - SHORTFALL) * entry.text_words <= words <= entry.text_words:

@@ -8,7 +8,7 @@ from bertwright.babylm.request import EntryRequest
 from bertwright.console import say, table_lines
 from bertwright.corpus.manifest import read_manifest
 from bertwright.errors import MissingExtra
-from bertwright.files import atomic_file, copy_folder
+from bertwright.files import atomic_file, copy_folder, read_object
 from bertwright.model.folder import CARD, model_folder, open_model
 from bertwright.model.system import NAMES
 from bertwright.pretraining.settings import PretrainSettings
@@ -27,6 +27,19 @@ _AXES = {
 _PHENOMENON_COLOURS = ("#1f4e8c", "#c2571a", "#2a7d4f", "#8a2f6b", "#7a6a00", "#444444")
 """Colours of the lines of phenomena; those after the sixth are dashed."""
 _Points = Sequence[Sequence[float]]
+
+
+def with_earlier(request: EntryRequest, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results on minimal pairs with those of checkpoints that were measured and whose folders are gone."""
+    path = request.out / RESULTS
+    earlier = read_object(path) if path.is_file() else {}
+    merged = {part: {**earlier.get(part, {}), **results[part]} for part in ("checkpoints", "checkpoint_phenomena")}
+    by_words = {
+        part: dict(sorted(values.items(), key=lambda item: int(item[0].rstrip("M")))) for part, values in merged.items()
+    }
+    if gone := [name for name in by_words["checkpoints"] if name not in results["checkpoints"]]:
+        say(f"checkpoints {', '.join(gone)}: are no longer there; what was measured of them before is kept")
+    return {**results, **by_words}
 
 
 def budget_of(request: EntryRequest, corpus: Path) -> dict[str, Any]:
@@ -65,7 +78,8 @@ def learning_curve(request: EntryRequest, results: Mapping[str, Any]) -> dict[st
     """
     words = {name: int(name.rstrip("M")) * MILLION for name in results["checkpoints"]}
     curve: dict[str, Any] = {
-        kind: [[words[name], values[kind]] for name, values in results["checkpoints"].items()] for kind in request.pairs
+        kind: [[words[name], values[kind]] for name, values in results["checkpoints"].items() if kind in values]
+        for kind in request.pairs
     }
     of_phenomena: Mapping[str, Mapping[str, float]] = results["checkpoint_phenomena"]
     curve["phenomena"] = {
@@ -121,11 +135,11 @@ def _card_sections(request: EntryRequest, results: Mapping[str, Any]) -> str:
     if checkpoints := {name: values for name, values in results.get("checkpoints", {}).items() if values}:
         limit = request.entry.checkpoint_pairs
         part = f"the first {limit:,} pairs of each paradigm" if limit else "all pairs"
-        kinds = [*next(iter(checkpoints.values()))]
+        kinds = list(dict.fromkeys(kind for values in checkpoints.values() for kind in values))
         head = ["words seen", *(_TITLES[kind] for kind in kinds)]
         lines += ["", f"Checkpoints, measured on {part}:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         for name, values in checkpoints.items():
-            lines.append(f"| {name} | {' | '.join(_percent(values[kind]) for kind in kinds)} |")
+            lines.append(f"| {name} | {' | '.join(_percent(values.get(kind)) for kind in kinds)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -192,7 +206,9 @@ def entry_text(request: EntryRequest, results: Mapping[str, Any]) -> str:
     """Return the budget, the measurements and the list of outputs for a terminal."""
     kinds = [*request.pairs]
     table = [("words seen", *(_TITLES[kind] for kind in kinds))]
-    table += [(name, *(_percent(values[kind]) for kind in kinds)) for name, values in results["checkpoints"].items()]
+    table += [
+        (name, *(_percent(values.get(kind)) for kind in kinds)) for name, values in results["checkpoints"].items()
+    ]
     lines = [*_budget_lines(request, results["budget"]), "", *table_lines(_measured(results), left=1)]
     lines += ["", *notes] if (notes := _notes(request, results)) else []
     if kinds and len(table) > 1:
@@ -202,5 +218,6 @@ def entry_text(request: EntryRequest, results: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"{request.out} has {', '.join(folders)}"])
 
 
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.2f}"
+def _percent(fraction: float | None) -> str:
+    """Return a fraction in percent; – where it was not measured."""
+    return "–" if fraction is None else f"{100 * fraction:.2f}"

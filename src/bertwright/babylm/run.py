@@ -15,6 +15,7 @@ from bertwright.babylm.results import (
     draw_learning_curve,
     entry_text,
     learning_curve,
+    with_earlier,
     write_model,
 )
 from bertwright.babylm.text import draw_text, make_corpus
@@ -52,7 +53,7 @@ def run_entry(request: EntryRequest) -> dict[str, Any]:
             write_model(request, results)
         model = request.run / "model"
         say("[3/5] minimal pairs")
-        results |= measure_pairs(request, model, checkpoints, paradigms)
+        results |= with_earlier(request, measure_pairs(request, model, checkpoints, paradigms))
         say("[4/5] GLUE")
         results["glue"] = fine_tune(request, model)
         say("[5/5] curve and model card")

@@ -14,7 +14,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, refuse_unwritable
+from bertwright.files import atomic_file, refuse_folder, refuse_unwritable
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.tables.files import InputFormat, table_stem
 from bertwright.tables.reader import read_table
@@ -71,6 +71,7 @@ def write_submission(
     """
     prepare_processor()
     refuse_unwritable(target, "--out", is_folder=False)
+    refuse_folder(target, "--out")
     unknown = sorted(models.keys() - set(TASKS))
     missing = [name for name in TASKS if name not in models and name not in _MAJORITY]
     if unknown or missing:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import copy_folder, read_json, write_json
 from bertwright.finetuning.settings import FinetuneSettings
@@ -49,8 +50,14 @@ def opened_search(
 
 
 def keep_model(best: Path, out: Path) -> Path:
-    """Copy the model folder `best` to `out`/model; return that path."""
+    """Copy the model folder `best` to `out`/model; return that path.
+
+    The copy stays as it is where a person has removed `best` since.
+    """
     kept = out / "model"
+    if not best.is_dir() and kept.is_dir():
+        say(f"{best}: is no longer there; {kept}, which was copied from it, stays as it is")
+        return kept
     with model_folder(kept) as folder:
         copy_folder(best, folder)
     return kept

@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertwright.errors import InputError, RunFailed
+from bertwright.errors import InputError
 from bertwright.files import (
     atomic_file,
     atomic_folder,
@@ -23,6 +23,7 @@ from bertwright.files import (
     new_folder,
     note_digest,
     read_object,
+    write_error,
     write_json,
 )
 from bertwright.model.backbones import build_backbone
@@ -168,8 +169,8 @@ def write_folder(
         try:
             save_file(named, stored, metadata={"format": "pt"})
             stored.chmod(temporary.stat().st_mode & 0o666)  # save_file makes it readable for its owner alone
-        except SafetensorError as error:  # has no errno, so a full disk cannot be told from other errors
-            raise RunFailed(f"{folder}: the model cannot be written (is the disk full?): {error}") from error
+        except SafetensorError as error:
+            raise write_error(error, f"{folder}: the model") from error
         note_digest(stored)
         for file in beside:
             if file.is_file():  # a published folder may lack vocab.txt or tokenizer.json

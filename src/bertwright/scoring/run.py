@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError, shown
-from bertwright.files import refuse_target
+from bertwright.files import refuse_folder, refuse_target
 from bertwright.scoring.scorer import SentenceScorer, open_scorer
 from bertwright.scoring.sentences import SentenceScore, sentence_scores, total_score
 from bertwright.scoring.settings import ScoreSettings
@@ -41,6 +41,7 @@ def score_file(
     """
     prepare_processor()
     refuse_target(target, source=source)
+    refuse_folder(target)
     if input_format == "auto" and source != "-" and without_packing(Path(source)).suffix == ".txt":
         input_format = "lines"
     if input_format == "lines" and text is not None:

@@ -175,7 +175,10 @@ class SearchIndex(VectorIndex):
     @contextmanager
     def _changing(self, *, verify: bool = False) -> Iterator["SearchIndex"]:
         """Yield the index as it is now, while no other process may change it; `verify`: with all digests checked."""
-        with locked_file(self.folder / _LOCK, f"{self.folder}: another process is changing this index"):
+        fault = f"{self.folder}: another process is changing this index"
+        with locked_file(self.folder / _LOCK, fault) as is_locked:
+            if not is_locked:
+                raise InputError(f"{self.folder}: this file system has no locks, which a change needs; move it")
             manifest = read_index_manifest(self.folder)
             is_current = manifest == self.manifest and not verify
             yield self if is_current else SearchIndex(self.folder, manifest, verify=True)

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bertwright.console import say
-from bertwright.errors import InputError, RunFailed
-from bertwright.files import atomic_folder, file_digest, read_json, write_json
+from bertwright.errors import InputError
+from bertwright.files import atomic_folder, file_digest, read_json, write_error, write_json
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, copy_full_tensor, full_tensor
 from bertwright.training.optimizer import trained_parameters
 
@@ -55,8 +55,8 @@ def save_checkpoint(
                     if index % ranks.world_size == ranks.rank:
                         mine[name] = value.cpu()
                 save_file(mine, path / _file_name(kind, ranks))
-        except SafetensorError as error:  # without an error number, also on a full disk
-            raise RunFailed(f"{target}: the checkpoint cannot be written (is the disk full?): {error}") from error
+        except SafetensorError as error:
+            raise write_error(error, f"{target}: the checkpoint") from error
         ranks.barrier()
         if ranks.is_main:
             digests = {file.name: file_digest(file) for file in sorted(path.iterdir())}

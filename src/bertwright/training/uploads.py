@@ -18,7 +18,6 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -229,10 +228,16 @@ class RunUploads:
         """Upload the files that the store does not have; return False where one vanished meanwhile."""
         assert self._uploaded is not None
         vanished, is_whole = set[str | None](), True  # checkpoints that the run removed meanwhile
+        weights: dict[str, FileStamp | None] = {}  # of models, when they were read
         for name in sorted(stamps, key=lambda name: (upload_rank(name), name)):
             checkpoint = checkpoint_of(name)
             if stamps[name] == self._uploaded.get(name) or (checkpoint and checkpoint in vanished):
                 continue
+            if is_weights(name):
+                weights[name] = self._stamp(name)
+            read = {other: stamp for other, stamp in weights.items() if name == f"{other.rpartition('/')[0]}/{CONFIG}"}
+            if any(self._stamp(other) != stamp for other, stamp in read.items()):
+                return False  # replaced meanwhile: the store may have weights of one model and the digest of another
             try:
                 self._put(name)
             except (OSError, InputError, RunFailed):
@@ -266,26 +271,37 @@ class RunUploads:
         self._before = StoredRun(mine, True, self._before.damaged)
         self._uploaded, self._records = None, {}
 
+    def _stamp(self, name: str) -> FileStamp | None:
+        """Return the stamp of a file by its path from the run folder; None where it is gone."""
+        try:
+            stat = (self._folder / name).stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_size, stat.st_mtime_ns
+
     def _stamps(self) -> dict[str, FileStamp]:
         """Return the stamp of each complete file of the run but each run.json, by its path from the run folder."""
         stamps = {}
         for parent, folders, names in os.walk(self._folder):
             folders[:] = [name for name in folders if not is_of_machine(name)]
             for path in (Path(parent, name) for name in names if not is_of_machine(name)):
-                with suppress(FileNotFoundError):  # the run removed it meanwhile
-                    stat = path.stat()
-                    stamps[path.relative_to(self._folder).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+                name = path.relative_to(self._folder).as_posix()
+                if stamp := self._stamp(name):  # else the run removed it meanwhile
+                    stamps[name] = stamp
         return {name: stamp for name, stamp in stamps.items() if name != RUN_FILE and not seed_folder(name)}
 
     def _in_store(self, stamps: Mapping[str, FileStamp]) -> dict[str, FileStamp]:
         """Return the stamps of files that an earlier process uploaded, as a file with their digests says.
 
-        It is state.json for a checkpoint, and NAME.sha256 for a file NAME; the store has the same bytes of it.
+        It is state.json for a checkpoint, and NAME.sha256 for a file NAME; the store has the same bytes of it. Of a
+        model without config.json in the store nothing counts: its upload did not end, and may be of two models.
         """
         remote, covered = files_below(self._url), set[str]()
         for name in stamps.keys() & remote.keys():
             checkpoint = checkpoint_of(name)
             is_digests = name.endswith((f"/{STATE}", _DIGEST)) and checkpoint not in self._before.damaged
+            if is_weights(name.removesuffix(_DIGEST)) and f"{name.rpartition('/')[0]}/{CONFIG}" not in remote:
+                continue
             if is_digests and _content(remote[name]) == (self._folder / name).read_bytes():
                 covered |= {name, name.removesuffix(_DIGEST)}
                 if name.endswith(f"/{STATE}"):

@@ -1,9 +1,10 @@
 """A whole entry on small made-up data: its parts against the single commands, its stops, and what is refused."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
-from shutil import copyfile, copytree
+from shutil import copyfile, copytree, rmtree
 from typing import Any
 
 import numpy as np
@@ -463,6 +464,40 @@ def test_measurements_may_be_added_but_not_left_out(
     for others in ([], ["--plan"]):
         assert entry_of(out, *corpus[:-1], "4", *options, *others) == 2
         assert "its entry was begun with --epochs 3.0, now it is 4.0" in capsys.readouterr().err
+
+
+def test_data_that_were_changed_since_give_no_mixed_entry(
+    entry: Path, entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = Path(copytree(entry, tmp_path / "entry"))
+    for name in ("blimp", "supplement", "data", "corpus"):
+        copytree(entry_data / name, tmp_path / name)
+    replaced = json.dumps(str(entry_data))[1:-1], json.dumps(str(tmp_path))[1:-1]
+    (out / "entry.json").write_text((out / "entry.json").read_text("utf-8").replace(*replaced), "utf-8")
+    command = ["--corpus", str(tmp_path / "corpus"), "--words", "1M", "--epochs", "3", *measured(tmp_path)]
+    before = contents(out)
+    train = next((tmp_path / "data" / "glue").glob("*/train.tsv"))
+    lines = train.read_text("utf-8").splitlines(keepends=True)
+    train.write_text("".join([lines[0], *lines[:0:-1]]), "utf-8")
+    assert entry_of(out, *command) == 2
+    assert re.search(r"was fine-tuned on other files of .* remove .* to fine-tune again", capsys.readouterr().err)
+    train.write_text("".join(lines), "utf-8")
+    manifest = read_object(tmp_path / "corpus" / "manifest.json")
+    write_json(tmp_path / "corpus" / "manifest.json", {**manifest, "fingerprint": "0" * 64})
+    assert entry_of(out, *command) == 2
+    capsys.readouterr()
+    assert contents(out) == before
+    write_json(tmp_path / "corpus" / "manifest.json", manifest)
+    rmtree(out / "checkpoints" / "1M")
+    curve = read_object(out / "results.json")["curve"]
+    write_lines(tmp_path / "blimp" / "hypernym.jsonl", made_up_pairs("hypernym", 4))
+    assert entry_of(out, *command) == 0
+    assert "checkpoints 1M: are no longer there; what was measured of them before is kept" in capsys.readouterr().err
+    results = read_object(out / "results.json")
+    assert results["curve"]["blimp"][0] == curve["blimp"][0]
+    assert "hypernym" in read_object(out / "blimp" / "2M" / "metrics.json")["paradigms"]  # as for the final model
+    assert "hypernym" in (out / "blimp" / "part.jsonl").read_text("utf-8")
+    assert "| 1M |" in (out / "model" / "README.md").read_text("utf-8")
 
 
 def test_the_first_pairs_are_those_of_the_data() -> None:

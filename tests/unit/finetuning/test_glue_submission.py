@@ -147,6 +147,8 @@ def test_what_cannot_be_submitted_is_reported(
 ) -> None:
     capsys.readouterr()
     out = tmp_path / "a.zip"
+    with pytest.raises(InputError, match=r"--out .*: expected a file, got a folder"):
+        write_submission(glue_models, glue, tmp_path)
     with pytest.raises(
         InputError,
         match="no model for rte; expected models for cola, sst2, mrpc, stsb, qqp, ",

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task
 from bertwright.training.run_lock import locked
+from tests.support.folders import contents
 from tests.support.other_weights import put
 
 SST2 = get_task("sst2")
@@ -161,6 +163,26 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
             FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments
         )  # at the very end it is too late
     assert len(result["rows"]) == 2
+
+
+def test_the_kept_model_stays_where_its_run_was_removed(
+    search_arguments: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To save space, a person removes the model folders of the runs: the copy is then the only one."""
+    grid = parse_grid("learning-rate=1e-3,1e-5", FAST)
+    first = search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    kept = contents(tmp_path / "s" / "model")
+    for row in first["rows"]:
+        shutil.rmtree(row["model"])
+    capsys.readouterr()
+    again = search_grid(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
+    assert again["model"] == first["model"]
+    assert contents(tmp_path / "s" / "model") == kept
+    assert "which was copied from it, stays as it is" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "s" / "model")
+    with pytest.raises(InputError, match="there is no such folder; nothing was copied"):
+        search_grid(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
+    assert not (tmp_path / "s" / "model").exists()
 
 
 def test_what_has_finished_is_found_where_it_lies_now(search_arguments: dict[str, Any], tmp_path: Path) -> None:

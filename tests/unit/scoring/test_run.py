@@ -103,3 +103,12 @@ def test_what_cannot_be_scored_names_file_and_line(
     assert main(["score", "sentences", "--model", small_lm, *files, *options, "--precision", "fp32"]) == 2
     assert words in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "out.tsv").exists()
+
+
+def test_a_folder_as_the_output_is_refused_before_the_work(
+    small_lm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.txt").write_text("Rain\n", "utf-8")
+    files = ("--input", str(tmp_path / "in.txt"), "--output", str(tmp_path))
+    assert main(["score", "sentences", "--model", small_lm, *files]) == 2
+    assert "expected a file, got a folder" in capsys.readouterr().err

@@ -145,6 +145,23 @@ def test_rows_without_ids_get_the_next_free_numbers(build: Callable[..., SearchI
     assert ids == [*TEXTS, "7", "6", "8", "9", "10"]
 
 
+def test_without_locks_an_index_is_not_changed(
+    build: Callable[..., SearchIndex], vector_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that add at the same time would write the same files, and one would lose its rows."""
+    index = build(TEXTS)
+    before = contents(index.folder)
+    monkeypatch.setattr("bertwright.locks._take", lambda *_: False)
+    for change in (
+        lambda: index.add(open_encoder(vector_model), blocks({"new": "A ship."})),
+        lambda: index.remove([("ship", "x:1")]),
+        index.join,
+    ):
+        with pytest.raises(InputError, match="this file system has no locks, which a change needs"):
+            change()
+    assert {name: content for name, content in contents(index.folder).items() if name != "lock"} == before
+
+
 def test_a_folder_with_the_name_of_a_shipped_model_is_noted_by_its_path(
     tmp_path: Path, vector_model: Path, own_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -491,6 +491,37 @@ def test_a_better_epoch_during_an_upload_leaves_the_record_older_than_the_model(
     assert "b/run/seed-0/checkpoints/step-000000020/state.json" in keys()
 
 
+def test_a_model_that_is_replaced_while_its_weights_are_uploaded_is_no_mixture(store: Any) -> None:
+    """Killed at that point, the store has the weights of one epoch and the digest of the next, of equal size."""
+    with run_by_url(URL, resume=False, pauses=()) as folder:
+        begin_tuning(folder)
+        note(folder, b"of one")
+
+        def better(name: str, path: str) -> None:
+            if name == "write" and path.endswith("model.safetensors.sha256"):
+                store.fault = lost
+                seed(folder, "seed-0", best=2, weights=b"other")
+                note(folder, b"of two")
+
+        def lost(name: str, path: str) -> None:
+            if name == "write" and path.endswith("model/model.safetensors"):
+                always_lost(name, path)
+
+        store.fault = better
+        with pytest.raises(RunFailed, match="connection lost"):
+            RunUploads(folder, URL).upload()
+        assert "b/run/seed-0/model/config.json" not in keys()
+        store.fault = None
+        RunUploads(folder, URL).upload()
+    assert stored("seed-0/model/model.safetensors") == b"other"
+    assert stored("seed-0/model/model.safetensors.sha256") == b"of two"
+    assert "b/run/seed-0/model/config.json" in keys()
+
+
+def note(folder: Path, digest: bytes) -> None:
+    (folder / "seed-0" / "model" / "model.safetensors.sha256").write_bytes(digest)
+
+
 def test_a_model_that_is_away_for_a_moment_is_waited_for(store: Any) -> None:
     """Between two names of a folder that is replaced there is none."""
     with run_by_url(URL, resume=False, pauses=()) as folder:

@@ -64,7 +64,7 @@ quickstart: setup
 test slow: export PYTHONDONTWRITEBYTECODE =
 
 test: setup
-	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile
+	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder
 
 # Beside the environment, for the tests that open our model folders with it.
 $(OLDER): $(STAMP) tests/transformers4.txt
@@ -75,7 +75,7 @@ $(OLDER): $(STAMP) tests/transformers4.txt
 
 # pytest answers 5 when it found no test to run: that is said, and is no failure of the code.
 slow: setup $(OLDER)
-	@status=0; $(BIN)/python -m pytest -m slow --numprocesses $(TESTERS) --dist loadfile || status=$$?; \
+	@status=0; $(BIN)/python -m pytest -m slow --numprocesses $(TESTERS) --dist loadfile --no-loadscope-reorder || status=$$?; \
 	if [ $$status -eq 5 ]; then echo "make slow: no test is marked slow, nothing was run" >&2; status=0; fi; \
 	exit $$status
 

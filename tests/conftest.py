@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,36 @@ ROOT = Path(__file__).resolve().parent.parent
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The tests have a cache of their own, apart from the user's."""
     os.environ["BERTWRIGHT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_disk() -> Iterator[None]:
+    """No file is waited for until it is on the disk, since no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)
+        yield
+
+
+def pytest_collection_finish() -> None:
+    """Measure the products of this machine once in a process, where a test imports what measures them."""
+    if hardware := sys.modules.get("bertwright.training.hardware"):
+        hardware.__dict__["measure_peak_flops"] = _measured_once(hardware.measure_peak_flops)
+
+
+def _measured_once(measure: Callable[..., list[float]]) -> Callable[..., list[float]]:
+    """Return the function of the same results, which keeps those of large products."""
+    kept: dict[str, list[float]] = {}
+
+    def measured(dtypes: Sequence[Any], shape: tuple[int, int, int], **options: Any) -> list[float]:
+        key = f"{dtypes} {shape} {options}"
+        if key not in kept:
+            rates = measure(dtypes, shape, **options)
+            if min(shape) < 1000:
+                return rates
+            kept[key] = rates
+        return list(kept[key])
+
+    return measured
 
 
 @pytest.fixture

@@ -44,7 +44,13 @@ def test_every_kind_has_its_example() -> None:
     assert {kind_of(task).spec for task in TASKS.values()} <= set(EXAMPLES)
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+ALIKE = ("classify", "qnli", "qqp", "regress", "rte", "wnli")
+"""Tasks whose files and code are those of another one here."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ALIKE)) for name in sorted(TASKS)]
+)
 def test_a_task_learns_saves_and_reloads_its_eight_records(name: str, small_encoder: str, tmp_path: Path) -> None:
     task = TASKS[name]
     example = example_data(task, tmp_path)

@@ -385,7 +385,8 @@ def test_random_weights_need_a_vocabulary_and_then_train(
         base / "tok",
         *"--epochs 1 --batch-size 32 --threads 1 --max-length 16".split(),
     )
-    assert 0 <= result["mean"] <= 1
+    assert json.loads((Path(result["model"]) / "config.json").read_text("utf-8"))["hidden_size"] == 128
+    assert (Path(result["model"]) / "vocab.txt").read_bytes() == (base / "tok" / "vocab.txt").read_bytes()
 
 
 def test_bad_input_names_the_place_and_leaves_nothing(

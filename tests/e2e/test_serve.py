@@ -365,7 +365,9 @@ def _cases(operation: Any, count: int) -> list[Any]:
     return cases
 
 
-@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "prometheus_client"])
+@pytest.mark.parametrize(
+    "missing", ["fastapi", *(pytest.param(name, marks=pytest.mark.slow) for name in ("uvicorn", "prometheus_client"))]
+)
 def test_a_missing_extra_is_reported_with_the_line_that_installs_it(missing: str) -> None:
     code = f"import sys; sys.modules[{missing!r}] = None; from bertwright.cli import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "serve", "--model", "anything"]

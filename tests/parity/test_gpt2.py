@@ -88,6 +88,7 @@ def test_every_number_agrees(tmp_path: Path, kind: str, shape: dict[str, Any], l
     assert len(states) == len(answer.hidden_states) == saved.config.layers + 1
     for mine, other in zip(states, answer.hidden_states, strict=True):
         compare("states", mine[mask], other[mask])
+    assert len(answer.attentions) == saved.config.layers
     for layer, other in enumerate(answer.attentions):
         real = mask[:, None, :, None].expand_as(other)
         attention = ours.get_submodule("encoder").attention(ids, torch.zeros_like(ids), mask, layer=layer)

@@ -29,9 +29,8 @@ from bertwright.text.vocabulary import Rules, read_vocabulary
 from bertwright.text.wordpiece import Tokenizer, import_vocabulary, train_wordpiece
 from tests.support.texts import own_lines
 
-legacy = pytest.importorskip(
-    "transformers.models.bert.tokenization_bert_legacy", reason="the oracle; transformers is in the dev extra"
-)
+pytest.importorskip("transformers", reason="has the oracle; it is in the dev extra")
+legacy = importlib.import_module("transformers.models.bert.tokenization_bert_legacy")
 
 UNCASED, CASED, MULTILINGUAL = RELEASED = (
     "bert-base-uncased-vocab.txt",
@@ -232,7 +231,7 @@ def test_any_text(tokenizers_folder: Path, cased: bool, strip_accents: bool, tex
     assert_places(ours, theirs, [text])
 
 
-@pytest.mark.parametrize("cased", [True, False])
+@pytest.mark.parametrize("cased", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_every_character_of_unicode(tokenizers_folder: Path, cased: bool) -> None:
     """Each character between two letters. The vocabulary holds the oracle's words, so that ids show the cuts."""
     theirs = learned_with_oracle(tokenizers_folder, cased, not cased)[1]

@@ -114,6 +114,7 @@ def test_a_file_is_read_or_refused(kind: str, tmp_path_factory: pytest.TempPathF
             outcomes["refused"] += 1
 
     one()
+    assert outcomes["refused"], outcomes
     assert sum(outcomes.values()) >= 50
 
 

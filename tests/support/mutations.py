@@ -3,7 +3,6 @@
 A process reads many of them; what it was at when it died is found in its progress file.
 """
 
-import json
 import os
 import random
 import resource
@@ -208,8 +207,7 @@ def _try(answer: Any, kind: str, folder: str, seeds: range, progress: str) -> No
             counts["read"] += 1
         except InputError as error:
             counts["refused"] += 1
-            if not str(error).isprintable() and "\n" not in str(error):
-                json.dumps(str(error)).encode()
+            str(error).encode()  # raises where a message cannot be printed
         except BaseException as error:
             wrong.append(f"{kind}, seed {seed}: {type(error).__name__}: {error}"[:300])
         signal.alarm(0)

@@ -107,4 +107,5 @@ def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_random_weights_keep_its_tokenizer(tmp_path: Path) -> None:
     learn_words(tmp_path, "--model", "random:tiny", "--tokenizer", NAME)
+    assert Tokenizer.load(tmp_path / "tuned").hash == Tokenizer.load(Path(NAME)).hash
     assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}

@@ -22,6 +22,7 @@ from bertwright.model.families.elmo import PairConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import System, system_config
 from bertwright.serving.predictor import load
+from bertwright.sklearn import BertClassifier, BertVectorizer
 from bertwright.tasks.classification.spec import get_task
 from bertwright.tasks.kinds import kind_of
 from bertwright.text.wordpiece import Tokenizer
@@ -178,18 +179,17 @@ def test_a_run_that_was_stopped_and_one_that_recomputes_end_in_the_same_bytes(
 
 @pytest.mark.parametrize("model", ["gpt", "pair"])
 def test_estimators_take_other_backbones(model: str, pretrained_models: dict[str, str], tmp_path: Path) -> None:
-    sklearn = pytest.importorskip("bertwright.sklearn")
     texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
-    fitted = sklearn.BertClassifier(
+    fitted = BertClassifier(
         pretrained_models[model], epochs=1, batch_size=32, max_length=16, precision="fp32", threads=1
     )
     fitted.fit(texts, labels)
     probabilities = fitted.predict_proba(texts)
     fitted.save(tmp_path / "saved")
-    again = sklearn.BertClassifier.load(tmp_path / "saved").predict_proba(texts)
+    again = BertClassifier.load(tmp_path / "saved").predict_proba(texts)
     np.testing.assert_allclose(again, probabilities, atol=1e-6)
     answers = load(tmp_path / "saved", precision="fp32")(texts)
     np.testing.assert_allclose(
         [[one.probabilities[label] for label in "01"] for one in answers], probabilities, atol=1e-6
     )
-    assert sklearn.BertVectorizer(pretrained_models[model]).fit_transform(texts).shape[0] == len(texts)
+    assert BertVectorizer(pretrained_models[model]).fit_transform(texts).shape[0] == len(texts)

@@ -19,6 +19,7 @@ from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import system_config
 from bertwright.serving.embeddings import features_of
 from bertwright.serving.predictor import load
+from bertwright.sklearn import BertClassifier
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import open_classifier, predict_logits
@@ -111,9 +112,8 @@ def test_random_weights_and_estimators_get_them_too(published_gpt: str, tmp_path
     assert saved.weights is None
     assert isinstance(saved.config, GPTConfig)
     assert saved.config.vocab_size == words.vocab_size == open_model(published_gpt).config.vocab_size + 3
-    sklearn = pytest.importorskip("bertwright.sklearn")
     texts, labels = [f"{'near' if row % 2 else 'far'} the {noun}" for row, noun in enumerate(PLACES)], [0, 1] * 4
-    fitted = sklearn.BertClassifier(published_gpt, epochs=1, batch_size=32, max_length=30, precision="fp32", threads=1)
+    fitted = BertClassifier(published_gpt, epochs=1, batch_size=32, max_length=30, precision="fp32", threads=1)
     fitted.fit(texts, labels)
     fitted.save(tmp_path / "saved")
     assert open_tokenizer(open_model(str(tmp_path / "saved"))).pieces[-3:] == list(TASK_TOKENS)

@@ -185,6 +185,7 @@ def test_a_classifier_answers_after_its_import(tmp_path: Path, pieces: list[str]
     subprocess.run(command, check=True, capture_output=True)
     answered = [line.split("\t") for line in (tmp_path / "answers.tsv").read_text().splitlines()]
     assert answered[0] == ["a", "b", "label", "probability_bad", "probability_fair", "probability_good"]
+    assert len(answered) == 3
     words = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "m"))
     with torch.inference_mode():
         for row in answered[1:]:

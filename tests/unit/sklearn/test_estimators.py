@@ -132,20 +132,28 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 
 with warnings.catch_warnings():  # of texts there is little to check: see above
     warnings.simplefilter("ignore", SkipTestWarning)
+    options: Any = {"expected_failed_checks": expected_failures, "xfail_strict": True}
     CHECKS = parametrize_with_checks(
         [
-            *(Classifier("small", **ONCE), Regressor("small", **ONCE)),
+            Classifier("small", **ONCE),
             Vectorizer("small", max_length=16, precision="fp32"),
             *(BertClassifier("small"), BertRegressor("small"), BertTagger("small"), BertVectorizer("small")),
         ],
-        expected_failed_checks=expected_failures,
-        xfail_strict=True,
+        **options,
     )
+    CHECKS_OF_NUMBERS = parametrize_with_checks([Regressor("small", **ONCE)], **options)
 
 
 @CHECKS
 @pytest.mark.filterwarnings("ignore:X. .* exceed .* tokens:UserWarning")
 def test_scikit_learn_finds_what_it_expects(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@CHECKS_OF_NUMBERS
+@pytest.mark.filterwarnings("ignore:X. .* exceed .* tokens:UserWarning")
+def test_scikit_learn_finds_what_it_expects_of_numbers(estimator: Any, check: Any) -> None:
     check(estimator)
 
 

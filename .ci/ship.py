@@ -33,7 +33,7 @@ def main() -> None:
     folder, out = model_within(arguments.run), SHIPPED / arguments.name
     check_digest(folder / WEIGHTS)
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(folder / WEIGHTS).items()}
-    card = (folder / CARD).read_text("utf-8").replace("'FOLDER'", repr(arguments.name))
+    card = (folder / CARD).read_text("utf-8").replace("bw.load('FOLDER')", f"bw.load({arguments.name!r})")
     title = next(line for line in card.splitlines() if line.startswith("# "))
     card = card.replace(title, f"# {arguments.title}\n\n{title.removeprefix('# ')}; weights in bfloat16.")
     card = card.replace("## Data\n\n", "## Data\n\n" + "".join(f"- {line}\n" for line in arguments.data))

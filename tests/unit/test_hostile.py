@@ -6,7 +6,6 @@ import io
 import json
 import lzma
 import math
-import shutil
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,6 +45,7 @@ from bertwright.text.wiki_cuts import count_unclosed
 from bertwright.text.wikitext import passages
 from bertwright.text.wordpiece import Tokenizer
 from tests.support import bundle_writer as writer
+from tests.support.encoders import write_encoder
 from tests.support.other_weights import put
 
 DEEP = "[" * 100_000
@@ -442,9 +442,9 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
         check_sizes(tmp_path, listed)
 
 
-def small_wiki(folder: Path, *, weights: Callable[[dict[str, torch.Tensor]], None], **said: Any) -> str:
-    """A copy of the model that comes along, with other weights and another config.json."""
-    shutil.copytree(model_within(folder_of("small-wiki")), folder)
+def small_bert(folder: Path, *, weights: Callable[[dict[str, torch.Tensor]], None], **said: Any) -> str:
+    """A BERT of four layers, with other weights and another config.json."""
+    write_encoder(folder, model_within(folder_of("small-wiki")), layers=4)
     tensors = load_file(folder / "model.safetensors")
     weights(tensors)
     put(folder, tensors)
@@ -455,7 +455,7 @@ def small_wiki(folder: Path, *, weights: Callable[[dict[str, torch.Tensor]], Non
 
 
 def test_layers_that_config_json_leaves_out_are_not_dropped_in_silence(tmp_path: Path) -> None:
-    folder = small_wiki(tmp_path / "m", weights=lambda _: None, num_hidden_layers=3)
+    folder = small_bert(tmp_path / "m", weights=lambda _: None, num_hidden_layers=3)
     with pytest.raises(
         InputError, match=r"12 tensors do not belong to the model of config\.json: bert\.encoder\.layer\.3\."
     ):
@@ -470,7 +470,7 @@ def test_a_tensor_beside_a_weight_is_not_passed_over(tmp_path: Path) -> None:
         InputError,
         match=r"1 tensors do not belong to the model of .*: bert\.encoder\.layer\.1\.output\.dense\.weight_scale",
     ):
-        open_model(small_wiki(tmp_path / "m", weights=scaled))
+        open_model(small_bert(tmp_path / "m", weights=scaled))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -482,7 +482,7 @@ def test_weights_that_are_no_numbers_are_refused_before_they_answer(tmp_path: Pa
         InputError,
         match=r"bert\.encoder\.layer\.1\.attention\.self\.\{query,key,value\}\.bias holds infinite values or values",
     ):
-        load(small_wiki(tmp_path / "m", weights=broken), precision="fp32")
+        load(small_bert(tmp_path / "m", weights=broken), precision="fp32")
 
 
 @pytest.mark.parametrize(
@@ -496,6 +496,6 @@ def test_weights_that_are_no_numbers_are_refused_before_they_answer(tmp_path: Pa
 def test_an_impossible_shape_is_reported_with_the_names_of_its_file(
     tmp_path: Path, name: str, value: Any, message: str
 ) -> None:
-    folder = small_wiki(tmp_path / "m", weights=lambda _: None, **{name: value})
+    folder = small_bert(tmp_path / "m", weights=lambda _: None, **{name: value})
     with pytest.raises(InputError, match=message):
         open_model(folder)

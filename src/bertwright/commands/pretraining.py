@@ -72,8 +72,8 @@ def pretrain_command(
         corpus: Corpus folder, or its URL. Several as FOLDER=WEIGHT: rows are drawn from each in proportion to its
             weight.
         out: Run folder, or a URL such as s3://bucket/run: checkpoints are then uploaded while the run goes on.
-        recipe: Settings of the papers in place of the chosen ones: paper-base, paper-large or paper-gpt. Every other
-            option overrides them; --recipe NAME --help shows their values as defaults.
+        recipe: Settings in place of the chosen ones: those of the papers (paper-base, paper-large, paper-gpt), or of
+            small-wiki (two-hours). Every other option overrides them; --recipe NAME --help shows them as defaults.
         held_out: Validation data: a corpus folder, or a fraction of the documents such as 0.01.
         init_from: Model to start from: a model folder, also a published one, or a run folder.
         extend: Run folder of a run with --schedule wsd. The new run has its settings, continues from its last step at

@@ -283,6 +283,21 @@ RECIPES: Mapping[str, PretrainSettings] = MappingProxyType(
                 bias_correction=True,
             ),
         ),
+        "two-hours": PretrainSettings(  # of small-wiki (docs/encoders.md)
+            system="modernbert",
+            size="6x192",
+            minutes=120.0,
+            examples=ExampleSettings(second_sentence="next", masking=MaskingSettings(share=0.3)),
+            mask_schedule=(MaskPhase(masked=0.3, share=0.7), MaskPhase(masked=0.15, share=0.3)),
+            batch_size=64,
+            phases=(Phase(length=64, share=0.8), Phase(length=128, share=0.2)),
+            optimizer=OptimizerSettings(
+                method="muon", learning_rate=2.7e-3, muon_rate=0.012, warmup=0.1, bias_correction=True
+            ),
+            dropout=0.0,
+            initializer_range=0.04,
+            start="matching",
+        ),
     }
 )
 
@@ -342,6 +357,8 @@ def requested_values(recipe: str | None, changes: Mapping[str, Any], *, from_mod
         left_out |= dict.fromkeys(BUDGETS, True)
     if changes.get("batch_schedule"):
         left_out["batch_size"] = True
+    if "share" in changes.get("examples", {}).get("masking", {}):
+        left_out["mask_schedule"] = True
     if "system" in changes:  # it has its own defaults for these
         is_masked = changes["system"] in MASKED_LM_SYSTEMS and changes["system"] not in REPLACED_TOKEN_SYSTEMS
         rows = {"second_sentence", "short_share", *(() if is_masked else ("masking",))}

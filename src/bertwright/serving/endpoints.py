@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import numpy as np
 from fastapi import Body, FastAPI, Request, Response
@@ -20,6 +20,7 @@ from bertwright.serving.search import SearchService, ServedIndex
 from bertwright.serving.service import Service
 from bertwright.serving.settings import ExplainSettings
 from bertwright.serving.tei import TAG, add_tei_endpoints
+from bertwright.text.base_tokenizer import MaskTokenizer
 from bertwright.text.published_tokenizer import BERT_MASK
 
 TAGS: Final = [
@@ -252,7 +253,7 @@ async def _fill(
     service: Service, name: str, texts: Sequence[str], request: Request, *, top_k: int = 5
 ) -> list[FilledText]:
     pipeline = await service.pipeline_for(name, "fill")
-    tokenizer = pipeline.tokenizer
+    tokenizer = cast(MaskTokenizer, pipeline.tokenizer)
     names = {BERT_MASK, tokenizer.pieces[tokenizer.mask_id]}  # a published vocabulary has a name of its own
     masks = sum(text.count(name) for text in texts for name in names)
     if masks * top_k > _MOST_PIECES:

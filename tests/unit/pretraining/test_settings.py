@@ -134,6 +134,8 @@ def test_every_recipe_is_valid_and_frozen() -> None:
     with pytest.raises(TypeError):
         RECIPES["paper-base"] = RECIPES["paper-large"]  # type: ignore[index]
     assert resolve_settings(None, {}) == PLAIN
+    share = resolve_settings("two-hours", {"examples": {"masking": {"share": 0.2}}})
+    assert (share.mask_schedule, share.examples.masking.share) == ((), 0.2)
 
 
 def test_a_recipe_leaves_the_shape_to_the_model_that_a_run_begins_from(settings_of: Any) -> None:

@@ -97,9 +97,10 @@ def test_its_tokenizer_and_weights_go_on(tmp_path: Path, capsys: pytest.CaptureF
         "utf-8",
     )
     assert main(["corpus", "build", str(text), "--tokenizer", NAME, "--out", str(tmp_path / "c")]) == 0
-    pretrain = "pretrain --steps 2 --batch-size 4 --lengths 32:1 --precision fp32".split()
+    pretrain = "pretrain --steps 2 --batch-size 4 --lengths 32:1 --precision fp32 --second-sentence next".split()
     assert main([*pretrain, "--corpus", str(tmp_path / "c"), "--init-from", NAME, "--out", str(tmp_path / "r")]) == 0
     assert Tokenizer.load(tmp_path / "r").hash == Tokenizer.load(Path(NAME)).hash
+    assert any(name.startswith("next_sentence.") for name in load_file(tmp_path / "r" / "model" / "model.safetensors"))
     learn_words(tmp_path, "--model", NAME)
     capsys.readouterr()
     assert bw.load(tmp_path / "tuned")("good day").label in {"good", "bad"}

@@ -29,6 +29,9 @@ class MaskPhase(Settings):
     masked: Annotated[float, Field(gt=0, le=1)]
     share: Share
 
+    def __str__(self) -> str:
+        return f"{self.masked:g}:{self.share:g}"
+
 
 class BatchPhase(Settings):
     """Steps of `rows` rows for a fraction `share` of the steps."""

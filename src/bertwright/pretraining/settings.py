@@ -1,4 +1,4 @@
-"""Settings of a pre-training run, and named ones: the papers' (BERT §A.2, GPT-1 §4.1).
+"""Settings of a pre-training run, and named ones: the papers' (BERT §A.2, GPT-1 §4.1) and small-wiki's.
 
 A recipe names the settings in which it differs from the class's defaults. Options of the command line override them.
 Without a recipe `PLAIN` takes its place, and `choose.py` adapts it to the corpus, the machine and the time. This module
@@ -348,24 +348,27 @@ def requested_values(recipe: str | None, changes: Mapping[str, Any], *, from_mod
     """
     if recipe is not None and recipe not in RECIPES:
         raise InputError(f"--recipe {recipe!r}: expected one of {', '.join(RECIPES)}")
+    settings = RECIPES[recipe] if recipe else PLAIN
     left_out: dict[str, Any] = {}
     if from_model:
         left_out |= {"size": True, "activation": True, "initializer_range": True, "start": True}
-        if recipe is None:  # Muon's rate is for new weights
-            left_out["optimizer"] = {"method"}
+        if settings.optimizer.method == "muon":  # its rate is for new weights
+            left_out["optimizer"] = {"method", "muon_rate"}
     if BUDGETS & set(changes):
         left_out |= dict.fromkeys(BUDGETS, True)
     if changes.get("batch_schedule"):
         left_out["batch_size"] = True
     if "share" in changes.get("examples", {}).get("masking", {}):
         left_out["mask_schedule"] = True
-    if "system" in changes:  # it has its own defaults for these
-        is_masked = changes["system"] in MASKED_LM_SYSTEMS and changes["system"] not in REPLACED_TOKEN_SYSTEMS
+    system = changes.get("system", settings.system)
+    if system != settings.system:  # it has its own defaults for these
+        is_masked = system in MASKED_LM_SYSTEMS and system not in REPLACED_TOKEN_SYSTEMS
         rows = {"second_sentence", "short_share", *(() if is_masked else ("masking",))}
-        left_out |= {"activation": True, "examples": rows}
-        if recipe is None and changes["system"].startswith("lstm"):
-            left_out |= {"start": True, "optimizer": {"method"}}
-    settings = RECIPES[recipe] if recipe else PLAIN
+        left_out |= {"activation": True, "examples": rows, **({} if is_masked else {"mask_schedule": True})}
+        if system.startswith("lstm"):
+            left_out |= {"start": True, "optimizer": {"method", "muon_rate"}}
+    if changes.get("optimizer", {}).get("method") == "adamw":
+        left_out["optimizer"] = {"muon_rate", *left_out.get("optimizer", ())}
     values = settings.model_dump(exclude_unset=True, exclude=left_out)
     return merged(values, changes)
 

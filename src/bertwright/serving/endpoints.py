@@ -165,6 +165,7 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
             model=name,
             pieces=view.pieces,
             segments=view.segments,
+            embeddings=model.embeddings,
             attention=view.attention,
             layers=model.layers,
             heads=model.heads,

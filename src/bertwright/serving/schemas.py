@@ -330,12 +330,14 @@ class SearchResponse(BaseModel):
 class InsideResponse(BaseModel):
     """Pieces and segments of a row, and the attention of one layer: a value for each head, piece and attended piece.
 
-    `layers` and `heads` are those of the model.
+    `layers` and `heads` are those of the model. `embeddings` names the embeddings whose sum is the input of a piece:
+    token, and segment and position where the model has them.
     """
 
     model: str
     pieces: list[str]
     segments: list[int]
+    embeddings: list[str]
     attention: list[list[list[float]]]
     layers: int
     heads: int

@@ -1,28 +1,31 @@
 """The comparison of teacher and student as text and as lines of the model card."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from bertwright.distillation.compare import (
-    Measured,
-    card_numbers,
-    comparison_lines,
-    comparison_result,
-    milliseconds_per_text,
-)
+from bertwright.distillation.compare import card_numbers, comparison_lines, comparison_result, milliseconds_per_text
+from bertwright.model.folder import WEIGHTS
 
 
-def result(*scores: float, agreement: float | None = 0.9) -> dict[str, Any]:
-    teacher, student = (
-        Measured(parameters, 4 * parameters, milliseconds, {"accuracy": score, "macro_f1": score - 0.1})
-        for parameters, milliseconds, score in zip((2_000_000, 500_000), (2.0, 0.5), scores, strict=True)
-    )
-    return comparison_result(teacher, student, source="teacher", metric="accuracy", agreement=agreement, texts=1200)
+def result(tmp_path: Path, *scores: float, agreement: float | None = 0.9) -> dict[str, Any]:
+    """The comparison of models of two million and of half a million parameters."""
+    folders, models = [tmp_path / "teacher", tmp_path / "student"], []
+    for folder, parameters in zip(folders, (2_000_000, 500_000), strict=True):
+        folder.mkdir()
+        with (folder / WEIGHTS).open("wb") as file:
+            file.truncate(4 * parameters)
+        models.append(nn.ParameterList([nn.Parameter(torch.zeros(parameters))]))
+    metrics = [{"accuracy": score, "macro_f1": score - 0.1} for score in scores]
+    shared: Any = {"metric": "accuracy", "agreement": agreement, "texts": 1200}
+    return comparison_result(folders, models, (2.0, 0.5), metrics, **shared)
 
 
-def test_lines() -> None:
-    assert comparison_lines(result(0.8, 0.6)) == [
+def test_lines(tmp_path: Path) -> None:
+    assert comparison_lines(result(tmp_path, 0.8, 0.6)) == [
         "                  teacher  student",
         "parameters      2,000,000  500,000  25.0% of the teacher's",
         "size on disk       8.0 MB   2.0 MB  25.0% of the teacher's",
@@ -33,8 +36,8 @@ def test_lines() -> None:
     ]
 
 
-def test_the_card_has_no_time_and_a_metric_of_zero_no_share() -> None:
-    assert card_numbers(result(0.0, 0.6, agreement=None)) == (
+def test_the_card_has_no_time_and_a_metric_of_zero_no_share(tmp_path: Path) -> None:
+    assert card_numbers(result(tmp_path, 0.0, 0.6, agreement=None)) == (
         "accuracy: 0.0000, of the teacher; 0.6000 of this model on the same rows in fp32",
         "macro_f1: -0.1000, of the teacher; 0.5000 of this model on the same rows in fp32",
         "parameters: 500,000, of the teacher 2,000,000",

@@ -63,6 +63,8 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
     assert packed.json()["usage"]["prompt_tokens"] == len(models["lm"].tokenizer.ids([TEXTS[0]])[0]) + 2
     looked = inside.json()
     assert looked["pieces"][0] == "[CLS]"
+    assert looked["embeddings"] == ["token", "segment", "position"]
+    assert load("small-wiki", precision="fp32").embeddings == ["token"]  # a ModernBERT turns by position
     assert "[MASK]" in looked["pieces"]
     assert np.array(looked["attention"]).shape == (4, *(len(looked["pieces"]),) * 2)
     np.testing.assert_allclose(np.array(looked["attention"]).sum(-1), 1, atol=0.01)

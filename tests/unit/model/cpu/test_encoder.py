@@ -266,7 +266,8 @@ def test_every_layer_comes_out_for_features(system: str, kernels_or_torch: str) 
     assert len(plain) == len(fast) == 5
     real = inputs.mask
     for mine, other in zip(fast, plain, strict=True):
-        torch.testing.assert_close(mine[real], other[real], atol=CLOSE, rtol=CLOSE)
+        scale = max(1.0, float(other.abs().max()))  # ModernBERT's states between layers are not normed
+        torch.testing.assert_close(mine[real], other[real], atol=CLOSE * scale, rtol=CLOSE)
 
 
 @needs_bytes

@@ -141,13 +141,13 @@ def test_every_recipe_is_valid_and_frozen() -> None:
 def test_the_recipe_of_small_wiki_takes_every_other_option(settings_of: Any) -> None:
     recipe = ("--recipe", "two-hours")
     assert settings_of(*recipe, "--system", "modernbert") == settings_of(*recipe) == RECIPES["two-hours"]
-    assert settings_of(*recipe, "--optimizer", "adamw").optimizer.muon_rate is None
+    assert settings_of(*recipe, "--optimizer", "adamw").optimizer.method == "adamw"
     for system in ("gpt", "bert-left", "lstm-left"):
         assert settings_of(*recipe, "--system", system).mask_schedule == ()
     electra = settings_of(*recipe, "--system", "electra")
     assert (electra.mask_schedule, electra.examples.masking.share) == ((), 0.15)
     begun = settings_of(*recipe, "--init-from", "small-wiki")
-    assert (begun.optimizer.method, begun.optimizer.muon_rate, begun.mask_schedule[0].masked) == ("adamw", None, 0.3)
+    assert (begun.optimizer.method, begun.mask_schedule[0].masked) == ("adamw", 0.3)
     assert begun.examples.second_sentence == "next"
     assert ",".join(map(str, RECIPES["two-hours"].mask_schedule)) == "0.3:0.7,0.15:0.3"
 

@@ -57,6 +57,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"--recipe (\S+)(?!.* --(?:minutes|steps))", r"--recipe \1 --size tiny --steps 3"),
     (r" --checkpoints-by-words", ""),  # which needs a million words
     (r"--model run/words/\S+", "--model run"),
+    (r"(--system modernbert .*)--start matching", r"\1--start local"),  # `tiny` has two layers
     (r"--batch-schedule \S+", "--batch-schedule 2:0.2,4:0.3,8:0.5"),  # it ends with the batch size of `ADDED`
     (r"(--model (?:tuned|MODEL) .*)--int8", r"\1--int8 --least-agreement 0"),
     (r"(--model minilm .*)--int8", r"\1--int8 --least-agreement 0 --least-overlap 0"),

@@ -189,7 +189,7 @@ def test_missing_columns_are_named(write):
     task = with_columns(get_task("sst2"), text=["review"])
     with pytest.raises(InputError, match=r"there is no column 'label'; the columns are: id, review"):
         read_examples(task, path)
-    with pytest.raises(InputError, match="no column 'sentence'"):
+    with pytest.raises(InputError, match="there are no columns 'sentence' and 'label'; the columns are: id, review"):
         read_examples(get_task("sst2"), path)
 
 

@@ -10,6 +10,8 @@ from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from bertwright.errors import InputError, RunFailed
+from bertwright.model.config import BackboneConfig, SingleBackboneConfig
+from bertwright.model.families import family_of
 from bertwright.scoring.settings import ScoreSettings
 from bertwright.serving import examples, schemas
 from bertwright.serving.pipelines import Use
@@ -165,7 +167,7 @@ def _add_encoder_endpoints(app: FastAPI, service: Service) -> None:
             model=name,
             pieces=view.pieces,
             segments=view.segments,
-            embeddings=model.embeddings,
+            embeddings=summed_embeddings(model.config),
             attention=view.attention,
             layers=model.layers,
             heads=model.heads,
@@ -306,3 +308,9 @@ def _entry(name: str, model: Predictor, opened: int) -> schemas.ModelEntry:
         max_length=model.pipeline.max_length,
         backend=model.backend,
     )
+
+
+def summed_embeddings(config: BackboneConfig) -> list[str]:
+    """Return the embeddings whose sum is the input of a token: its own, and those of segment and position if any."""
+    has_positions = isinstance(config, SingleBackboneConfig) and family_of(config).learns_positions
+    return ["token", *["segment"] * (config.num_segments > 0), *["position"] * has_positions]

@@ -11,8 +11,7 @@ import numpy as np
 from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError
 from bertwright.markup import Html
-from bertwright.model.config import EncoderConfig, SingleBackboneConfig
-from bertwright.model.families import family_of
+from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
 from bertwright.scoring.generation import TextGenerator
 from bertwright.scoring.scorer import has_scores
@@ -300,13 +299,6 @@ class Predictor:
     def heads(self) -> int:
         """Number of attention heads of each layer; 0 for a backbone without attention, or of two encoders."""
         return self.config.heads if isinstance(self.config, EncoderConfig) else 0
-
-    @property
-    def embeddings(self) -> list[str]:
-        """Embeddings whose sum is the input of a token: of the token, and of segment and position where it has them."""
-        config = self.config
-        has_positions = isinstance(config, SingleBackboneConfig) and family_of(config).learns_positions
-        return ["token", *["segment"] * (config.num_segments > 0), *["position"] * has_positions]
 
     def can(self, use: Use) -> bool:
         """Return whether `pipeline_for` has a pipeline for that use."""

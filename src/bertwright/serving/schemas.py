@@ -328,11 +328,7 @@ class SearchResponse(BaseModel):
 
 
 class InsideResponse(BaseModel):
-    """Pieces and segments of a row, and the attention of one layer: a value for each head, piece and attended piece.
-
-    `layers` and `heads` are those of the model. `embeddings` names the embeddings whose sum is the input of a piece:
-    token, and segment and position where the model has them.
-    """
+    """Pieces and segments of a row, the embeddings that are summed for a piece, and the attention [head][from][to]."""
 
     model: str
     pieces: list[str]

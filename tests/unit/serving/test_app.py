@@ -15,6 +15,7 @@ from bertwright.cli import main
 from bertwright.commands import serving as commands
 from bertwright.console import Status
 from bertwright.serving.app import create_app
+from bertwright.serving.endpoints import summed_embeddings
 from bertwright.serving.middleware import RequestMiddleware, _Refused
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.settings import ServeSettings
@@ -64,7 +65,7 @@ def test_the_other_endpoints(models: dict[str, Predictor], ask: Requests) -> Non
     looked = inside.json()
     assert looked["pieces"][0] == "[CLS]"
     assert looked["embeddings"] == ["token", "segment", "position"]
-    assert load("small-wiki", precision="fp32").embeddings == ["token"]  # a ModernBERT turns by position
+    assert summed_embeddings(load("small-wiki", precision="fp32").config) == ["token"]  # a ModernBERT turns by position
     assert "[MASK]" in looked["pieces"]
     assert np.array(looked["attention"]).shape == (4, *(len(looked["pieces"]),) * 2)
     np.testing.assert_allclose(np.array(looked["attention"]).sum(-1), 1, atol=0.01)

@@ -83,7 +83,7 @@ def learning_curve(request: EntryRequest, results: Mapping[str, Any]) -> dict[st
     }
     of_phenomena: Mapping[str, Mapping[str, float]] = results["checkpoint_phenomena"]
     curve["phenomena"] = {
-        phenomenon: [[words[name], values[phenomenon]] for name, values in of_phenomena.items()]
+        phenomenon: [[words[name], values[phenomenon]] for name, values in of_phenomena.items() if phenomenon in values]
         for phenomenon in next(iter(of_phenomena.values()), {})
     }
     lines = read_run(request.run).streams[""]

@@ -488,16 +488,17 @@ def test_data_that_were_changed_since_give_no_mixed_entry(
     capsys.readouterr()
     assert contents(out) == before
     write_json(tmp_path / "corpus" / "manifest.json", manifest)
-    rmtree(out / "checkpoints" / "1M")
+    rmtree(out / "checkpoints" / "2M")
     curve = read_object(out / "results.json")["curve"]
     write_lines(tmp_path / "blimp" / "hypernym.jsonl", made_up_pairs("hypernym", 4))
     assert entry_of(out, *command) == 0
-    assert "checkpoints 1M: are no longer there; what was measured of them before is kept" in capsys.readouterr().err
+    assert "checkpoints 2M: are no longer there; what was measured of them before is kept" in capsys.readouterr().err
     results = read_object(out / "results.json")
-    assert results["curve"]["blimp"][0] == curve["blimp"][0]
-    assert "hypernym" in read_object(out / "blimp" / "2M" / "metrics.json")["paradigms"]  # as for the final model
+    assert results["curve"]["blimp"][1] == curve["blimp"][1]
+    assert [len(results["curve"]["phenomena"][name]) for name in ("hypernym", "argument_structure")] == [1, 2]
+    assert "hypernym" in read_object(out / "blimp" / "1M" / "metrics.json")["paradigms"]  # as for the final model
     assert "hypernym" in (out / "blimp" / "part.jsonl").read_text("utf-8")
-    assert "| 1M |" in (out / "model" / "README.md").read_text("utf-8")
+    assert "| 2M |" in (out / "model" / "README.md").read_text("utf-8")
 
 
 def test_the_first_pairs_are_those_of_the_data() -> None:

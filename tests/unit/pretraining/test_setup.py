@@ -147,22 +147,17 @@ def test_masked_lm_is_evaluated_on_the_same_rows_and_sentence_order_on_its_own(o
     assert figures["sop_accuracy"] == pytest.approx(float((logits.argmax(1) == whole.is_random).float().mean()))
 
 
+def two_steps(**changes: Any) -> PretrainSettings:
+    """Settings of a run of two steps of four rows of 32 tokens."""
+    steps = {"phases": (Phase(length=32, share=1.0),), "steps": 2, "batch_size": 4, "evaluations": 1}
+    return PretrainSettings.model_validate({**steps, "precision": "fp32", "threads": 1, **changes})
+
+
 @pytest.mark.parametrize("share", [0.0, 0.35])
 def test_of_its_own_corpus_a_model_is_measured_on_what_its_run_kept(
     opened_corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float
 ) -> None:
-    settings = PretrainSettings.model_validate(
-        {
-            "size": "1x64",
-            "phases": (Phase(length=32, share=1.0),),
-            "steps": 2,
-            "batch_size": 4,
-            "evaluations": 1,
-            "precision": "fp32",
-            "threads": 1,
-            "held_out_share": share,
-        }
-    )
+    settings = two_steps(size="1x64", held_out_share=share)
     result = pretrain(settings, corpus=opened_corpus.folder, out=tmp_path / "run")
     capsys.readouterr()
     again = evaluate_pretraining(str(tmp_path / "run"), opened_corpus.folder, length=32)
@@ -182,19 +177,7 @@ def test_of_its_own_corpus_a_model_is_measured_on_what_its_run_kept(
 @pytest.mark.parametrize("system", ["bert", "bert-left"])
 def test_a_run_without_pairs_has_one_segment(opened_corpus: Corpus, tmp_path: Path, system: str) -> None:
     """The second segment is not trained: tasks with pairs, and validation rows, would read random numbers."""
-    settings = PretrainSettings.model_validate(
-        {
-            "system": system,
-            "size": "2x128",
-            "phases": (Phase(length=32, share=1.0),),
-            "steps": 2,
-            "batch_size": 4,
-            "evaluations": 1,
-            "precision": "fp32",
-            "threads": 1,
-            "examples": {"second_sentence": "none"},
-        }
-    )
+    settings = two_steps(system=system, size="2x128", examples={"second_sentence": "none"})
     result = pretrain(settings, corpus=opened_corpus.folder, held_out=opened_corpus.folder, out=tmp_path / "run")
     saved = open_model(str(tmp_path / "run" / "model"))
     assert saved.weights

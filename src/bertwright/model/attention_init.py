@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertwright.errors import InputError
 from bertwright.model.config import EncoderConfig, Start
-from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer, PreNormLayer
+from bertwright.model.encoder import Embeddings, Encoder, EncoderLayer
 
 _LAYERS = {"random": 0, "local": 1, "matching": 2}
 """Number of layers that the initialisation covers."""
@@ -34,7 +34,7 @@ def init_attention(encoder: Encoder, start: Start, *, generator: torch.Generator
     special: ids of the special tokens; with `matching` they do not attend to other positions of the same token.
     Raises InputError for a model with too few layers or too narrow heads.
     """
-    require_layers(start, _first(encoder) + _LAYERS[start], encoder.config.layers)
+    require_layers(start, encoder.config.first_normed_layer + _LAYERS[start], encoder.config.layers)
     shape = encoder.config
     if start != "random" and (shape.projects_embeddings or shape.distinct_layers != shape.layers):
         raise InputError(
@@ -113,20 +113,15 @@ def _attend_to_same_piece(encoder: Encoder, free: int, special: Sequence[int]) -
         encoder.embeddings.word.weight[list(special), words] = 0.0
         if isinstance(encoder.embeddings, Embeddings) and encoder.embeddings.segment is not None:
             encoder.embeddings.segment.weight[:, words] = 0.0
-        for below in encoder.layers[: _first(encoder) + 1]:
+        for below in encoder.layers[: config.first_normed_layer + 1]:
             assert isinstance(below, EncoderLayer)
             below.attention.output.weight[words] = 0.0
             below.contract.weight[words] = 0.0
 
 
-def _first(encoder: Encoder) -> int:
-    """Return the index of the first layer that reads states after a LayerNorm; in GPT-1 it is the second layer."""
-    return 0 if isinstance(encoder.embeddings, Embeddings) or isinstance(encoder.layers[0], PreNormLayer) else 1
-
-
 def _layer(encoder: Encoder, number: int) -> EncoderLayer:
     """Return layer `number`, counted from the first layer that reads states after a LayerNorm."""
-    layer = encoder.layers[_first(encoder) + number]
+    layer = encoder.layers[encoder.config.first_normed_layer + number]
     assert isinstance(layer, EncoderLayer)
     return layer
 

@@ -241,6 +241,11 @@ class EncoderConfig(SingleBackboneConfig):
         return True
 
     @property
+    def first_normed_layer(self) -> int:
+        """Return the index of the first layer that reads states after a LayerNorm."""
+        return 0
+
+    @property
     def has_packed_layers(self) -> bool:
         """Return True where inference on processors has layers with packed weights."""
         return self.has_bert_blocks and self.attends == "both"

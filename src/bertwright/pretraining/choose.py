@@ -14,7 +14,7 @@ from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
-from bertwright.model.config import BackboneConfig, Start, attends_both_ways, has_bert_blocks, initializer_range_for
+from bertwright.model.config import BackboneConfig, Start, has_bert_blocks, initializer_range_for
 from bertwright.model.folder import open_model
 from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.rotary_init import ROTARY_LAYERS, has_heads_for
@@ -221,7 +221,7 @@ def _values_of_shape(config: BackboneConfig, typed: PretrainSettings, *, from_mo
         if with_muon:
             values["optimizer"]["muon_rate"] = factor * PLAIN.optimizer.muon_rate
         if not typed.system.startswith("lstm"):
-            values["start"] = _start(config, typed.system)
+            values["start"] = _start(config)
     return values
 
 
@@ -233,7 +233,7 @@ def _values_of_short_run(settings: PretrainSettings, positions: int) -> dict[str
     return values
 
 
-def _start(config: BackboneConfig, system: str) -> Start:
+def _start(config: BackboneConfig) -> Start:
     """Return the attention initialisation that covers most layers; random for heads that are too narrow for one.
 
     The first layer can be initialised where a LayerNorm stands before it, as in BERT. Layers that share their weights,
@@ -247,7 +247,7 @@ def _start(config: BackboneConfig, system: str) -> Start:
         return "random"
     if config.projects_embeddings or config.distinct_layers != config.layers:
         return "random"
-    layers = config.layers - (0 if attends_both_ways(config) or system.startswith("bert") else 1)
+    layers = config.layers - config.first_normed_layer
     return "matching" if layers >= 2 else "local" if layers == 1 else "random"
 
 

@@ -153,6 +153,7 @@ def test_language_models_get_settings_that_they_can_have(system: str) -> None:
     [
         *(("bert", 1, "local"), ("bert", 2, "matching")),
         *(("gpt", 1, "random"), ("gpt", 2, "local"), ("gpt", 3, "matching")),
+        *(("gpt2", 1, "local"), ("gpt2", 2, "matching")),
         *(("modernbert", 3, "local"), ("modernbert", 4, "matching")),
     ],
 )

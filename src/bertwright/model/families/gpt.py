@@ -50,6 +50,11 @@ class GPTConfig(EncoderConfig):
         return True
 
     @property
+    def first_normed_layer(self) -> int:
+        """Return 1: the embeddings have no LayerNorm, and that of a layer stands at its end."""
+        return 1
+
+    @property
     def output_has_transform(self) -> bool:
         """Return False: the output layer is the word embeddings."""
         return False

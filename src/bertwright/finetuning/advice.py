@@ -14,7 +14,7 @@ def validation_lines(result: Mapping[str, Any]) -> list[str]:
     if not rows:
         return []
     counted = f"validation rows: {rows:,}"
-    if metric.rpartition(".")[2] != "accuracy":
+    if metric.rpartition(".")[2] != "accuracy" or result.get("unit", "rows") != "rows":  # a tagger's is that of words
         return [f"{counted}; the best epoch was chosen on them"]
     error = math.sqrt(mean * (1 - mean) / rows)
     measured = f"an accuracy of {mean:.4f} on them has a standard error of {error:.4f}"

@@ -38,6 +38,7 @@ def finish_run(
         "collapsed": [seed["seed"] for seed in seeds if seed["collapsed"]],
         "seeds": list(seeds),
         "start": run.record["data"]["model"],
+        "unit": bound.kind.unit,
         "validation_rows": len(next(iter(bound.validation.values()))[0]),
         "calibration_error": _calibration_error(run.folder / f"seed-{best['seed']}" / VALIDATION),
         "baselines": run.record["baselines"],

@@ -240,7 +240,7 @@ class _Search:
         """
         optuna = _import_optuna()
         space = _distributions(self.space)
-        seed = self.settings.first_seed + row["trial"] + 10_000 * attempt
+        seed = (self.settings.first_seed + row["trial"] + 10_000 * attempt) % 2**32  # those that NumPy takes
         sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
         pruner = optuna.pruners.MedianPruner(n_startup_trials=UNPRUNED)
         study = optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)

@@ -91,8 +91,7 @@ def export_onnx(
             raise InputError(f"{option} {value}: the graph of {model} gives no vectors of texts; leave the option out")
     texts, num_texts = comparison_texts(text)
     rows, num_separate = comparison_rows(torch_model, tokenizer, texts)
-    if (long := _long_setting(saved)) != "truncate":
-        say(f"{model}: was fine-tuned with --long {long}; the graph takes rows of tokens, which the caller makes")
+    _say_work_of_callers(saved, model)
     if num_texts > len(texts):
         say(f"{text}: the first {len(texts)} of its {num_texts:,} texts are compared")
     batches = list(comparison_batches(torch_model, rows, num_separate))
@@ -272,6 +271,17 @@ def _long_setting(saved: SavedModel) -> str:
     return str(task.get("long", "truncate")) if isinstance(task, dict) else "truncate"
 
 
+def _say_work_of_callers(saved: SavedModel, model: str) -> None:
+    """Print what `predict` does beside the graph, which the caller has to do."""
+    if (long := _long_setting(saved)) != "truncate":
+        say(f"{model}: was fine-tuned with --long {long}; the graph takes rows of tokens, which the caller makes")
+    if scale := _scale(saved):
+        say(
+            f"{model}: its numbers are those of the graph times {scale['spread']:g} plus {scale['centre']:g}; the "
+            "metadata of the file have both"
+        )
+
+
 def _metadata(saved: SavedModel, head: VectorHead | None = None) -> dict[str, str]:
     """Return the metadata of the .onnx file, for programs that have only that file; `labels` and `prompts` are JSON."""
     labels = json.dumps(saved.labels, ensure_ascii=False)
@@ -288,7 +298,18 @@ def _metadata(saved: SavedModel, head: VectorHead | None = None) -> dict[str, st
             "similarity": settings.similarity,
         }
     max_tokens = saved.max_length if "max_length" in saved.extra else saved.config.max_positions
-    return {"architecture": saved.architecture, "labels": labels, "max_tokens": str(max_tokens)}
+    noted = {"architecture": saved.architecture, "labels": labels, "max_tokens": str(max_tokens)}
+    return noted | {name: repr(value) for name, value in _scale(saved).items()}
+
+
+def _scale(saved: SavedModel) -> dict[str, float]:
+    """Return centre and spread of a regression whose outputs must be multiplied by the spread and added to the centre.
+
+    Empty for every other model, and for a regression whose head has them already.
+    """
+    task = saved.extra.get("task", {})
+    centre, spread = task.get("centre", 0.0), task.get("spread", 1.0)
+    return {} if (centre, spread) == (0.0, 1.0) else {"centre": centre, "spread": spread}
 
 
 def _session(path: Path) -> Any:

@@ -123,9 +123,13 @@ def ranked_documents(
 
 
 def _own_numbers(data: RetrievalData) -> NDArray[np.int64]:
-    """Return the number of the document with the id of each query, which is left out; -1 where there is none."""
+    """Return the number of the document that is the query itself, which is left out; -1 where there is none.
+
+    It has the id of the query. One that is judged as relevant to it is another text with an equal id.
+    """
     numbers = {id: number for number, id in enumerate(data.ids)}
-    return np.array([numbers.get(id, -1) for id in data.queries], dtype=np.int64)
+    others = {id for id in data.queries if data.judgements.get(id, {}).get(id, 0) > 0}
+    return np.array([-1 if id in others else numbers.get(id, -1) for id in data.queries], dtype=np.int64)
 
 
 def _search(encoder: TextVectors, data: RetrievalData, width: int | None) -> dict[str, Any]:

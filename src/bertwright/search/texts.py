@@ -50,16 +50,18 @@ class TextTables:
 
         Raises InputError, with file and line, for an empty text, an id that is empty or no text, and a missing column.
         """
-        number = 1
+        before = 0  # rows of the sources before
         for source in self.sources:
             columns: _Columns | None = None
+            kept = 0
             with bad_rows_of(source, self.on_error) as bad_rows:
                 for table in self._tables(source, bad_rows.add):
                     columns = columns or self._columns(table, source)
-                    block = list(_rows(table, columns, number, bad_rows.add))
-                    number += len(table)
+                    block = list(_rows(table, columns, before, bad_rows.add))
+                    kept += len(block)
                     if block:
                         yield block
+                before += kept + bad_rows.counts.total()
 
     def _tables(self, source: str, on_error: Callable[[InputError], None]) -> Iterator[Table]:
         format = self.format
@@ -89,13 +91,18 @@ class TextTables:
         return _Columns(("title", "text") if is_beir and not self.text else texts, ids)
 
 
-def _rows(table: Table, columns: _Columns, first: int, on_error: Callable[[InputError], None]) -> Iterator[IndexedText]:
-    """Yield the rows of a table that can be used; `on_error` is called with the BadRow of each other one."""
+def _rows(
+    table: Table, columns: _Columns, before: int, on_error: Callable[[InputError], None]
+) -> Iterator[IndexedText]:
+    """Yield the rows of a table that can be used; `on_error` is called with the BadRow of each other one.
+
+    before: number of rows of the tables before.
+    """
     others = as_format(table, "jsonl")
     kept = [index for index, name in enumerate(others.columns) if name not in (*columns.texts, columns.ids)]
     all_cells = zip(*(_cells(table, name) for name in columns.texts), strict=True)
     for row, (cells, id, values) in enumerate(zip(all_cells, _ids(table, columns), others.rows, strict=True)):
-        location, number = table.location(row), first + row
+        location, number = table.location(row), before + table.numbers[row]
         try:
             text = _text(cells, columns.texts, location)
             id_text = _id(id, columns.ids, location) or str(number)

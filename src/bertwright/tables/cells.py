@@ -1,7 +1,6 @@
 """lines of a csv or tsv table → cells; rows that are no rows, and what a table in another format seems to be."""
 
 import csv
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, TypeVar
@@ -11,7 +10,7 @@ from bertwright.errors import InputError
 from bertwright.tables.bad_rows import BadRow
 from bertwright.tables.decoding import CARRIAGE_RETURNS, undecoded
 from bertwright.tables.files import Format
-from bertwright.text.decompress import is_undecoded
+from bertwright.text.decompress import LONGEST_CELL, is_undecoded
 from bertwright.text.document import OnError, raise_error
 
 Row = TypeVar("Row")
@@ -26,7 +25,7 @@ def tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 def csv_cells(lines: Iterator[str], source: str, on_error: OnError) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line of each row, and its cells."""
-    csv.field_size_limit(sys.maxsize)  # the default, for the whole process, is 131,072 characters a cell
+    csv.field_size_limit(LONGEST_CELL)  # the default, for the whole process, is 131,072 characters a cell
     head = list(islice(lines, 1))
     reader = csv.reader(chain(head, lines), strict=True)
     while True:

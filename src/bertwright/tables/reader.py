@@ -50,6 +50,7 @@ class Table:
     columns     names of the columns that were kept
     header      True where the file names its columns
     lines       line on which each row begins, from 1; the row's number in Parquet
+    numbers     number of each row of the file, from 1; rows that `on_error` left out count
     available   names of all columns of the file
     between     text between the file's name and the number of a row, in messages
     """
@@ -60,6 +61,7 @@ class Table:
     header: bool
     rows: tuple[tuple[object, ...], ...] | ArrowRows
     lines: Sequence[int]
+    numbers: Sequence[int]
     available: tuple[str, ...]
     between: str = ":"
 
@@ -88,14 +90,14 @@ class Table:
 
     def part(self, begin: int, end: int) -> "Table":
         """Return the rows from `begin` to before `end`."""
-        return replace(self, rows=self.rows[begin:end], lines=self.lines[begin:end])
+        lines, numbers = self.lines[begin:end], self.numbers[begin:end]
+        return replace(self, rows=self.rows[begin:end], lines=lines, numbers=numbers)
 
     def select(self, rows: Sequence[int]) -> "Table":
         """Return these rows, in their order."""
-        lines = [self.lines[row] for row in rows]
-        if isinstance(self.rows, ArrowRows):
-            return replace(self, rows=self.rows.select(rows), lines=lines)
-        return replace(self, rows=tuple(self.rows[row] for row in rows), lines=lines)
+        chosen = self.rows.select(rows) if isinstance(self.rows, ArrowRows) else tuple(self.rows[row] for row in rows)
+        lines, numbers = ([values[row] for row in rows] for values in (self.lines, self.numbers))
+        return replace(self, rows=chosen, lines=lines, numbers=numbers)
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise InputError where the table lacks columns; the message names all of them."""
@@ -171,16 +173,16 @@ def open_table(
             if table_format == "parquet":
                 tables = _tables_of_arrow(cast(IO[bytes], stream), source, keep, most)
             else:
-                meter = _Meter(decode_lines(stream, source, strict=False))
+                meter = _Meter(decode_lines(stream, source, strict=False), on_error)
                 if format == "lines":
                     cells = ((number, [line.rstrip("\r\n")]) for number, line in enumerate(meter, 1))
-                    cells = decoded_cells(cells, source, on_error)
+                    cells = decoded_cells(cells, source, meter.leave_out)
                     tables = _tables_of_cells((True, list(headerless), cells), source, table_format, keep, meter, most)
                 elif table_format == "jsonl":
-                    tables = _tables_of_objects(meter, source, keep, most, on_error)
+                    tables = _tables_of_objects(meter, source, keep, most)
                 else:
-                    cells = tsv_cells(meter) if table_format == "tsv" else csv_cells(meter, source, on_error)
-                    options: Any = {"headerless": headerless, "broken_rows": broken_rows, "on_error": on_error}
+                    cells = tsv_cells(meter) if table_format == "tsv" else csv_cells(meter, source, meter.leave_out)
+                    options: Any = {"headerless": headerless, "broken_rows": broken_rows, "on_error": meter.leave_out}
                     parts = read_cells(cells, source=source, format=table_format, **options)
                     names = parts[1]
                     tables = _tables_of_cells(parts, source, table_format, keep, meter, most)
@@ -252,10 +254,11 @@ def add_columns(table: Table, columns: Mapping[str, Sequence[object]]) -> Table:
 
 
 class _Meter:
-    """Iterator over lines that counts their characters."""
+    """Iterator over lines that counts their characters, and the rows that are left out."""
 
-    def __init__(self, lines: Iterator[str]) -> None:
-        self._lines, self.taken = lines, 0
+    def __init__(self, lines: Iterator[str], on_error: OnError) -> None:
+        self._lines, self._on_error = lines, on_error
+        self.taken = self.left_out = 0
 
     def __iter__(self) -> "_Meter":
         return self
@@ -265,17 +268,30 @@ class _Meter:
         self.taken += len(line)
         return line
 
+    def leave_out(self, error: InputError) -> None:
+        """Report the error of a row and count the row, unless the report raises the error."""
+        self._on_error(error)
+        self.left_out += 1
 
-def _blocks(rows: Iterable[Row], meter: _Meter, most: int | None) -> Iterator[list[Row]]:
-    block: list[Row] = []
+
+def _blocks(
+    rows: Iterable[tuple[int, Row]], meter: _Meter, most: int | None
+) -> Iterator[tuple[list[Row], tuple[int, ...], tuple[int, ...]]]:
+    """Yield rows in blocks, with the line and the number of each row."""
+    block: list[tuple[Row, int, int]] = []
     begin = meter.taken
-    for row in rows:
-        block.append(row)
+    for read, (line, row) in enumerate(rows, 1):
+        block.append((row, line, read + meter.left_out))
         if most is not None and (len(block) >= most or meter.taken - begin >= BLOCK_CHARACTERS):
-            yield block
+            yield _columns_of(block)
             block, begin = [], meter.taken
     if block:
-        yield block
+        yield _columns_of(block)
+
+
+def _columns_of(block: list[tuple[Row, int, int]]) -> tuple[list[Row], tuple[int, ...], tuple[int, ...]]:
+    rows, lines, numbers = zip(*block, strict=True)
+    return [*rows], lines, numbers
 
 
 def _tables_of_cells(
@@ -288,15 +304,16 @@ def _tables_of_cells(
 ) -> Iterator[Table]:
     header, names, rows = parts
     chosen = [index for index, name in enumerate(names) if keep is None or name in keep]
-    picked = ((number, tuple(row[index] for index in chosen)) for number, row in rows)
-    for block in _blocks(picked, meter, most):
+    picked = ((line, tuple(row[index] for index in chosen)) for line, row in rows)
+    for block, lines, numbers in _blocks(picked, meter, most):
         yield Table(
             source=source,
             format=format,
             columns=tuple(names[index] for index in chosen),
             header=header,
-            rows=tuple(row for _, row in block),
-            lines=tuple(number for number, _ in block),
+            rows=tuple(block),
+            lines=lines,
+            numbers=numbers,
             available=tuple(names),
         )
 
@@ -313,12 +330,10 @@ def _objects(lines: Iterable[str], source: str, on_error: OnError) -> Iterator[t
             on_error(error)
 
 
-def _tables_of_objects(
-    meter: _Meter, source: str, keep: frozenset[str] | None, most: int | None, on_error: OnError
-) -> Iterator[Table]:
+def _tables_of_objects(meter: _Meter, source: str, keep: frozenset[str] | None, most: int | None) -> Iterator[Table]:
     available: dict[str, None] = {}  # all fields so far, in the order of the file
-    for block in _blocks(_objects(meter, source, on_error), meter, most):
-        for _, fields in block:
+    for block, lines, numbers in _blocks(_objects(meter, source, meter.leave_out), meter, most):
+        for fields in block:
             available.update(dict.fromkeys(fields))
         columns = tuple(name for name in available if keep is None or name in keep)
         yield Table(
@@ -326,8 +341,9 @@ def _tables_of_objects(
             format="jsonl",
             columns=columns,
             header=True,
-            rows=tuple(tuple(fields.get(name, ABSENT) for name in columns) for _, fields in block),
-            lines=tuple(number for number, _ in block),
+            rows=tuple(tuple(fields.get(name, ABSENT) for name in columns) for fields in block),
+            lines=lines,
+            numbers=numbers,
             available=tuple(available),
         )
 
@@ -335,13 +351,15 @@ def _tables_of_objects(
 def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None, most: int | None) -> Iterator[Table]:
     for names, rows in read_arrow_rows(stream, source, columns=keep, most=most):
         if len(rows):
+            numbers = range(rows.begin, rows.begin + len(rows))
             yield Table(
                 source=source,
                 format="parquet",
                 columns=tuple(rows.table.column_names),
                 header=True,
                 rows=rows,
-                lines=range(rows.begin, rows.begin + len(rows)),
+                lines=numbers,
+                numbers=numbers,
                 available=names,
                 between=": row ",
             )

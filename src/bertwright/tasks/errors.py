@@ -93,7 +93,8 @@ def write_errors(request: PredictRequest, parts: Mapping[str, Errors]) -> None:
     names = tuple(next(iter(parts.values())).columns)
     cells = [((name, *row) if several else row) for name, errors in parts.items() for row in errors.rows()]
     columns = ("file", *names) if several else names
-    table = Table(request.target, "jsonl", columns, True, tuple(cells), range(1, len(cells) + 1), columns)
+    lines = range(1, len(cells) + 1)
+    table = Table(request.target, "jsonl", columns, True, tuple(cells), lines, lines, available=columns)
     with opened_target(request) as stream, TableOut(stream) as out:
         out.write(as_format(table, request.table_format or "jsonl"))
 

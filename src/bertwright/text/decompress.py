@@ -26,6 +26,9 @@ MAGIC = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\x00", ".zst": b"\
 LONGEST = 20_000_000
 """Most characters of a line, and of a document; each is held in memory as a whole."""
 
+LONGEST_CELL = 2**31 - 1
+"""Most characters of a cell of csv: the largest limit that Python's csv module takes on every system."""
+
 MOST_UNPACKED = 300
 """Most bytes that a byte of a packed file may become. A file that repeats one text for ever reaches 1,000 and more."""
 

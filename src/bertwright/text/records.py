@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from bertwright.errors import InputError, MissingExtra, RunFailed, shown
 from bertwright.stores.remote import AnyFile
-from bertwright.text.decompress import is_undecoded
+from bertwright.text.decompress import LONGEST_CELL, is_undecoded
 from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, tidy
 from bertwright.text.parquet import check_text_column, first_line, open_parquet
 
@@ -50,7 +49,7 @@ def read_table_texts(
             size = checked_size(size + len(line), f"{path}:{begin}")
             yield line
 
-    csv.field_size_limit(sys.maxsize)  # the default, for the whole process, is 131,072 characters a cell
+    csv.field_size_limit(LONGEST_CELL)  # the default, for the whole process, is 131,072 characters a cell
     quoting: Any = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL  # as labelled tables are read
     rows = csv.reader(counted(), delimiter=delimiter, quoting=quoting, strict=True)
     names: list[str] | None = None

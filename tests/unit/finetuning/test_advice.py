@@ -38,6 +38,12 @@ def test_the_number_of_validation_rows_stands_with_the_error_of_an_accuracy(metr
     assert shown.startswith(line)
 
 
+def test_the_accuracy_of_words_or_pairs_has_no_error_of_rows() -> None:
+    for unit in ("words", "pairs"):
+        (shown,) = validation_lines({"metric": "accuracy", "mean": 0.65, "validation_rows": 60, "unit": unit})
+        assert shown == "validation rows: 60; the best epoch was chosen on them"
+
+
 def test_a_run_of_an_earlier_version_has_no_number_of_validation_rows() -> None:
     assert validation_lines({"metric": "accuracy", "mean": 0.65}) == []
 

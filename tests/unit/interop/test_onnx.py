@@ -188,6 +188,14 @@ def test_the_file_says_at_how_many_tokens_its_task_cut_texts(exported: Exports) 
     saved = replace(open_model(result["model"]), extra={"max_length": 24, "task": {"long": "windows"}})
     assert export._metadata(saved)["max_tokens"] == "24"
     assert export._long_setting(saved) == "windows"
+    assert "centre" not in export._metadata(saved)
+
+
+def test_the_file_has_the_scale_of_numbers_that_its_head_has_not(exported: Exports) -> None:
+    _, result = exported("BertForSequenceClassification")
+    task = {"kind": "regression", "centre": 2012.5, "spread": 1.7}
+    noted = export._metadata(replace(open_model(result["model"]), extra={"task": task}))
+    assert (float(noted["centre"]), float(noted["spread"])) == (2012.5, 1.7)
 
 
 def test_the_folder_and_the_file_say_what_they_are(exported: Exports) -> None:

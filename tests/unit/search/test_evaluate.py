@@ -65,6 +65,19 @@ def test_correlations_by_file_and_over_all_pairs(tmp_path: Path, own_tokenizer: 
     assert "all pairs" in result["text"]
 
 
+def test_scores_of_two_scales_have_no_row_together(
+    tmp_path: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_vector_model(tmp_path / "model", own_tokenizer, SETTINGS)
+    write_pairs(tmp_path / "data" / "one.tsv", PAIRS)
+    write_pairs(tmp_path / "data" / "two.tsv", [(first, second, score / 5) for first, second, score in PAIRS])
+    result = evaluate_embed(str(tmp_path / "model"), tmp_path / "data")
+    assert result["pairs"] == 8
+    assert "spearman" not in result
+    assert "all pairs" not in result["text"]
+    assert "one.tsv 0.5 to 5, two.tsv 0.1 to 1" in capsys.readouterr().err
+
+
 def test_other_columns_and_a_width_are_named(
     tmp_path: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,14 +128,17 @@ def test_a_search_ranks_as_sentence_transformers_does(
     assert result["baseline_bm25"]["ndcg@10"] == 1.0
 
 
-def test_a_query_is_not_its_own_answer(tmp_path: Path, own_tokenizer: Path) -> None:
+def test_a_query_is_not_its_own_answer_unless_it_is_judged_as_one(tmp_path: Path, own_tokenizer: Path) -> None:
     write_encoder(tmp_path / "model", own_tokenizer)
     folder = write_beir(tmp_path / "data")
     with (folder / "queries.jsonl").open("a", encoding="utf-8") as stream:
         stream.write('{"_id": "d1", "text": "A ship. It sails on the sea."}\n')
+    (folder / "qrels" / "test.tsv").write_text("d1\td2\t1\nd1\td10\t1\n", "utf-8")
+    others = evaluate_embed(str(tmp_path / "model"), folder)
+    assert others["ndcg@10"] == 1.0  # the document d1 would be the first
     (folder / "qrels" / "test.tsv").write_text("d1\td1\t1\n", "utf-8")
-    result = evaluate_embed(str(tmp_path / "model"), folder)
-    assert (result["recall@100"], result["baseline_bm25"]["recall@100"]) == (0.0, 0.0)
+    itself = evaluate_embed(str(tmp_path / "model"), folder)
+    assert (itself["mrr@10"], itself["baseline_bm25"]["mrr@10"]) == (1.0, 1.0)
 
 
 def test_bm25_is_that_of_its_formula(tmp_path: Path) -> None:

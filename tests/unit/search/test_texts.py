@@ -48,9 +48,15 @@ def test_lines_of_text_are_numbered_through_all_files(tmp_path: Path) -> None:
     assert rows(table, format="tsv") == [IndexRow("a", "One.", {})]
 
 
-def test_a_row_that_is_left_out_keeps_its_number(tmp_path: Path) -> None:
+def test_a_row_that_is_left_out_keeps_its_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = write_lines(tmp_path / "a.txt", "One.", "", "Three.")
     assert [row.id for row in rows(lines, lines, on_error="skip")] == ["1", "3", "4", "6"]
+    texts = ["text,topic", "a,1", "b,2,more", '"c\nd",3', ",4", "e,5", "f"]
+    table = write_lines(tmp_path / "a.csv", *texts)
+    assert [row.id for row in rows(table, table, on_error="skip")] == ["1", "3", "5", "7", "9", "11"]
+    broken = write_lines(tmp_path / "a.jsonl", '{"text": "a"}', "{", "", '{"text": "b"}')
+    monkeypatch.setattr(texts_module, "_BLOCK", 1)
+    assert [row.id for row in rows(broken, table, on_error="skip")] == ["1", "4", "5", "7", "9"]
 
 
 def test_the_first_line_of_a_pipe_is_no_column_unless_it_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,12 +99,14 @@ def dev_files(task: ClassificationTask, data: Path) -> dict[str, Path]:
 def named_table(data: Path, names: Sequence[str]) -> Path | None:
     """Return the table of a folder whose name is one of `names`, or ends with one, such as codah-val.csv.
 
-    None where there is no such table, or where `data` is a file. Raises InputError for two.
+    A name may end with the number of a part, as on the Hub: validation-00000-of-00001.parquet. None where there is no
+    such table, or where `data` is a file. Raises InputError for two.
     """
     if not data.is_dir():
         return None
-    paths = [path for path in _tables(data) if table_stem(path) in names]
-    paths = paths or [path for path in _tables(data) if re.split(r"[-_.]", table_stem(path) or "")[-1] in names]
+    stems = {path: re.sub(r"-\d{5}-of-\d{5}$", "", table_stem(path) or "") for path in _tables(data)}
+    paths = [path for path, stem in stems.items() if stem in names]
+    paths = paths or [path for path, stem in stems.items() if re.split(r"[-_.]", stem)[-1] in names]
     return only_file(data, paths)
 
 

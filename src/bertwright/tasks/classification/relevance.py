@@ -50,13 +50,13 @@ def relevant_label(task: TaskSpec, source: str, *, relevant: str | None = None) 
         raise NoReranker(source, f"one for {task.name}, which reads one text")
     if task.kind == "regression":
         if relevant is not None:
-            raise InputError(f"{source}: relevant '{shown(relevant)}': the score is a number; leave relevant out")
+            raise InputError(f"{source}: relevant {shown(relevant)!r}: the score is a number; leave relevant out")
         return None
     if task.kind == "multilabel" or len(task.labels) != 2:
         several = ", any number of which apply" if task.kind == "multilabel" else ""
         raise NoReranker(source, f"one for {task.name} with the labels {listed_labels(task.labels)}{several}")
     if relevant is not None and relevant not in task.labels:
-        raise InputError(f"{source}: relevant '{shown(relevant)}': expected one of {listed_labels(task.labels)}")
+        raise InputError(f"{source}: relevant {shown(relevant)!r}: expected one of {listed_labels(task.labels)}")
     label = relevant or task.positive or _label_by_words(*task.labels)
     if label is None:
         raise InputError(

@@ -1,11 +1,12 @@
 """vectors of texts + tables of pairs → metrics of its vectors beside those of words: the measure of the validation."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bertwright.console import say
 from bertwright.tasks.embedding.metrics import rounded_cosines, score_metrics, vector_metrics
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.words import word_cosines, word_metrics
@@ -14,6 +15,8 @@ from bertwright.tasks.static_vectors import TextVectors
 
 ALL_PAIRS = "all pairs"
 """Name of the row of the pairs of all tables together."""
+_LARGEST_RATIO: Final = 2.0
+"""Largest ratio of the ranges of scores that count as one scale: a small table may lack the ends of its scale."""
 
 
 def roles_of(pairs: TextPairs) -> tuple[TextRole, TextRole]:
@@ -48,7 +51,8 @@ def measure_tables(
             cosine = rounded_cosines(vectors[0][pairs.anchors], vectors[1][pairs.positives])
             cosines.append((cosine, word_cosines(pairs), pairs.scores))
     rows = dict(files)
-    if len(files) > 1 and len(cosines) == len(files):
+    have_scores = len(files) > 1 and len(cosines) == len(files)
+    if have_scores and _have_one_scale({name: parts[2] for name, parts in zip(files, cosines, strict=True)}):
         cosine, words, scores = map(np.concatenate, zip(*cosines, strict=True))
         baseline = score_metrics(words, scores)
         rows[ALL_PAIRS] = {**score_metrics(cosine, scores), "pairs": len(scores), "baseline_words": baseline}
@@ -56,6 +60,16 @@ def measure_tables(
     on_top = rows.get(ALL_PAIRS, next(iter(files.values())) if len(files) == 1 else total)
     left_out = {name: dict(pairs.left_out) for name, pairs in tables.items() if pairs.left_out}
     return {**on_top, "files": files, **({"left_out": left_out} if left_out else {}), "text": _text(rows)}
+
+
+def _have_one_scale(scores: Mapping[str, NDArray[np.float64]]) -> bool:
+    """Return True where the scores of all tables span about the same range; print the ranges where they do not."""
+    widths = [float(np.ptp(values)) for values in scores.values() if np.ptp(values)]
+    if not widths or max(widths) <= _LARGEST_RATIO * min(widths):
+        return True
+    listed = ", ".join(f"{name} {values.min():g} to {values.max():g}" for name, values in scores.items())
+    say(f"scores of different scales are not compared with each other, so there is no row '{ALL_PAIRS}': {listed}")
+    return False
 
 
 def _text(rows: Mapping[str, Mapping[str, Any]]) -> str:

@@ -38,7 +38,7 @@ from bertwright.tasks.embedding.model import (
 )
 from bertwright.tasks.embedding.pairs import TextPairs
 from bertwright.tasks.embedding.read import read_measured, read_vector_data
-from bertwright.tasks.embedding.spec import VectorTask, with_vectors
+from bertwright.tasks.embedding.spec import DOCUMENT, QUERY, VectorTask, with_vectors
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.metrics import measure
 from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole, limit_of, num_prompt_tokens, prompt_of
@@ -97,11 +97,8 @@ class VectorKind(TaskKind):
         if not attends_both_ways(config):
             raise InputError(f"{data.task.name}: expected an encoder whose tokens attend to both sides, such as BERT")
         _check_mining(data.task, data.train)
-        if data.task.query_length and data.train.alike:
-            raise InputError(
-                f"--task-setting query_length={data.task.query_length}: expected queries and documents in "
-                f"{data.train.source}, got texts of one kind, which have one maximum: --max-length"
-            )
+        if data.train.alike:
+            _refuse_settings_of_roles(data.task, data.train.source)
         if any(pairs.scores is not None for pairs in data.validation.values()):
             measure(("spearman",), np.arange(2.0), np.arange(2.0))
 
@@ -205,6 +202,21 @@ def with_more_seconds(bound: BoundTask, rows: TextPairs, tokenizer: BaseTokenize
 def _say_cut(rows: TextPairs, cut: int, texts: int, name: str, max_length: int) -> None:
     if cut:
         say(f"{rows.source}: {cut:,} of {texts:,} {name} exceed {max_length} tokens and are cut")
+
+
+def _refuse_settings_of_roles(task: VectorTask, source: str) -> None:
+    """Raise InputError for settings of queries or documents alone, where the texts are of one kind."""
+    if task.query_length:
+        raise InputError(
+            f"--task-setting query_length={task.query_length}: expected queries and documents in {source}, got texts "
+            "of one kind, which have one maximum: --max-length"
+        )
+    for name, text in ((QUERY, task.query_prompt), (DOCUMENT, task.document_prompt)):
+        if text and name != task.vectors.default_prompt:
+            raise InputError(
+                f"--task-setting {name}_prompt={text}: expected queries and documents in {source}, got texts of one "
+                f"kind, which have the default prompt; add --task-setting default_prompt={name}, or leave it out"
+            )
 
 
 def _check_mining(task: VectorTask, pairs: TextPairs) -> None:

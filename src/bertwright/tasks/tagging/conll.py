@@ -219,6 +219,8 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool, on_error: OnErr
             if sentence not in bad:
                 on_error(error)
             bad.add(sentence)
+    if width > 1 and lines.format != "conllu" and not columns.word:
+        _refuse_numbers(words, f"{lines.source}:{first}", width, with_tags=with_tags)
     groups = [tuple(group) for number, group in groupby(words, key=lambda word: word.sentence) if number not in bad]
     return Sentences(
         lines.source,
@@ -227,6 +229,19 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool, on_error: OnErr
         lines=tuple(tuple(word.line for word in group) for group in groups),
         documents=tuple(group[0].document for group in groups) if document else None,
     )
+
+
+def _refuse_numbers(words: Sequence["_Word"], position: str, width: int, *, with_tags: bool) -> None:
+    """Raise InputError where the first column has the numbers of the words of each sentence, from 1 on."""
+    sentences = [[word.text for word in group] for _, group in groupby(words, key=lambda word: word.sentence)]
+    if max(map(len, sentences), default=0) < 2:
+        return
+    if all(texts == [str(number) for number in range(1, len(texts) + 1)] for texts in sentences):
+        label = f" --label-column {width}" if with_tags else ""
+        raise InputError(
+            f"{position}: expected words in the first of {width} columns, got the numbers of the words in each "
+            f"sentence; name the columns, such as --text-column 2{label}"
+        )
 
 
 class _Word(NamedTuple):

@@ -69,6 +69,9 @@ def test_a_label_that_is_named_goes_before_the_words_and_must_be_there() -> None
         relevant_label(MRPC, "m", relevant="same")
     with pytest.raises(InputError, match="m: relevant 'same': the score is a number; leave relevant out"):
         relevant_label(STSB, "m", relevant="same")
+    with pytest.raises(InputError) as half:  # half of a character, as JSON may escape it: the message can be sent
+        relevant_label(MRPC, "m", relevant="\ud800")
+    assert "relevant '\\ud800': expected one of" in str(half.value).encode().decode()
 
 
 @pytest.mark.parametrize(

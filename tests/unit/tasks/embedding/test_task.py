@@ -256,6 +256,22 @@ def test_first_texts_have_their_own_maximum(
         bound(task, pairs_folder, start_model)
 
 
+def test_a_prompt_that_no_text_would_have_is_refused(pairs_folder: Path, start_model: str) -> None:
+    (pairs_folder / "train.tsv").write_text(
+        "sentence1\tsentence2\tscore\nharbour\tkitchen\t1\nstation\tmeadow\t2\n", "utf-8"
+    )
+    saved = open_model(start_model)
+    prompt = "document_prompt=the garden"
+    alone = EMBEDDING.for_model(with_settings(EMBED, [prompt]), saved, 32)
+    with pytest.raises(InputError, match=r"document_prompt=the garden: expected .* add .* default_prompt=document"):
+        bound(alone, pairs_folder, start_model)
+    task = EMBEDDING.for_model(with_settings(EMBED, [prompt, "default_prompt=document"]), saved, 32)
+    tokenizer = open_tokenizer(saved)
+    begin = [tokenizer.begin_id, *tokenizer.ids(["the garden"])[0]]
+    for texts in bound(task, pairs_folder, start_model).train[1]:
+        assert all(ids[: len(begin)].tolist() == begin for ids in texts.ids)
+
+
 def test_the_maximum_of_queries_is_that_of_the_folder(places_tokenizer: Path, tmp_path: Path) -> None:
     settings = VectorSettings(max_length=32, query_length=10)
     write_vector_model(tmp_path / "model", places_tokenizer, settings)

@@ -168,6 +168,18 @@ def test_bad_columns_are_named_with_their_line(write, content, message):
         read_tagged_sentences(write("a.conll", content))
 
 
+def test_numbers_of_words_are_not_taken_for_words(write):
+    numbered = write("a.tsv", "# https://a.org\n1\tAda\tB-PER\tO\n2\twrote\tO\tO\n\n1\tIn\tO\tO\n")
+    message = r"a\.tsv:2: expected words in the first of 4 columns, got the numbers .* --text-column 2"
+    with pytest.raises(InputError, match=f"{message} --label-column 4"):
+        read_tagged_sentences(numbered)
+    with pytest.raises(InputError, match=f"{message}$"):
+        read_tagged_sentences(numbered, with_tags=False)
+    assert read_tagged_sentences(numbered, word="2", tag="3").words == (("Ada", "wrote"), ("In",))
+    assert read_tagged_sentences(numbered, word="1").words == (("1", "2"), ("1",))
+    assert read_tagged_sentences(write("b.tsv", "1\tO\n\n2\tO\n3\tO\n")).words == (("1",), ("2", "3"))
+
+
 @pytest.mark.parametrize("columns", [{"word": "3"}, {"tag": "0"}, {"word": "-1"}, {"tag": "tag"}])
 def test_a_column_that_is_not_there_is_an_error(write, columns):
     with pytest.raises(InputError, match=r"a\.conll:1: expected a column number from 1 to 2, got "):

@@ -23,7 +23,7 @@ from benchmarks.pretraining import theirs
 from benchmarks.side_by_side import parser, processor, versions
 from bertwright.model.config import size_config
 from bertwright.model.encoder import init_weights
-from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_task
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel
 from bertwright.training.activation_checkpointing import checkpoint_activations
 from bertwright.training.hardware import apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
@@ -61,7 +61,7 @@ def ours(size: str, batch: int, micro: int, activation_checkpointing: bool) -> N
         checkpoint_activations(model.encoder.layers)
     numerics = resolve_numerics("fp32")
     apply_numerics(numerics)
-    loop = Loop(pretraining_task(model), Plan(steps=10, seed=0, optimizer=OptimizerSettings()), numerics, None)
+    loop = Loop(model.trainable(), Plan(steps=10, seed=0, optimizer=OptimizerSettings()), numerics, None)
     for step, sizes in enumerate(([1], [min(micro, batch - begin) for begin in range(0, batch, micro)])):
         loop.step(step, lambda _, sizes=sizes: [rows(size) for size in sizes])  # type: ignore[misc]
 

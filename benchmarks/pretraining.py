@@ -26,7 +26,6 @@ from bertwright.objectives.masked_lm import Inputs, pretraining_flops
 from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
-from bertwright.pretraining.systems import trainable_of
 from bertwright.quickstart.docstrings import collect, corpus_text, write_documents
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_all
@@ -54,7 +53,7 @@ def documentation_corpus(folder: Path) -> Path:
 def ours(made: Pretraining, numerics: Numerics, *, steps: int) -> Callable[[], float]:
     """The program's own loop, from the making of rows to the update."""
     loop, batches, next_step = (
-        Loop(trainable_of(made.model), made.plan(10**6), numerics, None),
+        Loop(made.model.trainable(), made.plan(10**6), numerics, None),
         made.batches(10**6),
         [0],
     )

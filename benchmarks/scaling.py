@@ -20,7 +20,7 @@ from benchmarks.memory import VOCABULARY, rows
 from benchmarks.side_by_side import parser, processor, timed, versions
 from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.encoder import init_weights
-from bertwright.objectives.masked_lm import PretrainingModel, pretraining_flops, pretraining_task
+from bertwright.objectives.masked_lm import PretrainingModel, pretraining_flops
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
 from bertwright.training.settings import OptimizerSettings
@@ -36,7 +36,7 @@ def step_seconds(config: EncoderConfig, *, batch: int, length: int, threads: int
     apply_numerics(settled)
     model = PretrainingModel(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
-    loop = Loop(pretraining_task(model), Plan(steps=10**6, seed=0, optimizer=OptimizerSettings()), settled, None)
+    loop = Loop(model.trainable(), Plan(steps=10**6, seed=0, optimizer=OptimizerSettings()), settled, None)
     inputs = rows(batch, length)
     seconds = timed(lambda: loop.step(0, lambda _: [inputs]), repeats=repeats)
     return {"seconds": seconds, "flops": pretraining_flops(model.encoder, inputs), "tokens": batch * length}

@@ -19,7 +19,7 @@ from benchmarks.side_by_side import finish, parser
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.system import system_config
-from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task
+from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.training.hardware import apply_numerics, resolve_numerics
 from bertwright.training.loop import Loop, Plan
 from bertwright.training.settings import OptimizerSettings
@@ -48,7 +48,7 @@ def training_step(
     model = PretrainingModel(config, second_sentence="next" if system == "bert" else "none")
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     optimizer = OptimizerSettings.model_validate({"method": method})
-    loop = Loop(pretraining_task(model), Plan(steps=10**6, seed=0, optimizer=optimizer), numerics, None)
+    loop = Loop(model.trainable(), Plan(steps=10**6, seed=0, optimizer=optimizer), numerics, None)
     inputs = rows(num_rows, length, vocabulary)
 
     def step() -> int:

@@ -28,7 +28,6 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
-from bertwright.pretraining.systems import trainable_of
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.loop import Loop
 from bertwright.training.optimizer import rate_at, set_rate
@@ -46,7 +45,7 @@ Update = Callable[[int, float], float]
 
 def ours(made: Pretraining, numerics: Numerics) -> tuple[Update, Callable[[], PretrainingModel]]:
     """The program's own loop."""
-    loop, batches = Loop(trainable_of(made.model), made.plan(10**9), numerics, None), made.batches(10**9)
+    loop, batches = Loop(made.model.trainable(), made.plan(10**9), numerics, None), made.batches(10**9)
 
     def update(step: int, rate: float) -> float:
         begin = time.process_time()

@@ -18,7 +18,6 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.manifest import read_manifest
 from bertwright.files import atomic_file
 from bertwright.model.encoder import init_weights
-from bertwright.objectives.masked_lm import pretraining_task
 from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
@@ -81,7 +80,7 @@ def float64_losses(corpus: Path, out: Path) -> list[list[float]]:
     trained, numerics = prepare_pretraining(chosen, corpus=corpus, out=out, held_out=None, init_from=None)
     init_weights(trained.model.double(), chosen.initializer_range, torch.Generator().manual_seed(chosen.seed))
     run = start_run(out, kind="golden", settings=chosen, data={}, resume=False)
-    task, plan = pretraining_task(trained.model), trained.plan(STEPS)
+    task, plan = trained.model.trainable(), trained.plan(STEPS)
     train(task, trained.batches(STEPS), plan=plan, numerics=numerics, run=run, quiet=True)
     return [[line["mlm"], line["nsp"]] for line in run.metrics()]
 

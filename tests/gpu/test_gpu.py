@@ -22,7 +22,6 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.encoder import gather_rows
 from bertwright.model.system import SYSTEMS, System
-from bertwright.pretraining.systems import trainable_of
 from bertwright.registry import find
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.hardware import Numerics
@@ -48,7 +47,7 @@ def losses(system: System, folder: Path, device: Device) -> list[list[float]]:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     with tiny_run.deterministic():
         plan = Plan(steps=tiny_run.STEPS, seed=1, optimizer=SETTINGS, log_every=1)
-        train(trainable_of(model), batches, plan=plan, numerics=numerics, run=run, quiet=True)
+        train(model.trainable(), batches, plan=plan, numerics=numerics, run=run, quiet=True)
     return [[line[name] for name in tiny_run.LOSSES if name in line] for line in run.metrics()]
 
 

@@ -7,7 +7,7 @@ import torch
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
 from bertwright.model.system import system_config
-from bertwright.objectives.language_model import LanguageModel, language_architecture
+from bertwright.objectives.language_model import LanguageModel
 from bertwright.text.bpe import train_bpe
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 
@@ -20,5 +20,5 @@ def write_language_model(folder: Path, system: str, tokenizer: Path, text: str) 
     config = system_config(system, "1x64", open_tokenizer_folder(tokenizer).vocab_size)
     model = LanguageModel(config)
     init_weights(model, 0.3, torch.Generator().manual_seed(5))
-    save_model(folder, model, config=config, tokenizer=tokenizer, architecture=language_architecture(config))
+    save_model(folder, model, config=config, tokenizer=tokenizer, architecture=model.architecture)
     return str(folder)

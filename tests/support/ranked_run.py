@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 
 from bertwright.cli import leave
 from bertwright.errors import RunFailed
-from bertwright.pretraining.systems import trainable_of
 from bertwright.training.distributed import full_state, init_distributed
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
@@ -71,7 +70,7 @@ def main() -> None:
         plan = Plan(steps=options.steps, seed=1, optimizer=optimizer, log_every=1, save_every=options.save_every)
         numerics = Numerics(precision="fp32", threads=1, peak_flops=1e9, device=options.device)
         outcome = train(
-            trainable_of(model),
+            model.trainable(),
             of_step,
             plan=plan,
             numerics=numerics,

@@ -14,9 +14,10 @@ from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.system import USUAL_SECOND_SENTENCE, System, system_config
 from bertwright.objectives.batches import split_batch
 from bertwright.objectives.dataset import Examples
-from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_task, to_inputs
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel, to_inputs
 from bertwright.objectives.settings import ExampleSettings
-from bertwright.pretraining.systems import ExampleRows, SystemModel, example_rows, model_inputs, new_model
+from bertwright.objectives.system_model import SystemModel
+from bertwright.pretraining.systems import ExampleRows, example_rows, new_model
 from bertwright.training.hardware import Numerics
 from bertwright.training.loop import Plan, train
 from bertwright.training.run_folder import start_run
@@ -73,7 +74,7 @@ def examples(folder: Path, **settings: Any) -> Examples:
 def system_batches(folder: Path, model: SystemModel, system: System, size: int) -> Callable[[int], Sequence[Any]]:
     """step → the rows of a system, `size` at a time."""
     rows = system_rows(folder, system)
-    return lambda step: [model_inputs(model, part) for part in split_batch(rows.step_batch(step, ROWS), size)]
+    return lambda step: [model.inputs(part) for part in split_batch(rows.step_batch(step, ROWS), size)]
 
 
 def system_rows(folder: Path, system: System) -> ExampleRows:
@@ -101,7 +102,7 @@ def losses_of(
     plan = Plan(steps=steps, seed=1, optimizer=settings, log_every=1)
     numerics = Numerics(precision="fp32", compiled=compiled, threads=1, peak_flops=1e9)
     with deterministic():
-        train(pretraining_task(model), batches, plan=plan, numerics=numerics, run=run, quiet=True)
+        train(model.trainable(), batches, plan=plan, numerics=numerics, run=run, quiet=True)
     lines = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
     return [{name: line[name] for name in line if name in COMPARED} for line in lines]
 

@@ -25,7 +25,7 @@ from bertwright.model.config import EncoderConfig, with_dropout
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import SavedModel, load_weights
 from bertwright.objectives.dataset import Examples as Pretraining
-from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task, to_inputs
+from bertwright.objectives.masked_lm import PretrainingModel, to_inputs
 from bertwright.objectives.settings import ExampleSettings
 from bertwright.tasks.classification.encoding import Encoded, encode, loss_targets
 from bertwright.tasks.classification.examples import TextExamples
@@ -168,7 +168,7 @@ def pretraining_findings(config: EncoderConfig, corpus: Corpus) -> Iterator[Find
     rows = Pretraining(corpus, settings, length=min(_LENGTH, config.max_positions), seed=0, write_plans=False)
     batch = to_inputs(rows.step_batch(0, BATCH_ROWS // 4))
     rate = 2e-4 if config.hidden >= 768 else 2e-3
-    course = overfit_batch(pretraining_task(model), batch, term="mlm", rate=rate, goal=GOAL)
+    course = overfit_batch(model.trainable(), batch, term="mlm", rate=rate, goal=GOAL)
     advice = "the initial weights are too large: --initializer-range 0.02 to 0.05"
     words = {"weights": "random weights", "noun": "pieces", "advice": advice}
     yield first_loss(course.first["mlm"], config.vocab_size, allowed=_FIRST_MASKED_LOSS_TOLERANCE, **words)

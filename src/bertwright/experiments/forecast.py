@@ -10,6 +10,7 @@ from bertwright.experiments.scores import job_seconds, training_seconds
 from bertwright.finetuning.schedule import scheduled
 from bertwright.model.system import MASKED_LM_SYSTEMS
 from bertwright.objectives.settings import predictions_by_length
+from bertwright.objectives.system_model import SystemModel
 from bertwright.pretraining.resources import (
     checkpoint_bytes,
     count_moments,
@@ -21,7 +22,6 @@ from bertwright.pretraining.resources import (
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import encoder_config
 from bertwright.pretraining.snapshots import snapshot_steps
-from bertwright.pretraining.systems import SystemModel
 from bertwright.reports.runs import duration
 from bertwright.scoring.pairs import TOKENS_PER_WORD, read_paradigms, row_tokens
 from bertwright.training.hardware import choose_precision, square_rates

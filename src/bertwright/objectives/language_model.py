@@ -8,6 +8,7 @@ Shapes: B batch, T tokens, M predictions in the batch, D hidden, V vocabulary.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from bertwright.model.families import family_of
 from bertwright.model.folder import SavedModel, load_weights, refuse_random
 from bertwright.model.heads import MaskedLMHead, TiedOutput
 from bertwright.objectives.batches import TokenBatch
+from bertwright.objectives.system_model import SystemModel
 from bertwright.objectives.vocabulary_loss import bits_per_character, loss_terms, running_losses, token_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 from bertwright.training.hardware import module_device, move_to_device
@@ -40,7 +42,7 @@ class LanguageInputs:
     labels: Tensor
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(SystemModel):
     """A backbone that attends to one side, and its family's output layer, which is tied to the word embeddings."""
 
     def __init__(self, config: SingleBackboneConfig) -> None:
@@ -82,6 +84,62 @@ class LanguageModel(nn.Module):
         """Return the logits of the next token at the positions that predict [M, V]."""
         return nn.functional.linear(self(inputs), *self.projection)
 
+    @property
+    def architecture(self) -> str:
+        """Return a class of transformers where one computes the model, else our own name."""
+        return family_of(self.config).language_architecture(self.config)
+
+    def inputs(self, batch: Any) -> LanguageInputs:
+        """Return NumPy rows as tensors."""
+        return language_inputs(batch, self.config)
+
+    def trainable(self, *, z_weight: float = 0.0) -> Trainable[Any]:
+        """Return the model with its loss."""
+        return Trainable(
+            module=self,
+            blocks=self.encoder.blocks(),
+            step=lambda inputs: language_losses(self, inputs, z_weight=z_weight),
+            counts=lambda inputs: {"predictions": float(len(inputs.labels))},
+            flops=lambda inputs: language_flops(self, inputs),
+            tokens=lambda inputs: int(inputs.mask.sum()),
+        )
+
+    def metrics(
+        self,
+        batches: Iterable[Any],
+        further: Iterable[Any] = (),
+        characters: np.ndarray | None = None,
+        *,
+        ranks: Ranks = SINGLE_PROCESS,
+    ) -> dict[str, float]:
+        """Return loss (nats per token), accuracy and perplexity over all predictions, and bits per character."""
+        sums = dict.fromkeys(("nats", "right", "predictions", "rows", "text_nats", "characters"), 0.0)
+        device = module_device(self)
+        lengths = torch.zeros(self.config.vocab_size) if characters is None else torch.from_numpy(characters)
+        lengths = lengths.to(device)
+        for _, batch, counts in ranks.partition(list(batches)):
+            inputs = move_to_device(language_inputs(batch, self.config), device)
+            losses, right = token_losses(self(inputs), *self.projection, inputs.labels)
+            if not counts:
+                continue
+            sizes = lengths[inputs.labels]
+            sums["nats"] += float(losses.sum())
+            sums["right"] += float(right.sum())
+            sums["predictions"] += len(losses)
+            sums["rows"] += len(batch.ids)
+            sums["text_nats"] += float(losses[sizes > 0].sum())
+            sums["characters"] += float(sizes.sum())
+        sums = dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
+        loss = sums["nats"] / (sums["predictions"] or 1.0)
+        metrics = {
+            "lm_loss": loss,
+            "lm_accuracy": sums["right"] / (sums["predictions"] or 1.0),
+            "lm_perplexity": math.exp(min(loss, 700.0)),
+        }
+        if sums["characters"]:
+            metrics["bits_per_character"] = bits_per_character(sums["text_nats"], sums["characters"])
+        return metrics | {name: int(sums[name]) for name in ("rows", "predictions")}
+
 
 def language_inputs(batch: TokenBatch, config: SingleBackboneConfig) -> LanguageInputs:
     """Return NumPy rows as tensors; a position predicts where it and its target hold tokens and no padding."""
@@ -110,63 +168,6 @@ def language_flops(model: LanguageModel, inputs: LanguageInputs) -> float:
     transform = width if isinstance(model.output, MaskedLMHead) else 0
     head = 2 * len(inputs.labels) * width * (config.vocab_size + transform)
     return 3.0 * (rows * model.encoder.flops(length, length) + head)
-
-
-def language_task(model: LanguageModel, *, z_weight: float = 0.0) -> Trainable[LanguageInputs]:
-    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
-    return Trainable(
-        module=model,
-        blocks=model.encoder.blocks(),
-        step=lambda inputs: language_losses(model, inputs, z_weight=z_weight),
-        counts=lambda inputs: {"predictions": float(len(inputs.labels))},
-        flops=lambda inputs: language_flops(model, inputs),
-        tokens=lambda inputs: int(inputs.mask.sum()),
-    )
-
-
-def language_metrics(
-    model: LanguageModel,
-    batches: Iterable[TokenBatch],
-    characters: np.ndarray | None = None,
-    *,
-    ranks: Ranks = SINGLE_PROCESS,
-) -> dict[str, float]:
-    """Return loss (nats per token), accuracy and perplexity over all predictions, and bits per character of the text.
-
-    characters: number of characters of each piece [V]; 0 for special tokens, which do not count as text.
-    The model must be in evaluation mode. All ranks get the same batches, and each evaluates a part of them.
-    """
-    sums = dict.fromkeys(("nats", "right", "predictions", "rows", "text_nats", "characters"), 0.0)
-    device = module_device(model)
-    lengths = torch.zeros(model.config.vocab_size) if characters is None else torch.from_numpy(characters)
-    lengths = lengths.to(device)
-    for _, batch, counts in ranks.partition(list(batches)):
-        inputs = move_to_device(language_inputs(batch, model.config), device)
-        losses, right = token_losses(model(inputs), *model.projection, inputs.labels)
-        if not counts:
-            continue
-        sizes = lengths[inputs.labels]
-        sums["nats"] += float(losses.sum())
-        sums["right"] += float(right.sum())
-        sums["predictions"] += len(losses)
-        sums["rows"] += len(batch.ids)
-        sums["text_nats"] += float(losses[sizes > 0].sum())
-        sums["characters"] += float(sizes.sum())
-    sums = dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
-    loss = sums["nats"] / (sums["predictions"] or 1.0)
-    metrics = {
-        "lm_loss": loss,
-        "lm_accuracy": sums["right"] / (sums["predictions"] or 1.0),
-        "lm_perplexity": math.exp(min(loss, 700.0)),
-    }
-    if sums["characters"]:
-        metrics["bits_per_character"] = bits_per_character(sums["text_nats"], sums["characters"])
-    return metrics | {name: int(sums[name]) for name in ("rows", "predictions")}
-
-
-def language_architecture(config: SingleBackboneConfig) -> str:
-    """Return the class name for config.json: a class of transformers where one computes the model."""
-    return family_of(config).language_architecture(config)
 
 
 def open_language_model(saved: SavedModel) -> LanguageModel:

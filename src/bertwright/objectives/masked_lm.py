@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from bertwright.model.heads import MaskedLMHead, NextSentenceHead, for_loss
 from bertwright.model.system import NAMES, system_of
 from bertwright.objectives.dataset import PretrainingBatch
 from bertwright.objectives.settings import SecondSentence
+from bertwright.objectives.system_model import SystemModel
 from bertwright.objectives.vocabulary_loss import bits_per_character, loss_terms, projected_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 from bertwright.training.hardware import module_device, move_to_device
@@ -52,7 +53,7 @@ class Inputs:
     is_random: Tensor
 
 
-class PretrainingModel(nn.Module):
+class PretrainingModel(SystemModel):
     """Encoder, pooler and two heads: masked LM, and the second objective.
 
     second_sentence: the second head learns whether B follows A (`next`), or whether A and B are swapped (`order`); it
@@ -60,6 +61,8 @@ class PretrainingModel(nn.Module):
     a classifier of that family reads: the state of [CLS] or the mean of all states, after the pooler, or after the
     layer of the masked-LM head where a classifier begins with that one.
     """
+
+    encoder: TransformerBackbone
 
     def __init__(self, config: EncoderConfig, *, second_sentence: SecondSentence = "next") -> None:
         super().__init__()
@@ -108,6 +111,74 @@ class PretrainingModel(nn.Module):
         """Return masked-LM logits [M, V] and the second head's logits [B, 2] (None without it)."""
         rows, pair = self(inputs)
         return self.masked_lm(rows, self.encoder.embeddings.word.weight), pair
+
+    @property
+    def architecture(self) -> str:
+        """Return the class of transformers with these heads; none has a head for pairs that shares a layer."""
+        has_class = self.next_sentence and not self.encoder.config.pair_head_shares_layer
+        return "BertForPreTraining" if has_class else "BertForMaskedLM"
+
+    def inputs(self, batch: Any) -> Inputs:
+        """Return NumPy rows as tensors."""
+        return to_inputs(batch)
+
+    def trainable(self, *, z_weight: float = 0.0) -> Trainable[Any]:
+        """Return the model with the losses of both objectives."""
+        return Trainable(
+            module=self,
+            blocks=self.encoder.blocks(),
+            step=lambda inputs: pretraining_losses(self, inputs, z_weight=z_weight),
+            counts=lambda inputs: {"predictions": float(len(inputs.labels)), "rows": float(len(inputs.ids))},
+            flops=lambda inputs: pretraining_flops(self.encoder, inputs, all_states=self.needs_all_states),
+            tokens=lambda inputs: int(inputs.mask.sum()),
+        )
+
+    def metrics(
+        self,
+        batches: Iterable[Any],
+        further: Iterable[Any] = (),
+        characters: np.ndarray | None = None,
+        *,
+        ranks: Ranks = SINGLE_PROCESS,
+    ) -> dict[str, float]:
+        """Return masked-LM loss (nats), accuracy and perplexity, and loss and accuracy of the second objective.
+
+        Rows may have more tensors than those of masked LM, which are not used.
+        """
+        device = module_device(self)
+        masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
+        second = dict.fromkeys(("loss", "right", "pairs"), 0.0)
+        for _, batch, counts in ranks.partition(list(batches)):
+            inputs = move_to_device(to_inputs(batch), device)
+            logits, pair = self.logits(inputs)
+            if not counts:
+                continue
+            masked["mlm"] += float(F.cross_entropy(for_loss(logits), inputs.labels, reduction="sum"))
+            masked["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
+            masked["predictions"] += len(inputs.labels)
+            masked["rows"] += len(inputs.ids)
+            masked["characters"] += 0.0 if characters is None else float(characters[inputs.labels.cpu().numpy()].sum())
+            if self.second_sentence == "next":
+                _add_pairs(second, pair, inputs)
+        if self.second_sentence == "order":
+            for _, batch, counts in ranks.partition(list(further)):
+                inputs = move_to_device(to_inputs(batch), device)
+                pair = self(inputs)[1]
+                if counts:
+                    _add_pairs(second, pair, inputs)
+        masked, second = (dict(zip(part, ranks.sum(list(part.values())), strict=True)) for part in (masked, second))
+        loss = masked["mlm"] / masked["predictions"]
+        metrics = {
+            "mlm_loss": loss,
+            "mlm_accuracy": masked["mlm_right"] / masked["predictions"],
+            "mlm_perplexity": math.exp(min(loss, 700.0)),
+        }
+        if masked["characters"]:
+            metrics["mlm_bits_per_character"] = bits_per_character(masked["mlm"], masked["characters"])
+        if second["pairs"]:
+            name, pairs = _TERMS[self.second_sentence], second["pairs"]
+            metrics |= {f"{name}_loss": second["loss"] / pairs, f"{name}_accuracy": second["right"] / pairs}
+        return metrics | {name: int(masked[name]) for name in ("rows", "predictions")}
 
 
 def state_positions(config: EncoderConfig, at: Tensor) -> Tensor:
@@ -158,69 +229,6 @@ def pretraining_flops(backbone: TransformerBackbone, inputs: Inputs, *, all_stat
     heads = 2 * len(inputs.labels) * narrow * (width + config.vocab_size) + 2 * rows * width**2
     num_last = length if all_states else inputs.at.shape[1]
     return 3.0 * (rows * backbone.flops(length, num_last) + heads)
-
-
-def pretraining_task(model: PretrainingModel, *, z_weight: float = 0.0) -> Trainable[Inputs]:
-    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
-    return Trainable(
-        module=model,
-        blocks=model.encoder.blocks(),
-        step=lambda inputs: pretraining_losses(model, inputs, z_weight=z_weight),
-        counts=lambda inputs: {"predictions": float(len(inputs.labels)), "rows": float(len(inputs.ids))},
-        flops=lambda inputs: pretraining_flops(model.encoder, inputs, all_states=model.needs_all_states),
-        tokens=lambda inputs: int(inputs.mask.sum()),
-    )
-
-
-def masked_lm_metrics(
-    model: PretrainingModel,
-    batches: Iterable[PretrainingBatch],
-    ordered: Iterable[PretrainingBatch] = (),
-    characters: np.ndarray | None = None,
-    *,
-    ranks: Ranks = SINGLE_PROCESS,
-) -> dict[str, float]:
-    """Return masked-LM loss (nats), accuracy and perplexity, and loss and accuracy of the second objective.
-
-    batches: rows for masked LM and next-sentence prediction. ordered: rows for sentence order, for a model that learned
-    it. characters: number of characters of each piece [V], for the bits per masked character.
-    The model must be in evaluation mode. Metrics are means over all predictions and all rows, not over batches. All
-    ranks get the same batches, and each evaluates a part of them.
-    """
-    device = module_device(model)
-    masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
-    second = dict.fromkeys(("loss", "right", "pairs"), 0.0)
-    for _, batch, counts in ranks.partition(list(batches)):
-        inputs = move_to_device(to_inputs(batch), device)
-        logits, pair = model.logits(inputs)
-        if not counts:
-            continue
-        masked["mlm"] += float(F.cross_entropy(for_loss(logits), inputs.labels, reduction="sum"))
-        masked["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
-        masked["predictions"] += len(inputs.labels)
-        masked["rows"] += len(inputs.ids)
-        masked["characters"] += 0.0 if characters is None else float(characters[inputs.labels.cpu().numpy()].sum())
-        if model.second_sentence == "next":
-            _add_pairs(second, pair, inputs)
-    if model.second_sentence == "order":
-        for _, batch, counts in ranks.partition(list(ordered)):
-            inputs = move_to_device(to_inputs(batch), device)
-            pair = model(inputs)[1]
-            if counts:
-                _add_pairs(second, pair, inputs)
-    masked, second = (dict(zip(part, ranks.sum(list(part.values())), strict=True)) for part in (masked, second))
-    loss = masked["mlm"] / masked["predictions"]
-    metrics = {
-        "mlm_loss": loss,
-        "mlm_accuracy": masked["mlm_right"] / masked["predictions"],
-        "mlm_perplexity": math.exp(min(loss, 700.0)),
-    }
-    if masked["characters"]:
-        metrics["mlm_bits_per_character"] = bits_per_character(masked["mlm"], masked["characters"])
-    if second["pairs"]:
-        name, pairs = _TERMS[model.second_sentence], second["pairs"]
-        metrics |= {f"{name}_loss": second["loss"] / pairs, f"{name}_accuracy": second["right"] / pairs}
-    return metrics | {name: int(masked[name]) for name in ("rows", "predictions")}
 
 
 def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> None:

@@ -21,10 +21,9 @@ from torch import Tensor
 from bertwright.model.backbones import EncoderOutput
 from bertwright.model.config import EncoderConfig, encoder_shape, predicts_ahead
 from bertwright.model.folder import SavedModel, load_weights, refuse_random
-from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.dataset import Examples, PretrainingBatch
-from bertwright.objectives.language_model import LanguageModel, language_metrics
-from bertwright.objectives.masked_lm import Inputs, PretrainingModel, masked_lm_metrics, pretraining_flops
+from bertwright.objectives.language_model import LanguageModel
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_flops
 from bertwright.objectives.settings import CAUSAL_SHARE
 from bertwright.objectives.vocabulary_loss import Z_LOSS, loss_terms, projected_losses, running_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Terms, Trainable
@@ -120,6 +119,41 @@ class MixedModel(PretrainingModel):
         model.masked_lm = self.masked_lm
         return model
 
+    def inputs(self, batch: Any) -> MixedInputs:
+        """Return NumPy rows as tensors."""
+        return mixed_inputs(batch)
+
+    def trainable(self, *, z_weight: float = 0.0) -> Trainable[Any]:
+        """Return the model with the losses of both kinds of rows."""
+        return Trainable(
+            module=self,
+            blocks=self.encoder.blocks(),
+            step=lambda inputs: mixed_losses(self, inputs, z_weight=z_weight),
+            counts=lambda inputs: {
+                "predictions": float(len(inputs.labels)),
+                "next_tokens": float(len(inputs.next_labels)),
+            },
+            flops=lambda inputs: mixed_flops(self, inputs),
+            tokens=lambda inputs: int(inputs.mask.sum()),
+            weights={"mlm": 1.0 - self.causal_share, "lm": self.causal_share},
+        )
+
+    def metrics(
+        self,
+        batches: Iterable[Any],
+        further: Iterable[Any] = (),
+        characters: np.ndarray | None = None,
+        *,
+        ranks: Ranks = SINGLE_PROCESS,
+    ) -> dict[str, float]:
+        """Return the metrics of masked LM, and those of the language model on `further`, rows without masks.
+
+        The numbers of rows and predictions are those of masked LM.
+        """
+        masked = super().metrics(batches, (), characters, ranks=ranks)
+        causal = self.language_model().metrics(further, (), characters, ranks=ranks)
+        return {**_without_counts(masked), **_without_counts(causal), **{name: masked[name] for name in _COUNTS}}
+
 
 def causal_config(config: EncoderConfig) -> EncoderConfig:
     """Return the configuration of the language model with the same weights."""
@@ -146,36 +180,6 @@ def mixed_flops(model: MixedModel, inputs: MixedInputs) -> float:
     """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
     width, vocab_size = model.encoder.config.hidden, model.encoder.config.vocab_size
     return pretraining_flops(model.encoder, inputs) + 6.0 * len(inputs.next_labels) * width * (width + vocab_size)
-
-
-def mixed_task(model: MixedModel, *, z_weight: float = 0.0) -> Trainable[MixedInputs]:
-    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-losses."""
-    return Trainable(
-        module=model,
-        blocks=model.encoder.blocks(),
-        step=lambda inputs: mixed_losses(model, inputs, z_weight=z_weight),
-        counts=lambda inputs: {"predictions": float(len(inputs.labels)), "next_tokens": float(len(inputs.next_labels))},
-        flops=lambda inputs: mixed_flops(model, inputs),
-        tokens=lambda inputs: int(inputs.mask.sum()),
-        weights={"mlm": 1.0 - model.causal_share, "lm": model.causal_share},
-    )
-
-
-def mixed_metrics(
-    model: MixedModel,
-    batches: Iterable[PretrainingBatch],
-    unmasked: Iterable[TokenBatch],
-    characters: np.ndarray | None = None,
-    *,
-    ranks: Ranks = SINGLE_PROCESS,
-) -> dict[str, float]:
-    """Return the metrics of masked LM, and those of the language model on rows without masks.
-
-    See `masked_lm_metrics` for the arguments. The numbers of rows and predictions are those of masked LM.
-    """
-    masked = masked_lm_metrics(model, batches, (), characters, ranks=ranks)
-    causal = language_metrics(model.language_model(), unmasked, characters, ranks=ranks)
-    return {**_without_counts(masked), **_without_counts(causal), **{name: masked[name] for name in _COUNTS}}
 
 
 def _without_counts(metrics: Mapping[str, float]) -> dict[str, float]:

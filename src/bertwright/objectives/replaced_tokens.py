@@ -15,7 +15,7 @@ V vocabulary.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -34,11 +34,11 @@ from bertwright.objectives.masked_lm import (
     GENERATOR_FOLDER,
     Inputs,
     PretrainingModel,
-    masked_lm_metrics,
     pretraining_flops,
     to_inputs,
 )
 from bertwright.objectives.settings import GENERATOR_WIDTH
+from bertwright.objectives.system_model import SystemModel
 from bertwright.objectives.vocabulary_loss import is_bf16, loss_terms, projected_losses
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 from bertwright.training.hardware import module_device, move_to_device
@@ -95,8 +95,10 @@ def generator_config(config: EncoderConfig, width: float) -> EncoderConfig:
     return config.model_copy(update={"hidden": hidden, "heads": heads, "intermediate": 4 * hidden})
 
 
-class ReplacedTokenModel(nn.Module):
+class ReplacedTokenModel(SystemModel):
     """A discriminator, and the generator that replaces tokens of its input."""
+
+    encoder: Encoder
 
     def __init__(self, config: EncoderConfig, *, generator_width: float = GENERATOR_WIDTH) -> None:
         super().__init__()
@@ -116,6 +118,65 @@ class ReplacedTokenModel(nn.Module):
         pieces = sample_pieces(*fixed, inputs.draws, is_bf16(vectors.device))
         ids, replaced = with_pieces(inputs, pieces)
         return vectors, self.replaced_token(self.encoder(ids, inputs.segments, inputs.mask).last), replaced
+
+    @property
+    def architecture(self) -> str:
+        """Return the class of the discriminator."""
+        return DISCRIMINATOR
+
+    def inputs(self, batch: Any) -> GeneratorInputs:
+        """Return NumPy rows as tensors."""
+        return sampled_inputs(batch)
+
+    def trainable(self, *, z_weight: float = 0.0) -> Trainable[Any]:
+        """Return both models with their losses."""
+        return Trainable(
+            module=self,
+            blocks=(*self.encoder.blocks(), *self.generator.encoder.blocks()),
+            step=lambda inputs: replaced_token_losses(self, inputs, z_weight=z_weight),
+            counts=lambda inputs: {"predictions": float(len(inputs.labels)), "tokens": float(inputs.mask.sum())},
+            flops=lambda inputs: replaced_token_flops(self, inputs),
+            tokens=lambda inputs: int(inputs.mask.sum()),
+            weights={"rtd": WEIGHT},
+        )
+
+    def metrics(
+        self,
+        batches: Iterable[Any],
+        further: Iterable[Any] = (),
+        characters: np.ndarray | None = None,
+        *,
+        ranks: Ranks = SINGLE_PROCESS,
+    ) -> dict[str, float]:
+        """Return the generator's metrics of masked LM, and the discriminator's loss, accuracy, precision and recall.
+
+        Precision and recall are those of replaced tokens, at a probability of one half; 0 where a denominator is 0.
+        """
+        every, device = list(batches), module_device(self)
+        metrics = self.generator.metrics(every, (), characters, ranks=ranks)
+        sums = dict.fromkeys(("loss", "right", "tokens", "said", "found", "replaced"), 0.0)
+        for _, batch, counts in ranks.partition(every):
+            inputs = move_to_device(sampled_inputs(batch), device)
+            _, logits, replaced = self(inputs)
+            if not counts:
+                continue
+            said, is_replaced = logits[inputs.mask] > 0, replaced[inputs.mask]
+            sums["loss"] += float(_summed_loss(logits, replaced, inputs.mask))
+            sums["right"] += float((said == is_replaced).sum())
+            sums["tokens"] += len(said)
+            sums["said"] += float(said.sum())
+            sums["found"] += float((said & is_replaced).sum())
+            sums["replaced"] += float(is_replaced.sum())
+        sums = dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
+        return {
+            **{name: value for name, value in metrics.items() if name not in ("rows", "predictions")},
+            "rtd_loss": sums["loss"] / sums["tokens"],
+            "rtd_accuracy": sums["right"] / sums["tokens"],
+            "rtd_precision": sums["found"] / max(1.0, sums["said"]),
+            "rtd_recall": sums["found"] / max(1.0, sums["replaced"]),
+            "rows": metrics["rows"],
+            "predictions": metrics["predictions"],
+        }
 
 
 def _share_tables(embeddings: nn.Module, shared: nn.Module) -> None:
@@ -195,58 +256,6 @@ def replaced_token_flops(model: ReplacedTokenModel, inputs: Inputs) -> float:
     width = model.encoder.config.hidden
     detecting = rows * (model.encoder.flops(length, length) + 2 * length * width * (width + 1))
     return pretraining_flops(model.generator.encoder, inputs) + 3.0 * detecting
-
-
-def replaced_token_task(model: ReplacedTokenModel, *, z_weight: float = 0.0) -> Trainable[GeneratorInputs]:
-    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
-    return Trainable(
-        module=model,
-        blocks=(*model.encoder.blocks(), *model.generator.encoder.blocks()),
-        step=lambda inputs: replaced_token_losses(model, inputs, z_weight=z_weight),
-        counts=lambda inputs: {"predictions": float(len(inputs.labels)), "tokens": float(inputs.mask.sum())},
-        flops=lambda inputs: replaced_token_flops(model, inputs),
-        tokens=lambda inputs: int(inputs.mask.sum()),
-        weights={"rtd": WEIGHT},
-    )
-
-
-def replaced_token_metrics(
-    model: ReplacedTokenModel,
-    batches: Iterable[SampledBatch],
-    characters: np.ndarray | None = None,
-    *,
-    ranks: Ranks = SINGLE_PROCESS,
-) -> dict[str, float]:
-    """Return the generator's metrics of masked LM, and the discriminator's loss, accuracy, precision and recall.
-
-    Precision and recall are those of replaced tokens, at a probability of one half; 0 where a denominator is 0. See
-    `masked_lm_metrics` for the arguments.
-    """
-    every, device = list(batches), module_device(model)
-    metrics = masked_lm_metrics(model.generator, every, (), characters, ranks=ranks)
-    sums = dict.fromkeys(("loss", "right", "tokens", "said", "found", "replaced"), 0.0)
-    for _, batch, counts in ranks.partition(every):
-        inputs = move_to_device(sampled_inputs(batch), device)
-        _, logits, replaced = model(inputs)
-        if not counts:
-            continue
-        said, is_replaced = logits[inputs.mask] > 0, replaced[inputs.mask]
-        sums["loss"] += float(_summed_loss(logits, replaced, inputs.mask))
-        sums["right"] += float((said == is_replaced).sum())
-        sums["tokens"] += len(said)
-        sums["said"] += float(said.sum())
-        sums["found"] += float((said & is_replaced).sum())
-        sums["replaced"] += float(is_replaced.sum())
-    sums = dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
-    return {
-        **{name: value for name, value in metrics.items() if name not in ("rows", "predictions")},
-        "rtd_loss": sums["loss"] / sums["tokens"],
-        "rtd_accuracy": sums["right"] / sums["tokens"],
-        "rtd_precision": sums["found"] / max(1.0, sums["said"]),
-        "rtd_recall": sums["found"] / max(1.0, sums["replaced"]),
-        "rows": metrics["rows"],
-        "predictions": metrics["predictions"],
-    }
 
 
 def weights_of_discriminator(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -18,16 +18,14 @@ from bertwright.model.system import CAUSAL_SHARE_SYSTEMS, MASKED_LM_SYSTEMS, Sys
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.replaced_tokens import with_generator
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
+from bertwright.objectives.system_model import SystemModel
 from bertwright.objectives.vocabulary_loss import characters_of
 from bertwright.pretraining.init_from import without_unused_rows
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, HELD_OUT_ROWS
 from bertwright.pretraining.systems import (
     ExampleRows,
-    SystemModel,
     example_rows,
     open_system_model,
-    second_sentence_of,
-    validation_metrics,
 )
 from bertwright.shipped import folder_of
 from bertwright.tasks.binding import open_tokenizer
@@ -95,7 +93,7 @@ class ValidationRows:
 
     def metrics(self, model: SystemModel, *, ranks: Ranks = SINGLE_PROCESS) -> dict[str, float]:
         """Return validation metrics of a model in evaluation mode; several ranks divide the rows among them."""
-        return validation_metrics(model, self, self.further_batches(), self.characters, ranks=ranks)
+        return model.metrics(self, self.further_batches(), self.characters, ranks=ranks)
 
 
 def evaluate_pretraining(
@@ -120,7 +118,7 @@ def evaluate_pretraining(
     system_model = open_system_model(without_unused_rows(saved, tokenizer.vocab_size))
     system_model.to(resolve_device(device))
     system = system_of(saved.config) or "bert"
-    second_sentence = second_sentence_of(system_model)
+    second_sentence = system_model.second_sentence
     validation = ValidationRows.of(
         [(data, 1.0)], second_sentence, rows=rows, length=length, system=system, **_kept_part(model, data)
     )

@@ -5,8 +5,8 @@ from typing import Final
 
 import numpy as np
 
+from bertwright.objectives.system_model import SystemModel
 from bertwright.pretraining.setup import Pretraining
-from bertwright.pretraining.systems import SystemModel, model_inputs
 
 _MOST_LABELS, _MOST_STEPS = 1_000_000, 500
 """Number of predicted pieces from which frequencies are counted, and of steps whose rows are read for them."""
@@ -49,5 +49,5 @@ def _label_counts(model: SystemModel, batches: Iterable[object], pieces: int) ->
     """Return the number of times that the rows of batches predict each piece, float64 [V]."""
     counts = np.zeros(pieces)
     for batch in batches:
-        counts += np.bincount(model_inputs(model, batch).labels.numpy(), minlength=pieces)
+        counts += np.bincount(model.inputs(batch).labels.numpy(), minlength=pieces)
     return counts

@@ -24,8 +24,8 @@ from bertwright.model.system import NAMES, system_config, system_of
 from bertwright.objectives.masked_lm import second_objective
 from bertwright.objectives.replaced_tokens import generator_hidden
 from bertwright.objectives.settings import SecondSentence
+from bertwright.objectives.system_model import SystemModel
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.systems import SystemModel
 from bertwright.shipped import folder_of
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.text.extend_vocabulary import new_pieces

@@ -36,7 +36,6 @@ from bertwright.pretraining.resources import (
 )
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining
-from bertwright.pretraining.systems import trainable_of, validation_metrics
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, is_sharded
 from bertwright.training.hardware import Numerics, resolve_device
 from bertwright.training.loop import Plan
@@ -147,7 +146,7 @@ def _evaluation_seconds(pretraining: Pretraining, seconds: float) -> float:
     rows, start = 0, time.perf_counter()
     with torch.inference_mode():
         for batch, further_batch in zip(validation, further, strict=False):
-            validation_metrics(pretraining.model, [batch], [further_batch] if further_batch else [])
+            pretraining.model.metrics([batch], [further_batch] if further_batch else [])
             rows += len(batch.ids)
             if time.perf_counter() - start > seconds:
                 break
@@ -236,7 +235,7 @@ def _expected_seconds(pretraining: Pretraining, numerics: Numerics) -> float:
     if settings.minutes:
         return 60 * settings.minutes
     assert pretraining.steps
-    flops = trainable_of(pretraining.model).flops
+    flops = pretraining.model.trainable().flops
     flops_per_step = sum(
         stage.share * sum(map(flops, pretraining.micro_batches(phase, 0)))
         for phase, stage in enumerate(settings.stages)

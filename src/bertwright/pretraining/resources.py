@@ -20,9 +20,10 @@ from bertwright.model.config import (
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.objectives.replaced_tokens import generator_config
 from bertwright.objectives.settings import GENERATOR_WIDTH, SecondSentence, predictions_by_length
+from bertwright.objectives.system_model import SystemModel
 from bertwright.objectives.vocabulary_loss import block_rows
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.systems import SystemModel, new_model, trainable_of
+from bertwright.pretraining.systems import new_model
 from bertwright.training import muon
 from bertwright.training.hardware import Numerics
 from bertwright.training.memory import resident_bytes, usable_bytes
@@ -88,7 +89,7 @@ def count_parameters(model: nn.Module) -> int:
 
 def count_moments(model: SystemModel, optimizer: OptimizerSettings) -> int:
     """Return the number of moments: two for each parameter, one for a parameter that Muon trains."""
-    single = muon.matrices(trainable_of(model).blocks) if optimizer.method == "muon" else ()
+    single = muon.matrices(model.trainable().blocks) if optimizer.method == "muon" else ()
     return 2 * count_parameters(model) - sum(weight.numel() for weight in single)
 
 

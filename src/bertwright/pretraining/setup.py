@@ -23,6 +23,7 @@ from bertwright.objectives.replaced_tokens import (
     weights_of_discriminator,
     with_generator,
 )
+from bertwright.objectives.system_model import SystemModel
 from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.exposure import Exposure
 from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted, with_pair_head
@@ -32,14 +33,9 @@ from bertwright.pretraining.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, Pret
 from bertwright.pretraining.snapshots import kept_models
 from bertwright.pretraining.start import start_attention
 from bertwright.pretraining.systems import (
-    SystemModel,
-    architecture_name,
     example_rows,
-    model_inputs,
     new_model,
     refuse_corpora,
-    second_sentence_of,
-    trainable_of,
 )
 from bertwright.training.activation_checkpointing import checkpoint_activations
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable, full_state
@@ -112,7 +108,7 @@ def prepare_pretraining(
     refuse_unfit(settings, config, **machine)
     model = build_model(settings, config, saved if has_weights else None, data)
     if settings.activation_checkpointing:
-        checkpoint_activations(trainable_of(model).blocks)
+        checkpoint_activations(model.trainable().blocks)
     pretraining = Pretraining(
         settings,
         model,
@@ -245,7 +241,7 @@ class Pretraining:
         """Return the model with the functions by which the loop trains it."""
         if self.teaching:
             return self.teaching.trainable(self.model)
-        return trainable_of(self.model, z_weight=self.settings.z_loss)
+        return self.model.trainable(z_weight=self.settings.z_loss)
 
     def batches(self, steps: int) -> Callable[[int], list[Any]]:
         """Return a function from a step to its micro-batches, in the phase of the step.
@@ -278,7 +274,7 @@ class Pretraining:
         rows: by default, those of `micro_batch_rows`.
         """
         batch = self.phase_rows[phase].rows_between(first, first + self.stages[phase].batch_size)
-        return [model_inputs(self.model, part) for part in split_batch(batch, rows or self.micro_batch_rows(phase))]
+        return [self.model.inputs(part) for part in split_batch(batch, rows or self.micro_batch_rows(phase))]
 
     def micro_batch_rows(self, phase: int) -> int:
         """Return the rows of the largest micro-batch of a phase."""
@@ -353,7 +349,7 @@ class Pretraining:
                 save_generator(generator, weights, config=config, tokenizer=tokenizer)
             weights = weights_of_discriminator(weights)
         phases = zip(self.phase_bounds(of), self.stages, strict=True)
-        architecture = architecture_name(self.model)
+        architecture = self.model.architecture
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
         teacher = [self.teaching.data] if self.teaching else []
         of_teacher = self.teaching.numbers(self.validation) if self.teaching and self.validation and metrics else []
@@ -363,7 +359,7 @@ class Pretraining:
             config=config,
             tokenizer=tokenizer,
             architecture=architecture,
-            extra={"second_sentence": second_sentence_of(self.model)},
+            extra={"second_sentence": self.model.second_sentence},
             card=pretraining_card(
                 self.settings.model_copy(update={"start": "random"}) if self.initial_model else self.settings,
                 self.config,

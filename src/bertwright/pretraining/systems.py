@@ -1,20 +1,17 @@
-"""Settings → model, rows, Trainable and validation metrics of each pre-training system.
+"""Settings → model and rows of each pre-training system.
 
 BERT learns masked LM and a second objective (paper §3.1). ELECTRA learns to find replaced tokens. GPT-BERT learns
 masked LM and the next token. The other systems are language models: BERT's blocks with attention to one side (the
 ablation of §5.1), GPT-1, and the two halves of ELMo.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import SingleBackboneConfig, attends_both_ways, finds_replaced, predicts_ahead
-from bertwright.model.families.electra import DISCRIMINATOR
 from bertwright.model.folder import SavedModel
 from bertwright.model.system import (
     CAUSAL_SHARE_SYSTEMS,
@@ -27,43 +24,28 @@ from bertwright.objectives.batches import Mixture, ShuffledRows, mixture_of
 from bertwright.objectives.dataset import Examples, PlannedRows, Spans, Unmasked
 from bertwright.objectives.language_model import (
     LanguageModel,
-    language_architecture,
-    language_inputs,
-    language_metrics,
-    language_task,
     open_language_model,
 )
 from bertwright.objectives.masked_lm import (
     PretrainingModel,
-    masked_lm_metrics,
     open_pretrained,
-    pretraining_task,
     second_objective,
-    to_inputs,
 )
 from bertwright.objectives.masked_next_token import (
     MixedModel,
     MixedRows,
-    mixed_inputs,
-    mixed_metrics,
-    mixed_task,
     open_mixed,
 )
 from bertwright.objectives.replaced_tokens import (
     ReplacedTokenModel,
     SampledRows,
     open_replaced_tokens,
-    replaced_token_metrics,
-    replaced_token_task,
-    sampled_inputs,
 )
 from bertwright.objectives.settings import CAUSAL_SHARE, GENERATOR_WIDTH, ExampleSettings, SecondSentence
+from bertwright.objectives.system_model import SystemModel
 from bertwright.text.base_tokenizer import MaskTokenizer
 from bertwright.text.published_tokenizer import PublishedTokenizer
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
 
-SystemModel = PretrainingModel | MixedModel | ReplacedTokenModel | LanguageModel
-"""The model that a system trains: a backbone with its heads."""
 ExampleRows = ShuffledRows[Any] | Mixture[Any]
 """The rows that a system is trained on, from one corpus or from several."""
 
@@ -110,63 +92,6 @@ def _kind_of_rows(system: System) -> type[PlannedRows[Any]]:
     if system in CAUSAL_SHARE_SYSTEMS:
         return MixedRows
     return Examples if system in MASKED_LM_SYSTEMS else Unmasked
-
-
-def model_inputs(model: SystemModel, batch: Any) -> Any:
-    """Return the model's inputs for a batch of its rows."""
-    if isinstance(model, LanguageModel):
-        return language_inputs(batch, model.config)
-    if isinstance(model, MixedModel):
-        return mixed_inputs(batch)
-    return sampled_inputs(batch) if isinstance(model, ReplacedTokenModel) else to_inputs(batch)
-
-
-def trainable_of(model: SystemModel, *, z_weight: float = 0.0) -> Trainable[Any]:
-    """Return the model with the functions by which the loop trains it; z_weight: the weight of the z-loss."""
-    if isinstance(model, LanguageModel):
-        return language_task(model, z_weight=z_weight)
-    if isinstance(model, MixedModel):
-        return mixed_task(model, z_weight=z_weight)
-    if isinstance(model, ReplacedTokenModel):
-        return replaced_token_task(model, z_weight=z_weight)
-    return pretraining_task(model, z_weight=z_weight)
-
-
-def validation_metrics(
-    model: SystemModel,
-    batches: Iterable[Any],
-    further: Iterable[Any] = (),
-    characters: np.ndarray | None = None,
-    *,
-    ranks: Ranks = SINGLE_PROCESS,
-) -> dict[str, float]:
-    """Return validation metrics over batches of the model's rows.
-
-    further: batches for sentence order, or without masks, where the model was trained for either. characters [V]:
-    number of characters of each piece.
-    """
-    if isinstance(model, LanguageModel):
-        return language_metrics(model, batches, characters, ranks=ranks)
-    if isinstance(model, ReplacedTokenModel):
-        return replaced_token_metrics(model, batches, characters, ranks=ranks)
-    if isinstance(model, MixedModel):
-        return mixed_metrics(model, batches, further, characters, ranks=ranks)
-    return masked_lm_metrics(model, batches, further, characters, ranks=ranks)
-
-
-def second_sentence_of(model: SystemModel) -> SecondSentence:
-    """Return the model's objective for pairs of sentences."""
-    return model.second_sentence if isinstance(model, PretrainingModel) else "none"
-
-
-def architecture_name(model: SystemModel) -> str:
-    """Return the class that config.json names."""
-    if isinstance(model, LanguageModel):
-        return language_architecture(model.config)
-    if isinstance(model, ReplacedTokenModel):
-        return DISCRIMINATOR
-    has_class = model.next_sentence and not model.encoder.config.pair_head_shares_layer
-    return "BertForPreTraining" if has_class else "BertForMaskedLM"
 
 
 def open_system_model(saved: SavedModel) -> SystemModel:

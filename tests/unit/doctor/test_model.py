@@ -22,8 +22,8 @@ from bertwright.model.families.gpt_bert import GPTBertConfig
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.system import NAMES, System, system_config
 from bertwright.objectives.dataset import Examples
-from bertwright.objectives.language_model import LanguageModel, language_architecture
-from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task, to_inputs
+from bertwright.objectives.language_model import LanguageModel
+from bertwright.objectives.masked_lm import PretrainingModel, to_inputs
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.tasks.frozen_features import FrozenModel
 from bertwright.text.vocabulary import SPECIAL, Rules
@@ -55,9 +55,7 @@ def test_a_language_model_is_whole_too(tmp_path: Path, system: System) -> None:
         if tensor.ndim == 1 or "lstm" in name:  # as training leaves them: neither 0 nor 1
             torch.nn.init.normal_(tensor, generator=torch.Generator().manual_seed(1))
     LOWER.save(tmp_path / "tok")
-    save_model(
-        tmp_path / "m", model, config=config, tokenizer=tmp_path / "tok", architecture=language_architecture(config)
-    )
+    save_model(tmp_path / "m", model, config=config, tokenizer=tmp_path / "tok", architecture=model.architecture)
     findings = found_in(tmp_path / "m")
     assert levels(findings) == {}
     assert NAMES[system] in named(findings, "opens").text
@@ -276,7 +274,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     init_weights(model, 0.05, torch.Generator().manual_seed(0))
     settings = ExampleSettings(second_sentence="none", masking=MaskingSettings(share=0.15))
     rows = Examples(corpus, settings, length=16, seed=0, write_plans=False)
-    course = overfit_batch(pretraining_task(model), to_inputs(rows.step_batch(0, 60)), term="mlm", rate=5e-3, goal=0.1)
+    course = overfit_batch(model.trainable(), to_inputs(rows.step_batch(0, 60)), term="mlm", rate=5e-3, goal=0.1)
     assert course.last["mlm"] < 0.1
     LOWER.save(folder / "tok")
     save_model(folder / "m", model, config=small_config(), tokenizer=folder / "tok", architecture="BertForMaskedLM")

@@ -21,7 +21,7 @@ from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
 from bertwright.model.heads import TiedOutput
 from bertwright.model.system import System, system_config
-from bertwright.objectives.language_model import LanguageModel, language_architecture
+from bertwright.objectives.language_model import LanguageModel
 from bertwright.serving.predictor import load
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.kinds import kind_of
@@ -47,7 +47,7 @@ def language_models(tmp_path_factory: pytest.TempPathFactory, places_tokenizer: 
         for name, parameter in model.named_parameters():
             if name.endswith("bias") and "encoder" not in name:
                 nn.init.normal_(parameter, std=0.3, generator=torch.Generator().manual_seed(5))
-        kind = language_architecture(config)
+        kind = model.architecture
         save_model(folder / system, model, config=config, tokenizer=places_tokenizer, architecture=kind)
     return {system: str(folder / system) for system in (*LEFT, "bert-right")}
 

@@ -22,12 +22,9 @@ from bertwright.objectives.batches import TokenBatch, split_batch
 from bertwright.objectives.language_model import (
     LanguageInputs,
     LanguageModel,
-    language_architecture,
     language_flops,
     language_inputs,
     language_losses,
-    language_metrics,
-    language_task,
     open_language_model,
 )
 from bertwright.objectives.vocabulary_loss import bits_per_character, characters_of
@@ -81,8 +78,8 @@ def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -
     (loss, name) = language_losses(model, tokens)["lm"]
     assert name == "predictions"
     assert len(expected) == len(tokens.labels) == sum(length - 1 for length in LENGTHS)
-    assert language_task(model).counts(tokens) == {"predictions": float(len(expected))}
-    assert language_task(model).tokens(tokens) == sum(LENGTHS)
+    assert model.trainable().counts(tokens) == {"predictions": float(len(expected))}
+    assert model.trainable().tokens(tokens) == sum(LENGTHS)
     assert float(loss.detach()) == pytest.approx(sum(expected), rel=1e-9 if kind == torch.float64 else 1e-5)
     logits = model.logits(tokens)
     assert F.cross_entropy(logits, tokens.labels, reduction="none").tolist() == pytest.approx(expected, rel=1e-4)
@@ -125,7 +122,7 @@ def test_right_is_left_on_reversed_rows(kind: str) -> None:
 def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System, weight: float) -> None:
     model, rows = random_language_model(system, torch.float32), token_batch()
     tokens = language_inputs(rows, model.config)
-    task = language_task(model, z_weight=weight)
+    task = model.trainable(z_weight=weight)
     terms = task.step(tokens)
     task.loss((name, total) for name, (total, _) in terms.items()).backward()
     mine = {name: part.grad for name, part in model.named_parameters()}
@@ -178,7 +175,7 @@ def test_metrics_are_means_over_all_predictions(system: System) -> None:
     losses = list(chain.from_iterable(plain_language_losses(model, rows)))
     labels = language_inputs(rows, model.config).labels
     with torch.inference_mode():
-        metrics = language_metrics(model, split_batch(rows, 3), characters)
+        metrics = model.metrics(split_batch(rows, 3), characters=characters)
         right = (model.logits(language_inputs(rows, model.config)).argmax(1) == labels).float().mean()
     text = [loss for loss, label in zip(losses, labels.tolist(), strict=True) if characters[label]]
     assert 0 < len(text) < len(losses)
@@ -213,7 +210,7 @@ def test_characters_of_pieces() -> None:
 @pytest.mark.parametrize("system", LANGUAGE)
 def test_folders_come_back(system: System, tmp_path: Path) -> None:
     model = random_language_model(system, torch.float32)
-    architecture = language_architecture(model.config)
+    architecture = model.architecture
     save_model(tmp_path / "m", model, config=model.config, tokenizer=tmp_path, architecture=architecture)
     saved = open_model(str(tmp_path / "m"))
     assert saved.architecture == architecture
@@ -229,7 +226,7 @@ def test_folders_come_back(system: System, tmp_path: Path) -> None:
 def test_transformers_computes_the_same_logits(system: System, kind: str, tmp_path: Path) -> None:
     transformers: Any = pytest.importorskip("transformers", reason="the oracle; it is in the dev extra")
     model = random_language_model(system, torch.float32)
-    assert language_architecture(model.config) == kind
+    assert model.architecture == kind
     save_model(tmp_path / "m", model, config=model.config, tokenizer=tmp_path, architecture=kind)
     theirs, said = getattr(transformers, kind).from_pretrained(tmp_path / "m", output_loading_info=True)
     assert not said["missing_keys"]

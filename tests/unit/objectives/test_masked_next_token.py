@@ -19,8 +19,6 @@ from bertwright.objectives.masked_next_token import (
     MixedModel,
     MixedRows,
     mixed_inputs,
-    mixed_metrics,
-    mixed_task,
     open_mixed,
 )
 from bertwright.objectives.settings import ExampleSettings
@@ -72,7 +70,7 @@ def test_the_loss_is_that_of_two_classes_of_transformers(
     batch = rows_with(opened, 0.5).batch(0, np.arange(12))
     assert 2 < batch.causal.sum() < 10
     masked, following = plain_losses(classes, batch)
-    task, inputs = mixed_task(mixed_model), mixed_inputs(batch)
+    task, inputs = mixed_model.trainable(), mixed_inputs(batch)
     terms, counts = task.step(inputs), task.counts(inputs)
     assert counts == {"predictions": len(masked), "next_tokens": len(following)}
     means = {name: total / counts[counted] for name, (total, counted) in terms.items()}
@@ -89,7 +87,7 @@ def test_the_loss_is_that_of_two_classes_of_transformers(
 
 def test_one_kind_of_rows_alone_has_a_loss_too(mixed_model: MixedModel, opened: Corpus) -> None:
     for share, none in ((0.0, "lm"), (1.0, "mlm")):
-        terms = mixed_task(mixed_model).step(mixed_inputs(rows_with(opened, share).batch(0, np.arange(3))))
+        terms = mixed_model.trainable().step(mixed_inputs(rows_with(opened, share).batch(0, np.arange(3))))
         assert float(terms[none][0].detach()) == 0
         assert all(bool(total.isfinite()) for total, _ in terms.values())
 
@@ -156,7 +154,7 @@ def test_metrics_are_those_of_both_uses(
     masked, causal = (rows_with(opened, share).batch(0, np.arange(6)) for share in (0.0, 1.0))
     with torch.inference_mode():
         expected, following = plain_losses(classes, masked)[0], plain_losses(classes, causal)[1]
-        metrics = mixed_metrics(mixed_model, [masked], [rows_with(opened, 0.0, Unmasked).batch(0, np.arange(6))])
+        metrics = mixed_model.metrics([masked], [rows_with(opened, 0.0, Unmasked).batch(0, np.arange(6))])
     assert metrics["mlm_loss"] == pytest.approx(float(torch.stack(expected).mean()), abs=1e-6)
     assert metrics["lm_loss"] == pytest.approx(float(torch.stack(following).mean()), abs=1e-6)
     assert (metrics["rows"], metrics["predictions"]) == (6, len(expected))

@@ -20,8 +20,6 @@ from bertwright.objectives.replaced_tokens import (
     SampledRows,
     generator_config,
     open_replaced_tokens,
-    replaced_token_metrics,
-    replaced_token_task,
     sample_pieces,
     sampled_inputs,
     save_generator,
@@ -102,14 +100,14 @@ def test_losses_and_gradients_are_those_of_two_classes_of_transformers(
     detected = discriminator(input_ids=seen, attention_mask=masked["attention_mask"], labels=(seen != text).long())
     expected = filled.loss + 50 * detected.loss
     # ours
-    task = replaced_token_task(model)
+    task = model.trainable()
     terms, counts = task.step(inputs), task.counts(inputs)
     means = {name: total / counts[counted] for name, (total, counted) in terms.items()}
     torch.testing.assert_close(means["mlm"], filled.loss, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(means["rtd"], detected.loss, atol=1e-5, rtol=1e-5)
     assert 0 < int((seen != text).sum()) < int((seen == text).sum())
     # the z-loss is that of the generator
-    with_z, bias = replaced_token_task(model, z_weight=0.03).step(inputs), model.generator.masked_lm.bias
+    with_z, bias = model.trainable(z_weight=0.03).step(inputs), model.generator.masked_lm.bias
     filled_logits = filled.logits.detach()[row, column]
     log_z = filled_logits.exp().sum(1, keepdim=True).log()
     torch.testing.assert_close(with_z["z"][0], 0.03 * log_z.square().sum(), atol=0, rtol=1e-4)
@@ -164,7 +162,7 @@ def test_metrics_are_those_of_a_plain_count(rows: SampledRows, own_tokenizer: Pa
     batches = list(rows.first(5, batch_size=2))
     counted, loss = {"right": 0, "said": 0, "found": 0, "replaced": 0, "tokens": 0}, 0.0
     with torch.inference_mode():
-        metrics = replaced_token_metrics(model, batches)
+        metrics = model.metrics(batches)
         for batch in batches:
             inputs = sampled_inputs(batch)
             _, logits, replaced = model(inputs)

@@ -8,7 +8,6 @@ import torch
 
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples
-from bertwright.objectives.masked_lm import masked_lm_metrics
 from bertwright.objectives.sentence_pairs import plan_rows
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from tests.support import example_oracle as oracle
@@ -103,7 +102,7 @@ def test_without_rows_of_its_own_the_metrics_are_those_of_masked_lm(tmp_path: Pa
     """As where a run that is given minutes measures how long an evaluation takes."""
     rows = tiny_run.examples(tmp_path, second_sentence="order")
     with torch.inference_mode():
-        figures = masked_lm_metrics(tiny_run.built("order"), [rows.step_batch(0, tiny_run.ROWS)])
+        figures = tiny_run.built("order").metrics([rows.step_batch(0, tiny_run.ROWS)])
     assert figures["rows"] == tiny_run.ROWS
     assert isinstance(figures["rows"], int)
     assert isinstance(figures["predictions"], int)

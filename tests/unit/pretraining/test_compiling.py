@@ -83,16 +83,15 @@ def test_a_compiled_run_is_not_resumed_in_silence_where_there_is_no_compiler(mon
     assert resume_compiled(NUMERICS, allow_other=False) == NUMERICS
 
 
-def test_the_expected_time_follows_from_flops(step_seconds: dict[bool, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_expected_time_follows_from_flops(step_seconds: dict[bool, float]) -> None:
     """At 1e9 FLOP/s and the usual MFU of 0.3, 100 steps of 1.08e10 operations take an hour."""
-    monkeypatch.setattr(compiling, "trainable_of", lambda _: SimpleNamespace(flops=lambda rows: rows))
     step_seconds |= {True: 0.5, False: 1.0}
     for work, world, compiled in ((1.07e10, 1, False), (1.09e10, 1, True), (1.09e10, 2, False), (2.18e10, 2, True)):
         settings = PretrainSettings(compile="auto", steps=100)
         trained: Any = SimpleNamespace(
             settings=settings,
             steps=100,
-            model=None,
+            model=SimpleNamespace(trainable=lambda: SimpleNamespace(flops=lambda rows: rows)),
             phase_rows=("short", "long"),
             micro_batches=lambda _, step, work=work: [work],
             ranks=Ranks(0, world),

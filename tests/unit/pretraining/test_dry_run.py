@@ -29,7 +29,6 @@ from bertwright.pretraining.resources import (
 )
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
-from bertwright.pretraining.systems import trainable_of
 from bertwright.training.checkpoint import save_checkpoint
 from bertwright.training.hardware import Numerics
 from bertwright.training.optimizer import build_optimizer
@@ -99,7 +98,7 @@ def test_activations_are_what_autograd_keeps(own_corpus: Path, system: str, size
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        losses = trainable_of(model).step(inputs)
+        losses = model.trainable().step(inputs)
     num_bytes = sum(storage.nbytes() for storage in kept.values())
     planned = activation_bytes(settings, model.encoder.config, length=length, precision="fp32")
     pieces, predictions = data.tokenizer.vocab_size, round(0.15 * length) if system == "bert" else length
@@ -130,7 +129,7 @@ def test_a_checkpoint_is_as_large_as_planned(
 ) -> None:
     settings, data = short_settings(optimizer=OptimizerSettings(method=method)), Corpus.open(own_corpus)
     model = build_model(settings, encoder_config(settings, data.tokenizer.vocab_size), None, data)
-    optimizer = build_optimizer(model, settings.optimizer, blocks=trainable_of(model).blocks)
+    optimizer = build_optimizer(model, settings.optimizer, blocks=model.trainable().blocks)
     saved = save_checkpoint(tmp_path, model, optimizer, step=1, notes={})
     written = sum(path.stat().st_size for path in saved.iterdir())
     planned = checkpoint_bytes(count_parameters(model), count_moments(model, settings.optimizer))

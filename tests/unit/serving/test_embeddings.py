@@ -15,7 +15,7 @@ from bertwright.errors import InputError
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
 from bertwright.model.system import System, system_config
-from bertwright.objectives.language_model import LanguageModel, language_architecture
+from bertwright.objectives.language_model import LanguageModel
 from bertwright.serving import embeddings as features
 from bertwright.serving.embeddings import parse_layers, write_features
 from bertwright.sklearn.estimators import BertVectorizer
@@ -112,7 +112,7 @@ def test_the_first_token_of_a_model_that_looks_to_the_left_is_refused(own_text: 
             model,
             config=config,
             tokenizer=tmp_path / "tok",
-            architecture=language_architecture(config),
+            architecture=model.architecture,
         )
     texts, left = str(tmp_path / "texts.txt"), str(tmp_path / "bert-left")
     with pytest.raises(

@@ -26,7 +26,6 @@ from bertwright.model.system import SYSTEMS, System
 from bertwright.pretraining import measure
 from bertwright.pretraining import run as pretraining_run
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.pretraining.systems import trainable_of, validation_metrics
 from bertwright.registry import find
 from bertwright.tasks.binding import BoundTask, open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
@@ -85,7 +84,7 @@ def computed_elsewhere(trainable: Any, batch: Any) -> None:
 def test_a_step_leaves_no_tensor_behind(system: System, tmp_path: Path) -> None:
     model = tiny_run.system_model(system, torch.float32).train()
     batch = tiny_run.system_batches(tmp_path, model, system, 8)(0)[0]
-    computed_elsewhere(trainable_of(model), batch)
+    computed_elsewhere(model.trainable(), batch)
 
 
 def test_the_meta_device_reports_a_tensor_on_another_device() -> None:
@@ -100,7 +99,7 @@ def test_validation_metrics_are_computed_on_the_models_device(system: System, tm
     model, batch = tiny_run.system_model(system, torch.float32), tiny_run.system_rows(tmp_path, system).step_batch(0, 8)
     model.to(ELSEWHERE).eval()
     with torch.inference_mode(), pytest.raises(RuntimeError, match="meta tensors"):  # only at the figure itself
-        validation_metrics(model, [batch])
+        model.metrics([batch])
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from torch import nn
 from bertwright.cli import main
 from bertwright.model.config import size_config
 from bertwright.model.encoder import Encoder
-from bertwright.objectives.masked_lm import PretrainingModel, pretraining_task
+from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training import muon
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
@@ -64,7 +64,7 @@ def test_in_bf16_the_update_differs_by_about_one_percent(shape: tuple[int, int, 
 def test_muon_multiplies_in_the_precision_of_the_run(precision: Precision, dtype: torch.dtype | None) -> None:
     numerics = resolve_numerics("fp32", threads=1).model_copy(update={"precision": precision})
     module = PretrainingModel(size_config("tiny", vocab_size=50))
-    loop = Loop(pretraining_task(module), Plan(steps=1, seed=0, optimizer=MUON), numerics, None)
+    loop = Loop(module.trainable(), Plan(steps=1, seed=0, optimizer=MUON), numerics, None)
     assert loop.optimizer.muon_dtype == dtype
 
 

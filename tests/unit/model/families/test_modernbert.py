@@ -20,7 +20,6 @@ from bertwright.objectives.dataset import PretrainingBatch
 from bertwright.objectives.masked_lm import PretrainingModel, open_pretrained, second_objective, to_inputs
 from bertwright.pretraining.init_from import size_name
 from bertwright.pretraining.resources import count_parameters, meta_model
-from bertwright.pretraining.systems import architecture_name
 from bertwright.tasks.fill_mask import open_next_sentence
 from bertwright.tasks.inference import Answerable, Answering
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -198,7 +197,7 @@ def test_next_sentences_share_the_layer_of_the_masked_lm_and_read_the_mean(tmp_p
     assert isinstance(config, ModernBertConfig)
     model = PretrainingModel(config, second_sentence="next").eval()
     init_weights(model, 0.3, torch.Generator().manual_seed(0))
-    note, architecture = {"second_sentence": "next"}, architecture_name(model)
+    note, architecture = {"second_sentence": "next"}, model.architecture
     save_model(tmp_path / "m", model, config=config, tokenizer=own_tokenizer, architecture=architecture, extra=note)
     saved = open_model(str(tmp_path / "m"))
     assert (saved.architecture, second_objective(saved)) == ("BertForMaskedLM", "next")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -176,8 +176,12 @@ def _new_line() -> "Line | NotebookLine":
     return NotebookLine() if console.is_jupyter else console.status("")
 
 
+_PAUSE: Final = 10.0
+"""Seconds from one printed line of progress to the next."""
+
+
 class Status:
-    """Progress line: updated in place on a terminal and in a notebook, elsewhere printed at most once in `seconds`.
+    """Progress line: updated in place on a terminal and in a notebook, elsewhere printed at most once in ten seconds.
 
     Only the main process shows it. A Status inside another one uses its line for a while. ends: print the last text at
     the end, where it came too soon to be printed.
@@ -185,13 +189,13 @@ class Status:
 
     _active: ClassVar["Status | None"] = None
 
-    def __init__(self, *, seconds: float = 10.0, ends: bool = True) -> None:
+    def __init__(self, *, ends: bool = True) -> None:
         self._outer = Status._active
         self._live: Line | NotebookLine | None = None
         self._silent = _listener.get() is not None or not is_main_process()
         if (console.is_terminal or console.is_jupyter) and not self._silent:
             self._live = self._outer._live if self._outer else _new_line()
-        self._seconds, self._ends = seconds, ends
+        self._ends = ends
         self._last = time.monotonic()
         self._pending: str | None = None
 
@@ -212,7 +216,7 @@ class Status:
                 self._live.update(Text(text))
             return
         self._pending = text
-        if time.monotonic() - self._last >= self._seconds:
+        if time.monotonic() - self._last >= _PAUSE:
             self._last = time.monotonic()
             self._pending = None
             with ignore_closed_stderr():

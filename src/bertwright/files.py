@@ -327,6 +327,11 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_object_if_there(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty where there is no file. Raises InputError for another value."""
+    return read_object(path) if path.is_file() else {}
+
+
 @contextmanager
 def _name_full_disk(path: Path) -> Iterator[None]:
     """Raise DiskFull, which names the path, in place of an error of a full disk, which names none."""

@@ -122,12 +122,9 @@ def _mark(mark: Mark, text: str) -> str:
     return f'<span style="{style}"{hint}>{escape(text[mark.start : mark.end])}{label}</span>'
 
 
-def framed(page: str, *, title: str, height: int = 640) -> Html:
-    """Return a whole page in a frame of its own, in which no script runs and from which no style leaks.
-
-    height: in pixels.
-    """
+def framed(page: str, *, title: str) -> Html:
+    """Return a whole page in a frame of its own, in which no script runs and from which no style leaks."""
     return Html(
         f'<iframe sandbox="" title="{escape(title)}" srcdoc="{escape(page)}" style="display:block;width:100%;'
-        f'box-sizing:border-box;height:{height}px;border:1px solid rgba(127,127,127,.4);border-radius:4px"></iframe>'
+        'box-sizing:border-box;height:640px;border:1px solid rgba(127,127,127,.4);border-radius:4px"></iframe>'
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertwright.babylm.request import EntryRequest, record_of
+from bertwright.babylm.request import EntryRequest
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.experiments.data import PAPER_TASKS, make_subset
@@ -17,6 +17,7 @@ from bertwright.scoring.evaluate import measure_minimal_pairs
 from bertwright.scoring.pairs import Paradigm
 from bertwright.scoring.settings import ScoreSettings
 from bertwright.tasks.spec import TaskSpec, get_spec
+from bertwright.training.run_files import run_record
 
 STOPPED = "stopped; the same command continues the entry"
 _KEPT = ("accuracy", "phenomena_accuracy", "phenomena", "pairs", "ties", "same", "absent", "masking", "precision")
@@ -64,7 +65,7 @@ def check_glue(request: EntryRequest) -> None:
     for task, files in tasks:
         subset = make_subset(task, files, (request.entry.glue_rows, None), request.glue_data, write=False)
         run = request.task_run(task)
-        used = record_of(run).get("places", {}).get("data", subset.folder)
+        used = run_record(run).get("places", {}).get("data", subset.folder)
         if Path(used).name != subset.folder.name:
             raise InputError(
                 f"{run}: was fine-tuned on other files of {task.title} than those below {request.glue}; name the "
@@ -88,7 +89,7 @@ def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
     for task, files in request.glue_tasks():
         out = request.task_run(task)
         subset = make_subset(task, files, (request.entry.glue_rows, None), request.glue_data)
-        record = record_of(out)
+        record = run_record(out)
         if record.get("finished"):
             result = record["result"]
         else:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.babylm.measures import first_pairs
-from bertwright.babylm.request import EntryRequest, check_request, record_of
+from bertwright.babylm.request import EntryRequest, check_request
 from bertwright.babylm.results import RESULTS
 from bertwright.babylm.run import settings_of_entry, typed_settings
 from bertwright.console import table_lines
@@ -24,6 +24,7 @@ from bertwright.reports.runs import duration, read_run
 from bertwright.scoring.pairs import TOKENS_PER_WORD, Paradigm, row_tokens
 from bertwright.text.word_counts import MILLION, words_text
 from bertwright.training.hardware import resolve_numerics
+from bertwright.training.run_files import run_record
 
 _TASK_TOKENS: Final = 64
 """Number of tokens of a row of GLUE, approximately."""
@@ -143,7 +144,7 @@ def _measured_pace(request: EntryRequest, corpus: Path) -> _Pace:
     settings, numerics = settings_of_entry(request, corpus)
     plan = plan_pretraining(settings, corpus=corpus, out=request.run, numerics=numerics)
     config = system_config(settings.system, settings.size, read_manifest(corpus).vocab_size)
-    is_begun = bool(record_of(request.run))
+    is_begun = bool(run_record(request.run))
     left = max(0.0, 1 - read_run(request.run).steps_done / plan["steps"]) if is_begun else 1.0
     speed = 60 * plan["tokens"] / plan["seconds"]["training"]
     return _Pace(settings.size, config, plan["words"], 60 * left * plan["hours"], speed, "trial steps")
@@ -170,7 +171,7 @@ def _size(corpus: Path) -> tuple[int, float]:
 
 
 def _is_finished(run: Path) -> bool:
-    return bool(record_of(run).get("finished"))
+    return bool(run_record(run).get("finished"))
 
 
 def _has_metrics(folder: Path) -> bool:

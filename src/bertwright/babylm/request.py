@@ -23,6 +23,7 @@ from bertwright.scoring.pairs import Paradigm, read_paradigms
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import find_inputs
 from bertwright.text.word_counts import words_text
+from bertwright.training.run_files import run_record
 from bertwright.training.run_lock import locked
 
 _MEASUREMENTS: Final = ("blimp", "blimp_pairs", "supplement", "glue")
@@ -140,7 +141,7 @@ def check_request(request: EntryRequest) -> dict[str, list[Paradigm]]:
         )
     _check_folder(request)
     if request.built_corpus:
-        _check_built(request.built_corpus, request.entry, record_of(request.run))
+        _check_built(request.built_corpus, request.entry, run_record(request.run))
     else:
         for inputs in ([source.name] for source in request.sample.mix) if request.mix else [list(request.corpus)]:
             find_inputs(inputs)
@@ -239,12 +240,6 @@ def _read(option: str, data: Path, ids: Path | None) -> list[Paradigm]:
         return read_paradigms(data, pair_ids=ids)
     except InputError as error:
         raise InputError(str(error).replace("--data ", f"{option} ", 1).replace("--pairs ", "--blimp-pairs ")) from None
-
-
-def record_of(run: Path) -> dict[str, Any]:
-    """Return the record of a run of the entry, its run.json; empty where it was not begun."""
-    path = run / "run.json"
-    return read_object(path) if path.is_file() else {}
 
 
 def _absolute(name: str) -> str:

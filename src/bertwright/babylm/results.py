@@ -8,7 +8,7 @@ from bertwright.babylm.request import EntryRequest
 from bertwright.console import say, table_lines
 from bertwright.corpus.manifest import read_manifest
 from bertwright.errors import MissingExtra
-from bertwright.files import atomic_file, copy_folder, read_object
+from bertwright.files import atomic_file, copy_folder, read_object_if_there
 from bertwright.model.folder import CARD, model_folder, open_model
 from bertwright.model.system import NAMES
 from bertwright.pretraining.settings import PretrainSettings
@@ -32,7 +32,7 @@ _Points = Sequence[Sequence[float]]
 def with_earlier(request: EntryRequest, results: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results on minimal pairs with those of checkpoints that were measured and whose folders are gone."""
     path = request.out / RESULTS
-    earlier = read_object(path) if path.is_file() else {}
+    earlier = read_object_if_there(path)
     merged = {part: {**earlier.get(part, {}), **results[part]} for part in ("checkpoints", "checkpoint_phenomena")}
     by_words = {
         part: dict(sorted(values.items(), key=lambda item: int(item[0].rstrip("M")))) for part, values in merged.items()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bertwright.babylm.measures import STOPPED, check_glue, fine_tune, measure_pairs
-from bertwright.babylm.request import EntryRequest, check_request, opened, record_of
+from bertwright.babylm.request import EntryRequest, check_request, opened
 from bertwright.babylm.results import (
     CURVE,
     RESULTS,
@@ -31,6 +31,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.report import REPORT, try_report, with_pages
 from bertwright.text.word_counts import MILLION
 from bertwright.training.hardware import Numerics
+from bertwright.training.run_files import run_record
 
 
 def run_entry(request: EntryRequest) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def settings_of_entry(request: EntryRequest, corpus: Path) -> tuple[PretrainSett
 
 def _pre_train(request: EntryRequest, corpus: Path) -> None:
     """Pre-train, or continue; a finished run only gets the report that a stop may have left out."""
-    record = record_of(request.run)
+    record = run_record(request.run)
     if record.get("finished"):
         if not (request.run / REPORT).is_file():
             with_pages(record["result"], request.run)

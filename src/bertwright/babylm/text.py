@@ -15,7 +15,7 @@ from bertwright.corpus.inputs import Reader, stamp_of
 from bertwright.corpus.manifest import MANIFEST
 from bertwright.corpus.sample import SampledInputs, sample_inputs
 from bertwright.errors import InputError
-from bertwright.files import new_folder, read_object, write_json
+from bertwright.files import new_folder, read_object_if_there, write_json
 from bertwright.text.documents import as_document, find_inputs
 from bertwright.text.wordpiece import train_wordpiece
 
@@ -59,7 +59,7 @@ def _refuse_changed(request: EntryRequest) -> None:
     names = [[source.name] for source in request.sample.mix] or [list(request.corpus)]
     stamps = [list(stamp_of(file)) for inputs in names for file in find_inputs(inputs)]
     path = request.out / _DRAWN
-    if stamps != (read_object(path).get("stamps") if path.is_file() else None):
+    if stamps != read_object_if_there(path).get("stamps"):
         raise InputError(
             f"{' '.join(chain.from_iterable(names))}: the text was changed after the vocabulary in "
             f"{request.out / 'tokenizer'} was learned from it; remove {request.out}, and give the same command again"

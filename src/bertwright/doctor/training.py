@@ -105,10 +105,8 @@ class MaskedLoss:
     unknown_fraction: float
 
 
-def overfit_batch(
-    trainable: Trainable[Batch], batch: Batch, *, term: str, rate: float, goal: float, seconds: float = _SECONDS
-) -> BatchTraining:
-    """Train on one batch until the loss `term` is under `goal`, for at most 400 steps or `seconds`; needs dropout 0."""
+def overfit_batch(trainable: Trainable[Batch], batch: Batch, *, term: str, rate: float, goal: float) -> BatchTraining:
+    """Train on one batch until the loss `term` is under `goal`, for at most 400 steps or _SECONDS; needs dropout 0."""
     settings = OptimizerSettings(learning_rate=rate, weight_decay=0.0, bias_correction=True)
     optimizer = build_optimizer(trainable.module, settings)
     counts = trainable.counts(batch)
@@ -119,7 +117,7 @@ def overfit_batch(
         terms = {name: total / counts[count] for name, (total, count) in trainable.step(batch).items()}
         losses = {name: float(value.detach()) for name, value in terms.items()}
         first = first or losses
-        late = time.perf_counter() - start > seconds
+        late = time.perf_counter() - start > _SECONDS
         if losses[term] < goal or not math.isfinite(losses[term]) or late or step == _STEPS:
             break
         optimizer.zero_grad(set_to_none=True)

@@ -6,10 +6,11 @@ from pathlib import Path
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import note_corpora
 from bertwright.experiments.data import note_subset
-from bertwright.experiments.jobs import PretrainedModel, run_record, system_and_size
+from bertwright.experiments.jobs import PretrainedModel, system_and_size
 from bertwright.experiments.page import page_path, title_line
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Experiment
+from bertwright.training.run_files import run_record
 
 _PARTS = ("corpora", "pretrained", "tuned")
 """Folders of the parts of experiments in their --out folder."""

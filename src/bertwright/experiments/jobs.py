@@ -15,13 +15,14 @@ from bertwright.config import Settings
 from bertwright.experiments.corpora import Corpora, CorpusKind
 from bertwright.experiments.data import PAPER_TASKS, Subset
 from bertwright.experiments.spec import Arm, Changes, Column, HeadChange, Scale
-from bertwright.files import read_object
+from bertwright.files import read_object, read_object_if_there
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.system import MASKED_LM_SYSTEMS, system_config
 from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.snapshots import snapshot_folder, snapshot_steps
 from bertwright.tasks.errors import PREDICTIONS
 from bertwright.tasks.spec import TaskSpec, get_spec
+from bertwright.training.run_files import run_record
 from bertwright.training.settings import stable_steps
 
 RESULT = "result.json"
@@ -169,7 +170,7 @@ class Finetuning:
     def row_scores(self) -> Mapping[str, Sequence[float]]:
         """Score of each row of the validation files by name, after the last epoch; empty where it was not kept."""
         path = self.folder / f"seed-{self.settings.first_seed}" / PREDICTIONS
-        parts = read_object(path) if path.is_file() else {}
+        parts = read_object_if_there(path)
         return {name: part["score"] for name, part in parts.items()}
 
 
@@ -348,12 +349,6 @@ def _decisive_of_finetuning(settings: FinetuneSettings) -> dict[str, Any]:
 
 def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def run_record(folder: Path) -> Mapping[str, Any]:
-    """Return run.json of a folder; empty where there is none."""
-    path = folder / "run.json"
-    return read_object(path) if path.is_file() else {}
 
 
 def record_version(record: Mapping[str, Any]) -> str:

@@ -11,11 +11,12 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.experiments.jobs import BaselineJob, record_version, run_record
+from bertwright.experiments.jobs import BaselineJob, record_version
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Claim
 from bertwright.experiments.used_model import note_of
 from bertwright.files import read_object, write_json
+from bertwright.training.run_files import run_record
 from bertwright.version import __version__
 
 _TITLES = {

@@ -10,7 +10,7 @@ from typing import Final
 
 from bertwright.experiments.jobs import PretrainedModel
 from bertwright.experiments.spec import RateSearch
-from bertwright.files import read_object
+from bertwright.files import read_object_if_there
 from bertwright.model.system import MASKED_LM_SYSTEMS, REPLACED_TOKEN_SYSTEMS
 from bertwright.pretraining.measure import Timings
 
@@ -46,8 +46,7 @@ class RateTrial:
     @property
     def reason(self) -> str:
         """Reason why the trial diverged; empty where it did not."""
-        path = self.model.folder / DIVERGED
-        return str(read_object(path).get("reason", "")) if path.is_file() else ""
+        return str(read_object_if_there(self.model.folder / DIVERGED).get("reason", ""))
 
 
 def choose_factor(losses: Mapping[float, float | None]) -> float | None:

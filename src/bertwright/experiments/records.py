@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.experiments.jobs import PRETRAINED, USED, record_version, run_record
+from bertwright.experiments.jobs import PRETRAINED, USED, record_version
 from bertwright.experiments.spread import Variance, interaction_variance, pool, sample_variance
+from bertwright.training.run_files import run_record
 
 _SEED: Final = re.compile(r"-seed(\d+)\.\d+-")
 """Pre-training seed in the name of a fine-tuning's folder."""

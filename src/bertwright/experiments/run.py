@@ -16,7 +16,7 @@ from bertwright.errors import Diverged, InputError, MissingExtra, RunFailed, Sto
 from bertwright.experiments.constant import by_file, constant_answer
 from bertwright.experiments.forecast import forecast_experiment
 from bertwright.experiments.inputs import refuse_empty, refuse_foreign_files, refuse_other_corpus, write_notes
-from bertwright.experiments.jobs import RESULT, BaselineJob, PairsJob, PretrainedModel, run_record
+from bertwright.experiments.jobs import RESULT, BaselineJob, PairsJob, PretrainedModel
 from bertwright.experiments.lock import write_lock
 from bertwright.experiments.page import write_page
 from bertwright.experiments.plan import ExperimentPlan, ExperimentRequest, Job, PlanUse, make_plan
@@ -26,7 +26,7 @@ from bertwright.experiments.scores import COST, remaining_work
 from bertwright.experiments.spec import Experiment, RateSearch
 from bertwright.experiments.speeds import measure_speeds
 from bertwright.experiments.starting_models import starting_model
-from bertwright.files import read_object, write_json
+from bertwright.files import read_object_if_there, write_json
 from bertwright.finetuning.baselines import bag_of_words_baseline
 from bertwright.finetuning.run import tune
 from bertwright.objectives.masked_lm import GENERATOR_FOLDER
@@ -38,6 +38,7 @@ from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.training.hardware import resolve_device
 from bertwright.training.memory import peak_bytes, reset_peak
+from bertwright.training.run_files import run_record
 from bertwright.training.run_lock import LOCK, is_locked, locked
 from bertwright.training.settings import Device
 
@@ -292,7 +293,7 @@ def _note_memory(folder: Path, device: Device) -> None:
     """Write the peak memory of a run in bytes: the largest of this process and earlier ones on the same device."""
     path = folder / COST
     if (folder / "run.json").is_file():
-        cost = read_object(path) if path.is_file() else {}
+        cost = read_object_if_there(path)
         earlier = cost.get("peak_bytes", 0) if cost.get("device", "cpu") == device else 0
         write_json(path, {"peak_bytes": max(earlier, peak_bytes(device)), "device": device})
 

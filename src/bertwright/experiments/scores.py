@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError
-from bertwright.experiments.jobs import BLIMP, Finetuning, PairsJob, PretrainedModel, run_record, system_and_size
+from bertwright.experiments.jobs import BLIMP, Finetuning, PairsJob, PretrainedModel, system_and_size
 from bertwright.experiments.plan import ExperimentPlan, Job, metric_applies
 from bertwright.experiments.spec import Arm, Column
 from bertwright.experiments.statistics import ArmScores, SeedPair
 from bertwright.files import read_object
 from bertwright.reports.runs import duration, read_run
+from bertwright.training.run_files import run_record
 
 COST = "cost.json"
 """File in the folder of a pre-training that holds its peak memory."""

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from bertwright.errors import InputError
 from bertwright.experiments.jobs import UsedModel
-from bertwright.files import read_object
+from bertwright.files import read_object_if_there
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model, weights_digest
 from bertwright.model.system import NAMES, system_of
@@ -56,7 +56,7 @@ def noted_model(lock: Path) -> UsedModel:
 
 def _noted(lock: Path) -> UsedModel | None:
     """Return the used model that a lock notes; None where it notes none."""
-    noted = read_object(lock).get("model") if lock.is_file() else None
+    noted = read_object_if_there(lock).get("model")
     if not isinstance(noted, dict) or not {"name", "digest", "shape", "system", "size"} <= noted.keys():
         return None
     return _used_model(noted)

@@ -93,28 +93,26 @@ def majority_baseline(task: ClassificationTask, train: TextExamples, validation:
     return score_values(task, _commonest(task, train, len(validation)), targets)
 
 
-def bag_of_words_baseline(
-    task: ClassificationTask, train: TextExamples, validation: TextExamples, *, seed: int = 0
-) -> dict[str, float]:
+def bag_of_words_baseline(task: ClassificationTask, train: TextExamples, validation: TextExamples) -> dict[str, float]:
     """Return the validation metrics of a linear model on the TF-IDF of words and of pairs of adjacent words.
 
     The model is a logistic regression, or a ridge regression for numbers. A pair of texts has features of each text, of
     the words in both texts, and of their number. The penalty on the weights is chosen on a tenth of the training rows
     by the task's primary metric. Raises MissingExtra without scikit-learn.
     """
-    inverse_penalty = _choose_inverse_penalty(task, train, seed=seed)
+    inverse_penalty = _choose_inverse_penalty(task, train)
     (predictions,) = _fit_predict(task, train, validation, (inverse_penalty,))
     return score_values(task, predictions, _targets(validation))
 
 
-def _choose_inverse_penalty(task: ClassificationTask, train: TextExamples, *, seed: int) -> float:
+def _choose_inverse_penalty(task: ClassificationTask, train: TextExamples) -> float:
     """Return the best of INVERSE_PENALTIES on a tenth of the rows; the first where the rows cannot be split."""
     try:
-        fitted, measured = split_dev(train, seed=seed)
+        fitted, measured = split_dev(train)
     except InputError:
         return INVERSE_PENALTIES[0]
     if len(fitted) > SELECTION_ROWS:
-        _, fitted = split_dev(fitted, fraction=SELECTION_ROWS / len(fitted), seed=seed)
+        _, fitted = split_dev(fitted, fraction=SELECTION_ROWS / len(fitted))
     predictions = _fit_predict(task, fitted, measured, INVERSE_PENALTIES)
     metrics = [score_values(task, values, _targets(measured))[task.primary_metric] for values in predictions]
     return INVERSE_PENALTIES[int(np.argmax(metrics))]

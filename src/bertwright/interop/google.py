@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from bertwright.errors import InputError
-from bertwright.files import read_object
+from bertwright.files import read_object, read_object_if_there
 from bertwright.interop.checkpoint import ForeignCheckpoint
 from bertwright.interop.sorted_table import is_table
 from bertwright.interop.tensor_bundle import Bundle, index_file, open_bundle
@@ -191,7 +191,7 @@ def _config(path: Path, tokenizer: Tokenizer) -> EncoderConfig:
 
 def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool) -> Tokenizer:
     path = folder / "tokenizer_config.json"
-    settings = read_object(path) if path.is_file() else {}
+    settings = read_object_if_there(path)
     lower, strip = settings.get("do_lower_case"), settings.get("strip_accents")
     if cased is None and not isinstance(lower, bool):
         raise InputError(

@@ -23,6 +23,7 @@ from bertwright.files import (
     new_folder,
     note_digest,
     read_object,
+    read_object_if_there,
     write_error,
     write_json,
 )
@@ -185,7 +186,7 @@ def write_folder(
 
 def _set_max_length(path: Path, positions: int) -> None:
     """Set `model_max_length` in tokenizer_config.json where the file gives another length."""
-    settings = read_object(path) if path.is_file() else {}
+    settings = read_object_if_there(path)
     if settings.get("model_max_length", positions) != positions:
         write_json(path, {**settings, "model_max_length": positions})
 
@@ -265,7 +266,7 @@ def _unfinished_hint(run: Path) -> str:
 def notes_of(source: str) -> Mapping[str, Any]:
     """Return the entries of bertwright in the config.json of MODEL, without its weights; empty where it has none."""
     path = model_within(folder_of(source)) / "config.json"
-    notes = read_object(path).get("bertwright") if path.is_file() else None
+    notes = read_object_if_there(path).get("bertwright")
     return notes if isinstance(notes, Mapping) else {}
 
 

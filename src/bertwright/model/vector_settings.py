@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from bertwright.config import Number, Positive, Settings
 from bertwright.errors import InputError, shown
-from bertwright.files import read_json, read_object, write_json
+from bertwright.files import read_json, read_object, read_object_if_there, write_json
 from bertwright.model.config import Size
 
 Pooling = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
@@ -316,7 +316,7 @@ def _check_transformer(folder: Path, where: str) -> None:
             "open the folder with sentence-transformers and save it again"
         )
     path = folder / _LENGTH
-    raw = read_object(path) if path.is_file() else {}
+    raw = read_object_if_there(path)
     _check_entries(path, raw, _TRANSFORMER)
     text = (raw.get("modality_config") or {}).get("text", {})
     _check_entries(path, text, {"method": (None, "forward"), "method_output_name": (None, "last_hidden_state")})
@@ -368,7 +368,7 @@ def _read_dense(path: Path) -> DenseLayer:
 
 def _read_prompts(path: Path) -> dict[str, Any]:
     """Return prompts, similarity and widths by our names."""
-    raw = read_object(path) if path.is_file() else {}
+    raw = read_object_if_there(path)
     _check_entries(path, raw, {"model_type": (None, "SentenceTransformer")})
     similarity = raw.get("similarity_fn_name") or "cosine"
     if similarity not in get_args(Similarity):
@@ -387,7 +387,7 @@ def _read_prompts(path: Path) -> dict[str, Any]:
 def _read_length(folder: Path) -> Any:
     """Return the maximum number of tokens: the noted one, or that of the tokenizer; None where neither is noted."""
     length, tokenizer = folder / _LENGTH, folder / "tokenizer_config.json"
-    noted = read_object(length).get("max_seq_length") if length.is_file() else None
+    noted = read_object_if_there(length).get("max_seq_length")
     if noted is None and tokenizer.is_file():
         noted = read_object(tokenizer).get("model_max_length")
     is_limit = not isinstance(noted, int | float) or noted < 10**15  # a tokenizer without a limit notes 10³⁰

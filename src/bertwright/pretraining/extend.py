@@ -16,6 +16,7 @@ from bertwright.files import atomic_folder, copy_folder, file_digest, read_objec
 from bertwright.pretraining.schedules import shares_of_longer_run
 from bertwright.pretraining.settings import BUDGETS, PretrainSettings, merged
 from bertwright.training.checkpoint import list_checkpoints
+from bertwright.training.run_files import run_record
 from bertwright.training.run_folder import RunFolder
 
 EXTENDS = "extends"
@@ -97,7 +98,7 @@ def extension(out: Path, checkpoint: Path | None) -> dict[str, Any]:
     """
     if checkpoint:
         return {EXTENDS: file_digest(checkpoint / "state.json")}
-    data = read_object(out / "run.json").get("data") if (out / "run.json").is_file() else None
+    data = run_record(out).get("data")
     return {EXTENDS: data[EXTENDS]} if isinstance(data, dict) and EXTENDS in data else {}
 
 

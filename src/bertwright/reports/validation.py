@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bertwright.files import read_object
+from bertwright.files import read_object_if_there
 from bertwright.reports.runs import Run, metrics_of
 from bertwright.tasks.errors import VALIDATION
 
@@ -48,7 +48,7 @@ def _reviews(run: Run) -> Iterator[tuple[str, Mapping[str, Any]]]:
     metric = next(iter(metrics_of(run.seeds[0]["scores"])), "")
     best = max(run.seeds, key=lambda seed: metrics_of(seed["scores"]).get(metric, 0.0))
     path = run.folder / f"seed-{best['seed']}" / VALIDATION
-    reviews = read_object(path) if path.is_file() else {}
+    reviews = read_object_if_there(path)
     for name, review in reviews.items():
         yield f" of {name}" if len(reviews) > 1 else "", review
 

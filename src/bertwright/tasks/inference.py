@@ -181,15 +181,15 @@ _PATIENCE = 2.0
 """Seconds after which progress is shown."""
 
 
-def batches_by_length(lengths: NDArray[np.int64], most: int | None = None) -> Iterator[NDArray[np.int64]]:
-    """Yield the row numbers of each batch, longest rows first, with about `most` tokens per batch.
+def batches_by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Yield the row numbers of each batch, longest rows first, with about ANSWERED_TOKENS tokens per batch.
 
-    most: ANSWERED_TOKENS where it is None. `lengths` [N] are all above 0; a batch is as wide as its first row.
+    `lengths` [N] are all above 0; a batch is as wide as its first row.
     """
-    order, most = np.argsort(-lengths, kind="stable"), most or ANSWERED_TOKENS
+    order = np.argsort(-lengths, kind="stable")
     begin = 0
     while begin < len(order):
-        count = max(1, most // int(lengths[order[begin]]))
+        count = max(1, ANSWERED_TOKENS // int(lengths[order[begin]]))
         yield order[begin : begin + count]
         begin += count
 

@@ -19,7 +19,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors,
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import read_object
+from bertwright.files import read_object, read_object_if_there
 from bertwright.text.bpe import check_merges, read_merges
 from bertwright.text.published_tokenizer import PublishedTokenizer
 from bertwright.text.vocabulary import pieces_by_id
@@ -120,7 +120,7 @@ def train_byte_pairs(texts: Iterable[str], *, vocab_size: int, min_count: int = 
 
 def _settings(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
-    return read_object(path) if path.is_file() else {}
+    return read_object_if_there(path)
 
 
 def _assembled(

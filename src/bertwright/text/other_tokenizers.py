@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError
-from bertwright.files import read_object
+from bertwright.files import read_object, read_object_if_there
 
 _CONTINUATION: Final = "##"
 _PREFIXES: Final = {"\u2581": "SentencePiece", "\u0120": "byte-level byte pairs"}
@@ -38,7 +38,7 @@ def refuse_other_rules(folder: Path) -> None:
     Settings are those of tokenizer_config.json, and `tokenizer_class` of config.json where the former has none.
     """
     path = folder / "tokenizer_config.json"
-    settings = read_object(path) if path.is_file() else {}
+    settings = read_object_if_there(path)
     for name, usual in _USUAL_SETTINGS.items():
         if settings.get(name) not in usual:
             raise _other_tokenizer(path, name, settings[name], f"{usual[1]!r}")

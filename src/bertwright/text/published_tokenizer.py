@@ -17,7 +17,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from bertwright.errors import InputError
-from bertwright.files import read_object
+from bertwright.files import read_object, read_object_if_there
 from bertwright.text.base_tokenizer import Frame, MaskTokenizer, RowFrame
 
 _DESCRIPTION, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -210,7 +210,7 @@ class PublishedTokenizer(MaskTokenizer):
         settings = folder / _SETTINGS
         return cls(
             read_object(folder / _DESCRIPTION),
-            read_object(settings) if settings.is_file() else {},
+            read_object_if_there(settings),
             place=str(folder / _DESCRIPTION),
         )
 

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
-from bertwright.files import read_json, read_object
+from bertwright.files import read_json, read_object_if_there
 from bertwright.shipped import folder_of
 from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
 
@@ -73,7 +73,7 @@ def read_folder(folder: Path, *, as_wordpiece: bool = False) -> tuple[list[str],
     json_path, vocabulary_path, config_path = (
         folder / name for name in ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
     )
-    config = read_object(config_path) if config_path.is_file() else {}
+    config = read_object_if_there(config_path)
     if not json_path.is_file():
         rules = _rules_of_config(config, config_path)
         pieces = read_vocabulary(vocabulary_path)
@@ -247,7 +247,7 @@ def _check_tokens(pieces: Sequence[str], config: dict[str, Any], path: Path) -> 
         if token != expected:
             raise InputError(f"{path}: {name} is {token!r}; a BERT tokenizer has {expected!r}")
     added_path = path.parent / "added_tokens.json"
-    added: list[tuple[Any, Any]] = list((read_object(added_path) if added_path.is_file() else {}).items())
+    added: list[tuple[Any, Any]] = list((read_object_if_there(added_path)).items())
     decoder = config.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
         raise InputError(f"{path}: expected an object in added_tokens_decoder, got {decoder!r}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from bertwright.errors import InputError, MissingExtra
-from bertwright.files import read_object, write_json
+from bertwright.files import read_object_if_there, write_json
 from bertwright.tracking.points import TrackedPoint, TrackedRun
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb", "trackio"]
@@ -68,7 +68,7 @@ def make_tracker(name: str) -> Tracker:
 def read_note(run: TrackedRun, tracker: str) -> dict[str, Any]:
     """Return what a tracker noted in the folder of the run, such as the id of its own run; empty at first."""
     path = _note_path(run.folder, tracker)
-    return read_object(path) if path.is_file() else {}
+    return read_object_if_there(path)
 
 
 def write_note(run: TrackedRun, tracker: str, **facts: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from bertwright.console import say
 from bertwright.errors import Damaged, InputError, RunFailed
-from bertwright.files import atomic_folder, file_digest, named_cache, read_object, write_json
+from bertwright.files import atomic_folder, file_digest, named_cache, read_object, read_object_if_there, write_json
 from bertwright.stores.cache import download, local_name
 from bertwright.stores.listing import files_below
 from bertwright.stores.remote import RemoteFile, read_remote_object
@@ -100,7 +100,7 @@ def _prepare(url: str, folder: Path, *, resume: bool) -> StoredRun:
 
 def _identity(folder: Path) -> dict[str, str]:
     """Return the content of the local .store.json; empty where there is none."""
-    return read_object(folder / IDENTITY) if (folder / IDENTITY).is_file() else {}
+    return read_object_if_there(folder / IDENTITY)
 
 
 def _progress(folder: Path) -> tuple[bool, int, int]:

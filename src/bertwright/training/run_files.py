@@ -5,7 +5,10 @@ The folder of a seed of a fine-tuning holds the same files as that of a pre-trai
 
 import re
 from collections.abc import Iterable
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+from bertwright.files import read_object_if_there
 
 IDENTITY: Final = ".store.json"
 """File that identifies the run, and the process that writes it to the store: two runs or processes never mix there."""
@@ -20,6 +23,11 @@ STATE: Final = "state.json"
 _CHECKPOINT: Final = re.compile(r"((?:.*/)?step-\d{9,})/[^/]+")
 _OF_TRAINING: Final = re.compile(r"((?:[^/]+/)?)checkpoints/step-\d{9,}")
 _SEED_RECORD: Final = re.compile(r"([^/]+/)run\.json")
+
+
+def run_record(folder: Path) -> dict[str, Any]:
+    """Return the record of a run, its run.json; empty where it was not begun."""
+    return read_object_if_there(folder / RUN_FILE)
 
 
 def checkpoint_of(name: str) -> str | None:

@@ -112,8 +112,9 @@ def capitals_finding(part: str, tokenizer: BaseTokenizer, counts: NDArray[np.int
     """
     ordinary = np.ones(len(counts), np.bool_)
     ordinary[list(tokenizer.special_ids)] = False
-    has_letter = np.array([piece.lower() != piece.upper() for piece in tokenizer.pieces]) & ordinary
-    has_capital = np.array([piece != piece.lower() for piece in tokenizer.pieces]) & ordinary
+    texts = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size)]
+    has_letter = np.array([text.lower() != text.upper() for text in texts]) & ordinary
+    has_capital = np.array([text != text.lower() for text in texts]) & ordinary
     total = max(1, int(counts[ordinary].sum()))
     lettered, capital = int(counts[has_letter].sum()) / total, int(counts[has_capital].sum()) / total
     value = {"cased": tokenizer.cased, "lettered": lettered, "capital": capital}

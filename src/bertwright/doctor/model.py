@@ -22,7 +22,7 @@ from bertwright.pretraining.init_from import size_name
 from bertwright.tasks.binding import for_rows_of
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
-from bertwright.text.vocabulary import SPECIAL
+from bertwright.text.published_tokenizer import PublishedTokenizer
 
 _CAPITALS: Final = 0.01
 """Fraction of pieces with capitals above which a vocabulary counts as cased."""
@@ -35,6 +35,8 @@ _PARTS: Final = {
     "classifier.": "the classifier",
     "span.": "the span head",
 }
+_NAME: Final = re.compile(r"\[\w+\]")
+"""Piece that names a token, such as [unused1]."""
 _NO_LABEL: Final = re.compile(r"LABEL_\d+")
 _HEADS: Final = ("BertForSequenceClassification", "BertForTokenClassification")
 _finding = partial(Finding, "model")
@@ -103,9 +105,10 @@ def casing(tokenizer: BaseTokenizer, do_lower_case: bool | None, *, part: str = 
     does not open.
     """
     finding = partial(Finding, part, "casing")
-    ordinary = [piece for piece in tokenizer.pieces if piece not in SPECIAL and not re.fullmatch(r"\[\w+\]", piece)]
-    capitals = sum(piece != piece.lower() for piece in ordinary) / max(1, len(ordinary))
-    small = sum(piece != piece.upper() for piece in ordinary) / max(1, len(ordinary))
+    special = {*tokenizer.special_ids, *(id for id, piece in enumerate(tokenizer.pieces) if _NAME.fullmatch(piece))}
+    ordinary = [tokenizer.decode([id]) for id in range(tokenizer.vocab_size) if id not in special]
+    capitals = sum(text != text.lower() for text in ordinary) / max(1, len(ordinary))
+    small = sum(text != text.upper() for text in ordinary) / max(1, len(ordinary))
     value = {"cased": tokenizer.cased, "capital_pieces": capitals}
     text = f"{'cased' if tokenizer.cased else 'uncased'}; {capitals:.1%} of the pieces have capitals"
     if not tokenizer.cased and capitals > _CAPITALS:
@@ -118,7 +121,7 @@ def casing(tokenizer: BaseTokenizer, do_lower_case: bool | None, *, part: str = 
     if tokenizer.cased and not capitals and small > _SMALL:
         advice = "an uncased vocabulary needs do_lower_case true: import vocab.txt again without --cased"
         return finding("warning", value, f"{text}: every word with a capital becomes [UNK]", advice)
-    if tokenizer.cased and do_lower_case is None:
+    if tokenizer.cased and do_lower_case is None and not isinstance(tokenizer, PublishedTokenizer):
         text += ", but tokenizer_config.json has no do_lower_case: other libraries lower-case the text then"
         return finding("warning", value, text, 'write "do_lower_case": false into tokenizer_config.json')
     return finding("ok", value, text)

@@ -307,7 +307,8 @@ def _scale(saved: SavedModel) -> dict[str, float]:
 
     Empty for every other model, and for a regression whose head has them already.
     """
-    task = saved.extra.get("task", {})
+    task = saved.extra.get("task")
+    task = task if isinstance(task, dict) else {}
     centre, spread = task.get("centre", 0.0), task.get("spread", 1.0)
     return {} if (centre, spread) == (0.0, 1.0) else {"centre": centre, "spread": spread}
 

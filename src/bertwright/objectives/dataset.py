@@ -286,8 +286,8 @@ class Spans(ShuffledRows[TokenBatch]):
         return 1 + -(-max(0, int(self._ends[-1]) - self._head(epoch)) // self.length)
 
     def text_tokens(self) -> int:
-        """Return the number of tokens of an epoch, which has each token once."""
-        return int(self._ends[-1])
+        """Return the number of tokens of text in an epoch, which has each once; ends of documents are no text."""
+        return int(self._ends[-1]) - (self._ends.size if self._end_id is not None else 0)
 
     def missing_plan_bytes(self, rows: int) -> int:
         """Return 0: spans need no plan."""

@@ -108,8 +108,8 @@ class LanguageModel(SystemModel):
         self,
         batches: Iterable[Any],
         further: Iterable[Any] = (),
-        characters: np.ndarray | None = None,
         *,
+        characters: np.ndarray | None = None,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> dict[str, float]:
         """Return loss (nats per token), accuracy and perplexity over all predictions, and bits per character."""
@@ -127,8 +127,8 @@ class LanguageModel(SystemModel):
             sums["right"] += float(right.sum())
             sums["predictions"] += len(losses)
             sums["rows"] += len(batch.ids)
-            sums["text_nats"] += float(losses[sizes > 0].sum())
-            sums["characters"] += float(sizes.sum())
+            sums["text_nats"] += float(losses[sizes >= 0].sum())
+            sums["characters"] += float(sizes.clamp(min=0).sum())
         sums = dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
         loss = sums["nats"] / (sums["predictions"] or 1.0)
         metrics = {

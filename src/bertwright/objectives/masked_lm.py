@@ -137,8 +137,8 @@ class PretrainingModel(SystemModel):
         self,
         batches: Iterable[Any],
         further: Iterable[Any] = (),
-        characters: np.ndarray | None = None,
         *,
+        characters: np.ndarray | None = None,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> dict[str, float]:
         """Return masked-LM loss (nats), accuracy and perplexity, and loss and accuracy of the second objective.
@@ -157,7 +157,8 @@ class PretrainingModel(SystemModel):
             masked["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
             masked["predictions"] += len(inputs.labels)
             masked["rows"] += len(inputs.ids)
-            masked["characters"] += 0.0 if characters is None else float(characters[inputs.labels.cpu().numpy()].sum())
+            if characters is not None:
+                masked["characters"] += float(characters[inputs.labels.cpu().numpy()].clip(min=0).sum())
             if self.second_sentence == "next":
                 _add_pairs(second, pair, inputs)
         if self.second_sentence == "order":

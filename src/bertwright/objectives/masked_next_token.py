@@ -142,16 +142,16 @@ class MixedModel(PretrainingModel):
         self,
         batches: Iterable[Any],
         further: Iterable[Any] = (),
-        characters: np.ndarray | None = None,
         *,
+        characters: np.ndarray | None = None,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> dict[str, float]:
         """Return the metrics of masked LM, and those of the language model on `further`, rows without masks.
 
         The numbers of rows and predictions are those of masked LM.
         """
-        masked = super().metrics(batches, (), characters, ranks=ranks)
-        causal = self.language_model().metrics(further, (), characters, ranks=ranks)
+        masked = super().metrics(batches, characters=characters, ranks=ranks)
+        causal = self.language_model().metrics(further, characters=characters, ranks=ranks)
         return {**_without_counts(masked), **_without_counts(causal), **{name: masked[name] for name in _COUNTS}}
 
 

@@ -144,8 +144,8 @@ class ReplacedTokenModel(SystemModel):
         self,
         batches: Iterable[Any],
         further: Iterable[Any] = (),
-        characters: np.ndarray | None = None,
         *,
+        characters: np.ndarray | None = None,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> dict[str, float]:
         """Return the generator's metrics of masked LM, and the discriminator's loss, accuracy, precision and recall.
@@ -153,7 +153,7 @@ class ReplacedTokenModel(SystemModel):
         Precision and recall are those of replaced tokens, at a probability of one half; 0 where a denominator is 0.
         """
         every, device = list(batches), module_device(self)
-        metrics = self.generator.metrics(every, (), characters, ranks=ranks)
+        metrics = self.generator.metrics(every, characters=characters, ranks=ranks)
         sums = dict.fromkeys(("loss", "right", "tokens", "said", "found", "replaced"), 0.0)
         for _, batch, counts in ranks.partition(every):
             inputs = move_to_device(sampled_inputs(batch), device)

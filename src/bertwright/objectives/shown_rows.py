@@ -9,6 +9,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
+from bertwright.text.open_tokenizer import mask_tokenizer
 
 Replacement = Literal["masked", "kept", "random"]
 """Replacement of a predicted piece: by [MASK], by itself, or by a random piece."""
@@ -70,9 +71,10 @@ def first_rows(folder: Path, settings: ExampleSettings, *, rows: int, length: in
             f"--rows {rows} --length {length}: expected 1 to {_MOST_ROWS} rows of {_SHORTEST} to {_LONGEST} tokens"
         )
     corpus = Corpus.open(folder)
-    batch = Examples(corpus, settings, length=length, seed=seed, write_plans=False).step_batch(0, rows)
-    meanings = SECOND.get(settings.second_sentence)
-    return [_shown(batch, row, corpus.tokenizer.pieces, meanings) for row in range(rows)]
+    examples = Examples(corpus, settings, length=length, seed=seed, write_plans=False)
+    batch, meanings = examples.step_batch(0, rows), SECOND.get(settings.second_sentence)
+    tokenizer = mask_tokenizer(corpus.tokenizer, place=corpus.folder, advice="masked LM needs [MASK]")
+    return [_shown(batch, row, tokenizer.pieces, tokenizer.pieces[tokenizer.mask_id], meanings) for row in range(rows)]
 
 
 def as_json(rows: list[ShownRow]) -> list[dict[str, Any]]:
@@ -80,8 +82,10 @@ def as_json(rows: list[ShownRow]) -> list[dict[str, Any]]:
     return [asdict(row) for row in rows]
 
 
-def _shown(batch: PretrainingBatch, row: int, pieces: list[str], meanings: tuple[str, str] | None) -> ShownRow:
-    """Return a row of a batch; `pieces` are those of the vocabulary."""
+def _shown(
+    batch: PretrainingBatch, row: int, pieces: list[str], mask: str, meanings: tuple[str, str] | None
+) -> ShownRow:
+    """Return a row of a batch; `pieces` are those of the vocabulary, `mask` is that of a mask."""
     end, chosen = int(batch.lengths[row]), batch.weights[row] > 0
     read = [pieces[id] for id in batch.ids[row, :end].tolist()]
     targets = zip(batch.positions[row, chosen].tolist(), batch.labels[row, chosen].tolist(), strict=True)
@@ -90,15 +94,16 @@ def _shown(batch: PretrainingBatch, row: int, pieces: list[str], meanings: tuple
         pieces=tuple(read),
         segments=tuple(batch.segments[row, :end].tolist()),
         predictions=tuple(
-            Prediction(at, pieces[target], read[at], _replacement(read[at], pieces[target])) for at, target in targets
+            Prediction(at, pieces[target], read[at], _replacement(read[at], pieces[target], mask))
+            for at, target in targets
         ),
         label=label if meanings else None,
         second=meanings[label] if meanings else None,
     )
 
 
-def _replacement(read: str, piece: str) -> Replacement:
+def _replacement(read: str, piece: str, mask: str) -> Replacement:
     """Return the replacement of a predicted piece by the one that the model reads."""
-    if read == "[MASK]":
+    if read == mask:
         return "masked"
     return "kept" if read == piece else "random"

@@ -37,14 +37,14 @@ class SystemModel(nn.Module, ABC):
         self,
         batches: Iterable[Any],
         further: Iterable[Any] = (),
-        characters: np.ndarray | None = None,
         *,
+        characters: np.ndarray | None = None,
         ranks: Ranks = SINGLE_PROCESS,
     ) -> dict[str, float]:
         """Return validation metrics over all predictions and rows, not means over batches.
 
         batches: rows of the model's kind. further: rows for sentence order, or without masks, where the model was
-        trained for either. characters: number of characters of each piece [V], for the bits per character; 0 for
-        special tokens, which do not count as text.
+        trained for either. characters: number of characters of each piece [V], for the bits per character; -1
+        for special tokens, which are no text.
         The model must be in evaluation mode. All ranks get the same batches, and each evaluates a part of them.
         """

@@ -307,17 +307,19 @@ _MARKS = ("##", "</w>")
 
 
 def characters_of(corpus: Corpus) -> np.ndarray:
-    """Return the number of characters of text in each piece of the vocabulary: int64 [V], 0 for special tokens.
+    """Return the number of characters of text in each piece of the vocabulary: int64 [V], -1 for special tokens.
 
-    White space is not counted. [UNK] counts as a single character, and a character of several bytes by its first one.
+    White space is not counted. [UNK] counts as a single character, and a character of several bytes by its first one,
+    so that a piece of text may have none.
     """
     tokenizer = corpus.tokenizer
     if isinstance(tokenizer, PublishedTokenizer):
         counts = np.array(tokenizer.characters())
     else:
         counts = np.array([len(piece.removeprefix(_MARKS[0]).removesuffix(_MARKS[1])) for piece in tokenizer.pieces])
-    counts[list(tokenizer.special_ids)] = 0
-    counts[tokenizer.unk_id] = 1
+    counts[list(tokenizer.special_ids)] = -1
+    if tokenizer.unk_id not in (tokenizer.pad_id, tokenizer.end_of_text_id):  # GPT-2 has no token of its own for it
+        counts[tokenizer.unk_id] = 1
     return counts
 
 

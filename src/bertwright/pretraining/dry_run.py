@@ -8,7 +8,8 @@ from typing import Any
 
 from bertwright.console import table_lines
 from bertwright.corpus.checks import TOKENS_PER_PIECE
-from bertwright.model.system import NAMES
+from bertwright.errors import InputError
+from bertwright.model.system import MASKED_LM_SYSTEMS, NAMES
 from bertwright.pretraining.measure import (
     Timings,
     advise_micro_tokens,
@@ -158,6 +159,21 @@ def run_disk(pretraining: Pretraining, phases: list[PhasePlan], *, saves: int, e
     examples_by_length = {examples.length: examples for examples in pretraining.phase_rows}
     plans = sum(examples_by_length[length].missing_plan_bytes(rows) for length, rows in rows_by_length.items())
     return replace(disk, metrics=lines * _LINE_BYTES, plans=plans)
+
+
+def refuse_without_predictions(pretraining: Pretraining) -> None:
+    """Raise InputError where masks of whole words hide no piece of the first step, so that nothing would be learned."""
+    units = pretraining.settings.examples.masking.units
+    if units == "piece" or pretraining.settings.system not in MASKED_LM_SYSTEMS:
+        return
+    counts = pretraining.model.trainable().counts
+    if any(counts(batch)["predictions"] for batch in pretraining.micro_batches(0, 0)):
+        return
+    raise InputError(
+        f"{pretraining.corpus.folder}: no piece is masked in the rows of the first step: with --mask-units {units} a "
+        "word that is longer than the number of masked pieces stays whole, and this text may have no blanks between "
+        "its words; give --mask-units piece"
+    )
 
 
 def run_warnings(pretraining: Pretraining, steps: int) -> list[str]:

@@ -32,6 +32,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 from bertwright.training.hardware import prepare_processor, resolve_device
+from bertwright.training.run_files import noted_corpora
 from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
@@ -93,7 +94,7 @@ class ValidationRows:
 
     def metrics(self, model: SystemModel, *, ranks: Ranks = SINGLE_PROCESS) -> dict[str, float]:
         """Return validation metrics of a model in evaluation mode; several ranks divide the rows among them."""
-        return model.metrics(self, self.further_batches(), self.characters, ranks=ranks)
+        return model.metrics(self, self.further_batches(), characters=self.characters, ranks=ranks)
 
 
 def evaluate_pretraining(
@@ -140,9 +141,9 @@ def _kept_part(model: str, corpus: Corpus) -> dict[str, Any]:
     record = read_object(records[0]) if records else {}
     if record.get("kind") != "pretrain":
         return {}
-    noted, share = record["data"]["corpus"], record["settings"].get("held_out_share", 0.0)
-    if corpus.fingerprint not in ([part["fingerprint"] for part in noted] if isinstance(noted, list) else [noted]):
+    if corpus.fingerprint not in noted_corpora(record):
         return {}
+    share = record["settings"].get("held_out_share", 0.0)
     fact = f"{corpus.folder}: the model was trained on this corpus"
     if not share or record["data"].get("held_out"):
         say(f"{fact}: the numbers below are better than those of other text; give a corpus that it was not trained on")

@@ -8,7 +8,7 @@ from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
 from bertwright.model.system import NAMES
 from bertwright.objectives.masked_lm import GENERATOR_FOLDER
-from bertwright.pretraining.dry_run import run_warnings
+from bertwright.pretraining.dry_run import refuse_without_predictions, run_warnings
 from bertwright.pretraining.extend import begin_from, extension, stable_checkpoint
 from bertwright.pretraining.frequencies import no_better_than_frequencies
 from bertwright.pretraining.measure import (
@@ -79,6 +79,7 @@ def pretrain_prepared(
     data = _data_facts(pretraining)
     begin = stable_checkpoint(extend, data, pretraining.steps) if extend else None
     if not (out / "run.json").exists():
+        refuse_without_predictions(pretraining)
         apply_numerics(measured)
         advise_micro_tokens(pretraining, measured, lambda: preflight_if_close(pretraining, measured))
     run = start_run(

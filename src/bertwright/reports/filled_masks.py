@@ -14,6 +14,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
 from bertwright.text.base_tokenizer import MaskTokenizer
 from bertwright.text.open_tokenizer import mask_tokenizer
+from bertwright.training.run_files import noted_corpora
 
 NUM_SENTENCES, NUM_CANDIDATES = 6, 4
 _SHORTEST, _LONGEST = 10, 32
@@ -66,7 +67,7 @@ def _fill(run: Run, other_corpus: Path | None) -> FilledMasks:
     corpus = Corpus.open(path)
     if corpus.tokenizer_hash != tokenizer.hash:
         raise InputError(f"{path}: expected a corpus with the model's tokenizer, got another one")
-    if key and corpus.fingerprint != run.record["data"].get(key):
+    if key and corpus.fingerprint not in noted_corpora(run.record, key):
         raise InputError(f"{path}: the corpus has changed since the run; name one with --corpus DIR")
     model = open_pretrained(saved)
     fraction = float(run.record["settings"].get("held_out_share") or 0.0) if key == "corpus" else 0.0
@@ -101,10 +102,10 @@ def _sentences(corpus: Corpus, tokenizer: MaskTokenizer, fraction: float) -> Ite
 
     fraction: of the documents kept for validation, to which the sentences are limited; 0 stands for all documents.
     """
-    from bertwright.objectives.dataset import held_out_split
+    from bertwright.objectives.dataset import used_documents
 
     first = corpus.document_first()
-    documents = held_out_split(first, part="held_out" if fraction else "all", held_out_share=fraction)
+    documents = used_documents(corpus, part="held_out" if fraction else "all", held_out_share=fraction)
     tries = min(len(documents), 20 * NUM_SENTENCES)
     chosen = documents[np.linspace(0, len(documents) - 1, tries).astype(np.int64)]
     for turn in range(20):  # each turn takes documents from the whole corpus

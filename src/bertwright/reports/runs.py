@@ -111,7 +111,7 @@ class Run:
             times = [line["seconds"] for line, _ in parts]
         else:  # in proportion: tokens of the lines, each by its speed
             times = [
-                (line["step"] - begin) * row_length(self.record, line["step"]) / line["tokens_per_second"]
+                (line["step"] - begin) * work_of_step(self.record, line["step"]) / line["tokens_per_second"]
                 for line, begin in parts
             ]
         total = sum(times)
@@ -173,7 +173,7 @@ class Run:
         seconds = work = 0.0
         for line, begin in list(with_previous_step(stream))[-_LAST_LINES:]:
             seconds += number(line.get("seconds")) or 0.0
-            work += (line["step"] - begin) * row_length(self.record, line["step"])
+            work += (line["step"] - begin) * work_of_step(self.record, line["step"])
         if not seconds or work <= 0:
             return None
         return float(seconds / work * _work_left(self.record, self.steps_done, planned))
@@ -203,29 +203,44 @@ def with_previous_step(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Map
             begin = line["step"]
 
 
-def _phases(record: Mapping[str, Any], steps: int) -> list[tuple[int, float]]:
-    """Return (last step, tokens per row) of each phase of a pre-training; one phase of rows of 1 for a fine-tuning."""
-    phases = _dig(record, "settings", "phases")
+def _phases(record: Mapping[str, Any], name: str, number: str, steps: int) -> list[tuple[int, float]]:
+    """Return (last step, number) of each phase of a schedule in the settings; one phase of 1 where there is none."""
+    phases = _dig(record, "settings", name)
     if not isinstance(phases, Sequence) or not phases:
         return [(steps, 1.0)]
     fractions = [sum(phase["share"] for phase in phases[: index + 1]) for index in range(len(phases))]
     return [
-        (round(fraction * steps) if index + 1 < len(phases) else steps, phase["length"])
+        (round(fraction * steps) if index + 1 < len(phases) else steps, phase[number])
         for index, (fraction, phase) in enumerate(zip(fractions, phases, strict=True))
     ]
 
 
-def row_length(record: Mapping[str, Any], step: int) -> float:
-    """Return the tokens per row at a step, counted from 1; 1 for a fine-tuning, whose rows differ in length."""
-    phases = _phases(record, _whole(_dig(record, "resolved", "steps")) or step)
-    return next((length for end, length in phases if step <= end), phases[-1][1])
+def _stages(record: Mapping[str, Any], steps: int) -> list[tuple[int, float]]:
+    """Return (last step, work of a step) of each part of a run with rows of one length, and as many rows a step.
+
+    The work is the number of tokens of a row, and times the rows a step where they follow a schedule; 1 for a
+    fine-tuning, whose rows differ in length.
+    """
+    schedules = [_phases(record, "phases", "length", steps), _phases(record, "batch_schedule", "rows", steps)]
+    ends = sorted({end for phases in schedules for end, _ in phases})
+    return [(end, math.prod(_at(phases, end) for phases in schedules)) for end in ends]
+
+
+def _at(phases: Sequence[tuple[int, float]], step: int) -> float:
+    """Return the number of the phase of a step, counted from 1."""
+    return next((number for end, number in phases if step <= end), phases[-1][1])
+
+
+def work_of_step(record: Mapping[str, Any], step: int) -> float:
+    """Return the work of a step, counted from 1, by which steps of a run are compared."""
+    return _at(_stages(record, _whole(_dig(record, "resolved", "steps")) or step), step)
 
 
 def _work_left(record: Mapping[str, Any], done: int, planned: int) -> float:
-    """Return the number of steps after `done`, each weighted by its row length."""
+    """Return the number of steps after `done`, each weighted by its work."""
     left, begin = 0.0, 0
-    for end, length in _phases(record, planned):
-        left += max(0, end - max(begin, done)) * length
+    for end, work in _stages(record, planned):
+        left += max(0, end - max(begin, done)) * work
         begin = end
     return left
 

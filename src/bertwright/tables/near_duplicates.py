@@ -74,5 +74,5 @@ def write_list(path: Path, blocks: Iterable[Sequence[tuple[object, ...]]]) -> No
     with atomic_file(path) as stream, TableOut(stream) as out:
         for rows in blocks:
             lines = range(1, len(rows) + 1)
-            table = Table(str(path), "jsonl", LISTED, True, tuple(rows), lines, lines, available=LISTED)
+            table = Table(str(path), "jsonl", LISTED, True, tuple(rows), lines=lines, numbers=lines, available=LISTED)
             out.write(as_format(table, FORMATS[path.suffix]))

@@ -276,22 +276,27 @@ class _Meter:
 
 def _blocks(
     rows: Iterable[tuple[int, Row]], meter: _Meter, most: int | None
-) -> Iterator[tuple[list[Row], tuple[int, ...], tuple[int, ...]]]:
+) -> Iterator[tuple[list[Row], Sequence[int], Sequence[int]]]:
     """Yield rows in blocks, with the line and the number of each row."""
-    block: list[tuple[Row, int, int]] = []
+    block: list[Row] = []
+    lines: list[int] = []
+    numbers: list[int] = []
     begin = meter.taken
     for read, (line, row) in enumerate(rows, 1):
-        block.append((row, line, read + meter.left_out))
+        block.append(row)
+        lines.append(line)
+        numbers.append(read + meter.left_out)
         if most is not None and (len(block) >= most or meter.taken - begin >= BLOCK_CHARACTERS):
-            yield _columns_of(block)
-            block, begin = [], meter.taken
+            yield block, tuple(lines), _as_range(numbers)
+            block, lines, numbers, begin = [], [], [], meter.taken
     if block:
-        yield _columns_of(block)
+        yield block, tuple(lines), _as_range(numbers)
 
 
-def _columns_of(block: list[tuple[Row, int, int]]) -> tuple[list[Row], tuple[int, ...], tuple[int, ...]]:
-    rows, lines, numbers = zip(*block, strict=True)
-    return [*rows], lines, numbers
+def _as_range(numbers: Sequence[int]) -> Sequence[int]:
+    """Return increasing numbers as a range, which takes no memory for each of them, if none is left out."""
+    whole = range(numbers[0], numbers[-1] + 1)
+    return whole if len(whole) == len(numbers) else numbers
 
 
 def _tables_of_cells(

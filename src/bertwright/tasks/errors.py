@@ -94,7 +94,7 @@ def write_errors(request: PredictRequest, parts: Mapping[str, Errors]) -> None:
     cells = [((name, *row) if several else row) for name, errors in parts.items() for row in errors.rows()]
     columns = ("file", *names) if several else names
     lines = range(1, len(cells) + 1)
-    table = Table(request.target, "jsonl", columns, True, tuple(cells), lines, lines, available=columns)
+    table = Table(request.target, "jsonl", columns, True, tuple(cells), lines=lines, numbers=lines, available=columns)
     with opened_target(request) as stream, TableOut(stream) as out:
         out.write(as_format(table, request.table_format or "jsonl"))
 

@@ -6,6 +6,8 @@ post-processor adds; the names of the special tokens are in tokenizer_config.jso
 
 import hashlib
 import json
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -45,6 +47,12 @@ _ANY: Final = "word"
 """Only piece of the tokenizer that splits words."""
 _WORD_STARTS: Final = "\u0120\u2581"
 """Marks at the start of a piece that begins a word: of byte-level byte pairs, and of SentencePiece."""
+
+
+_UNSPACED: Final = re.compile(
+    "[\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+)
+"""Kana and ideographs: letters of texts without spaces between words."""
 
 
 class PublishedTokenizer(MaskTokenizer):
@@ -117,13 +125,13 @@ class PublishedTokenizer(MaskTokenizer):
 
     @cached_property
     def continuation(self) -> npt.NDArray[np.bool_]:
-        """True for pieces that start with a letter or digit, and with no mark of a new word [V].
+        """True for pieces that start with a letter, digit or accent, and with no mark of a new word [V].
 
-        Byte-level pieces that start inside a character continue it.
+        Byte-level pieces that start inside a character continue it. An ideograph or kana begins a word, because no
+        space stands between the words of such a text.
         """
-        inner = _inner_letters() if self._is_byte_level else set()
-        firsts = (piece[:1] for piece in self.pieces)
-        in_word = (first in inner or (first.isalnum() and first not in _WORD_STARTS) for first in firsts)
+        bytes_of = {_letter_of(byte): byte for byte in range(256)} if self._is_byte_level else None
+        in_word = (_continues(piece, bytes_of) for piece in self.pieces)
         return np.fromiter(in_word, dtype=np.bool_, count=len(self.pieces))
 
     def ids(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
@@ -290,6 +298,27 @@ def _letter_of(byte: int) -> str:
 def _inner_letters() -> set[str]:
     """Return the letters of the bytes that no character of UTF-8 begins with, but that are inside of one."""
     return {_letter_of(byte) for byte in range(0x80, 0xC0)}
+
+
+def _continues(piece: str, bytes_of: Mapping[str, int] | None) -> bool:
+    """Return whether a piece continues a word; bytes_of: the byte of each letter of a byte-level piece.
+
+    Of a character that a byte-level piece has in part, the first byte tells the script.
+    """
+    first = piece[:1]
+    if first in _WORD_STARTS:
+        return False
+    if bytes_of is not None and first in bytes_of:
+        begin = bytes_of[first]
+        if 0x80 <= begin < 0xC0:  # inside a character
+            return True
+        count = 1 if begin < 0x80 else 2 if begin < 0xE0 else 3 if begin < 0xF0 else 4
+        letters = bytes(bytes_of.get(letter, 0x20) for letter in piece[:count])
+        try:
+            first = letters.decode()
+        except UnicodeDecodeError:
+            return begin < 0xE2 or 0xEA <= begin < 0xEE  # alphabets and Hangul; the others are marks, kana, ideographs
+    return unicodedata.category(first[:1] or " ")[0] in "LMN" and not _UNSPACED.match(first)
 
 
 def is_published(described: Any) -> bool:

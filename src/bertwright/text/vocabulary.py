@@ -247,7 +247,7 @@ def _check_tokens(pieces: Sequence[str], config: dict[str, Any], path: Path) -> 
         if token != expected:
             raise InputError(f"{path}: {name} is {token!r}; a BERT tokenizer has {expected!r}")
     added_path = path.parent / "added_tokens.json"
-    added: list[tuple[Any, Any]] = list((read_object_if_there(added_path)).items())
+    added: list[tuple[Any, Any]] = list(read_object_if_there(added_path).items())
     decoder = config.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict):
         raise InputError(f"{path}: expected an object in added_tokens_decoder, got {decoder!r}")

@@ -8,7 +8,7 @@ from typing import Final
 from bertwright.errors import InputError
 
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}
-_NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kmb]?)", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:\.[0-9]+)?)([kmb]?)", re.IGNORECASE)
 _MOST: Final = 10**15
 MILLION: Final = 10**6
 
@@ -23,8 +23,8 @@ def parse_words(text: str) -> int:
 
     Raises InputError for everything else, for zero, and for a fraction of a word.
     """
-    match = _NUMBER.fullmatch(text.replace(",", "").replace("_", ""))
-    number = Decimal(match[1]) * _UNITS[match[2].lower()] if match else Decimal(0)
+    match = _NUMBER.fullmatch(text.replace("_", ""))
+    number = Decimal(match[1].replace(",", "")) * _UNITS[match[2].lower()] if match else Decimal(0)
     if not 0 < number <= _MOST or number != int(number):
         raise InputError(f"--words {text!r}: expected a number of words above 0, such as 10M, 1.5M, 100k or 250000")
     return int(number)

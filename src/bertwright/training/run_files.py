@@ -4,7 +4,7 @@ The folder of a seed of a fine-tuning holds the same files as that of a pre-trai
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +28,14 @@ _SEED_RECORD: Final = re.compile(r"([^/]+/)run\.json")
 def run_record(folder: Path) -> dict[str, Any]:
     """Return the record of a run, its run.json; empty where it was not begun."""
     return read_object_if_there(folder / RUN_FILE)
+
+
+def noted_corpora(record: Mapping[str, Any], key: str = "corpus") -> list[str]:
+    """Return the fingerprints of the corpora of a pre-training; key: "corpus" or "held_out"."""
+    noted = record["data"].get(key)
+    if isinstance(noted, list):
+        return [part["fingerprint"] for part in noted]
+    return [noted] if noted else []
 
 
 def checkpoint_of(name: str) -> str | None:

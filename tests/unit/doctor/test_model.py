@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from bertwright.doctor.corpus import sample_sentences
+from bertwright.doctor.corpus import capitals_finding, sample_sentences
 from bertwright.doctor.findings import Finding
 from bertwright.doctor.model import casing, check_model, labels, special_tokens, vocabulary
 from bertwright.doctor.training import MaskedLoss, masked_lm_finding, masked_loss, overfit_batch, verdict
@@ -26,6 +27,7 @@ from bertwright.objectives.language_model import LanguageModel
 from bertwright.objectives.masked_lm import PretrainingModel, to_inputs
 from bertwright.objectives.settings import ExampleSettings, MaskingSettings
 from bertwright.tasks.frozen_features import FrozenModel
+from bertwright.text.byte_pairs import train_byte_pairs
 from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, named, small_config, write_corpus, write_model
@@ -103,6 +105,19 @@ def test_case_of_rules_and_vocabulary(tokenizer: Tokenizer, said: bool | None, l
     finding = casing(tokenizer, said)
     assert finding.level == level
     assert says in finding.text
+
+
+def test_case_of_byte_level_pieces_is_that_of_their_text() -> None:
+    lower, upper = "the rain falls on the old bridge", "The Rain falls on the old Bridge"
+    for text, capital in ((lower, 0.0), (upper, 0.2)):
+        tokenizer = train_byte_pairs([text] * 5, vocab_size=300)
+        finding = casing(tokenizer, None)
+        assert finding.level == "ok"
+        letters = [piece for piece in tokenizer.pieces if len(piece) > 1]
+        assert any(piece.startswith("\u0120") for piece in letters)
+        ids = np.bincount(tokenizer.ids([text])[0], minlength=tokenizer.vocab_size)
+        of_text = capitals_finding("corpus", tokenizer, ids)
+        assert (of_text.level == "ok") == (capital > 0)
 
 
 def test_case_that_two_files_contradict_and_case_that_none_tells(tmp_path: Path) -> None:

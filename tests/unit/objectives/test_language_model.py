@@ -29,6 +29,7 @@ from bertwright.objectives.language_model import (
 )
 from bertwright.objectives.vocabulary_loss import bits_per_character, characters_of
 from bertwright.text.byte_pairs import train_byte_pairs
+from bertwright.text.published_tokenizer import PublishedTokenizer
 
 VOCAB, LENGTH = 60, 11
 LENGTHS = (11, 7, 2, 1)
@@ -171,19 +172,19 @@ def test_what_sees_both_sides_is_no_language_model() -> None:
 @pytest.mark.parametrize("system", ["bert-left", "lstm-right"])
 def test_metrics_are_means_over_all_predictions(system: System) -> None:
     model, rows = random_language_model(system), token_batch()
-    characters = np.arange(VOCAB) % 4  # a quarter of the pieces are no text
+    characters = np.arange(VOCAB) % 4 - 1  # a quarter of the pieces are no text, and a quarter begin no character
     losses = list(chain.from_iterable(plain_language_losses(model, rows)))
     labels = language_inputs(rows, model.config).labels
     with torch.inference_mode():
         metrics = model.metrics(split_batch(rows, 3), characters=characters)
         right = (model.logits(language_inputs(rows, model.config)).argmax(1) == labels).float().mean()
-    text = [loss for loss, label in zip(losses, labels.tolist(), strict=True) if characters[label]]
+    text = [loss for loss, label in zip(losses, labels.tolist(), strict=True) if characters[label] >= 0]
     assert 0 < len(text) < len(losses)
     assert metrics["lm_loss"] == pytest.approx(sum(losses) / len(losses))
     assert metrics["lm_perplexity"] == pytest.approx(math.exp(sum(losses) / len(losses)))
     assert metrics["lm_accuracy"] == pytest.approx(float(right))
     assert metrics["bits_per_character"] == pytest.approx(
-        sum(text) / math.log(2) / float(characters[labels.numpy()].sum())
+        sum(text) / math.log(2) / float(characters[labels.numpy()].clip(min=0).sum())
     )
     assert (repr(metrics["rows"]), repr(metrics["predictions"])) == ("4", str(len(losses)))
 
@@ -193,14 +194,16 @@ def test_characters_of_byte_level_pieces_add_up_to_those_of_the_text() -> None:
     tokenizer = train_byte_pairs([text] * 3, vocab_size=300)
     characters = characters_of(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
     assert sum(characters[id] for id in tokenizer.ids([text])[0]) == len("".join(text.split()))
-    assert not any(characters[id] for id in tokenizer.special_ids if id != tokenizer.unk_id)
+    assert {characters[id] for id in tokenizer.special_ids if id != tokenizer.unk_id} == {-1}
+    bare = PublishedTokenizer(tokenizer.described, {"eos_token": "</s>", "unk_token": "</s>", "pad_token": "</s>"})
+    assert characters_of(SimpleNamespace(tokenizer=bare))[bare.unk_id] == -1  # type: ignore[arg-type]
 
 
 def test_characters_of_pieces() -> None:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "river", "##ing", "#", "é", "the</w>", "qu"]
-    tokenizer = SimpleNamespace(pieces=pieces, special_ids=(0, 1, 2, 3, 4), unk_id=1)
+    tokenizer = SimpleNamespace(pieces=pieces, special_ids=(0, 1, 2, 3, 4), unk_id=1, pad_id=0, end_of_text_id=None)
     characters = characters_of(SimpleNamespace(tokenizer=tokenizer))  # type: ignore[arg-type]
-    assert characters.tolist() == [0, 1, 0, 0, 0, 5, 3, 1, 1, 3, 2]
+    assert characters.tolist() == [-1, 1, -1, -1, -1, 5, 3, 1, 1, 3, 2]
     assert bits_per_character(math.log(2) * 12, 4) == pytest.approx(3.0)
 
 

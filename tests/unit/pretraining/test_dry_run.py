@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from bertwright.cli import main
+from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import size_config
 from bertwright.objectives import pair_index as plans
 from bertwright.objectives.sentence_pairs import plan_rows
+from bertwright.objectives.settings import ExampleSettings
+from bertwright.objectives.shown_rows import first_rows
 from bertwright.pretraining import dry_run, measure, resources, run, setup
 from bertwright.pretraining.dry_run import PhasePlan, plan_pretraining, plan_warnings
 from bertwright.pretraining.measure import Timings, affordable_steps
@@ -29,6 +32,7 @@ from bertwright.pretraining.resources import (
 )
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config
+from bertwright.text.byte_pairs import train_byte_pairs
 from bertwright.training.checkpoint import save_checkpoint
 from bertwright.training.hardware import Numerics
 from bertwright.training.optimizer import build_optimizer
@@ -328,3 +332,22 @@ def test_good_settings_give_no_warning_but_that_of_the_small_vocabulary(own_corp
     trained = Pretraining(settings, model, [(data, 1.0)], None)
     (said,) = plan_warnings(settings, trained, 9825, [phase(9825, 9825 * 32, 300_000)])
     assert "pieces of the vocabulary" in said
+
+
+def test_masks_of_words_that_hide_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Thai has no blanks between its words, so that each line is one word, longer than the masks of a row."""
+    letters = [chr(code) for code in range(0xE01, 0xE2F)]
+    lines = ["".join(letters[(7 * line + step * step) % len(letters)] for step in range(60)) for line in range(80)]
+    (tmp_path / "text.txt").write_text("\n\n".join(lines), "utf-8")
+    train_byte_pairs(lines, vocab_size=300).save(tmp_path / "tok")
+    build_corpus([tmp_path / "text.txt"], tokenizer=tmp_path / "tok", out=tmp_path / "corpus", workers=1)
+    out = tmp_path / "run"
+    options = "--system roberta --steps 1 --size 1x64 --lengths 32 --batch-size 4 --start random --threads 1".split()
+    command = ["pretrain", "--corpus", str(tmp_path / "corpus"), "--out", str(out), *options]
+    assert main([*command, "--mask-units", "word"]) == 2
+    assert "no piece is masked in the rows of the first step: with --mask-units word" in capsys.readouterr().err
+    assert not out.exists()
+    rows = first_rows(tmp_path / "corpus", ExampleSettings(second_sentence="none"), rows=8, length=32, seed=0)
+    replaced = {(each.replacement, each.read) for row in rows for each in row.predictions}
+    assert ("masked", "<mask>") in replaced
+    assert ("random", "<mask>") not in replaced

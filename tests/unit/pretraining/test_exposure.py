@@ -56,9 +56,12 @@ def counted(own_corpus: Path) -> Corpus:
     return Corpus.open(own_corpus)
 
 
-@pytest.mark.parametrize("kind", ["rows", "spans"])
+@pytest.mark.parametrize("kind", ["rows", "spans", "spans with ends"])
 def test_an_epoch_has_each_word_of_the_text_once(counted: Corpus, own_text: Path, kind: str) -> None:
-    rows: Any = rows_of(counted, 32, second_sentence="none") if kind == "rows" else Spans(counted, length=32, seed=0)
+    end_id = 3 if kind == "spans with ends" else None
+    rows: Any = Spans(counted, length=32, seed=0, end_id=end_id)
+    if kind == "rows":
+        rows = rows_of(counted, 32, second_sentence="none")
     words = len(own_text.read_text("utf-8").split())
     exposure = exposure_of([counted], [rows])
     steps = rows.num_rows(0) // 4

@@ -28,8 +28,8 @@ def log_line(step: int, *, seconds: float = 2.0, tokens: float = 1000.0, **terms
     return {"step": step, "mlm": 5.0, "seconds": seconds, "tokens_per_second": tokens, "mfu": 0.5, **terms}
 
 
-def started_run(folder: Path, steps: int = 100) -> RunFolder:
-    run = start_run(folder, kind="pretrain", settings=SETTINGS, data={"corpus": "c0"}, resume=True)
+def started_run(folder: Path, steps: int = 100, **settings: Any) -> RunFolder:
+    run = start_run(folder, kind="pretrain", settings=SETTINGS | settings, data={"corpus": "c0"}, resume=True)
     run.note(resolved={"numerics": {}, "steps": steps})
     return run
 
@@ -124,6 +124,14 @@ def test_speed_weighs_lines_by_their_time_and_phases_by_their_rows(tmp_path: Pat
     with session(run):  # 40 steps in 40 s; 10 of 32 tokens and 50 of 128, each four times as long, are left
         assert read_run(run.folder).seconds_left == pytest.approx(1.0 * (10 + 50 * 4))
     assert read_run(run.folder).seconds_left is None
+
+
+def test_the_time_left_follows_the_rows_of_a_step(tmp_path: Path) -> None:
+    run = started_run(tmp_path / "r", batch_schedule=[{"rows": 16, "share": 0.2}, {"rows": 64, "share": 0.8}])
+    run.log(log_line(10, seconds=10.0))
+    run.log(log_line(20, seconds=10.0))
+    with session(run):  # 20 steps of 16 rows in 20 s; 30 of 64 rows of 32 tokens and 50 of 64 rows of 128 are left
+        assert read_run(run.folder).seconds_left == pytest.approx(30 * 4 + 50 * 4 * 4)
 
 
 def test_lines_without_times_weigh_by_their_tokens(tmp_path: Path) -> None:

@@ -70,12 +70,14 @@ def test_scores_of_two_scales_have_no_row_together(
 ) -> None:
     write_vector_model(tmp_path / "model", own_tokenizer, SETTINGS)
     write_pairs(tmp_path / "data" / "one.tsv", PAIRS)
-    write_pairs(tmp_path / "data" / "two.tsv", [(first, second, score / 5) for first, second, score in PAIRS])
-    result = evaluate_embed(str(tmp_path / "model"), tmp_path / "data")
-    assert result["pairs"] == 8
-    assert "spearman" not in result
-    assert "all pairs" not in result["text"]
-    assert "one.tsv 0.5 to 5, two.tsv 0.1 to 1" in capsys.readouterr().err
+    for scale, shift, message in ((2, 0, "1 to 10"), (0.2, 0, "0.1 to 1"), (1, 5, "5.5 to 10")):
+        others = [(first, second, score * scale + shift) for first, second, score in PAIRS]
+        write_pairs(tmp_path / "data" / "two.tsv", others)
+        result = evaluate_embed(str(tmp_path / "model"), tmp_path / "data")
+        assert result["pairs"] == 8
+        assert "spearman" not in result
+        assert "all pairs" not in result["text"]
+        assert f"one.tsv 0.5 to 5, two.tsv {message}" in capsys.readouterr().err
 
 
 def test_other_columns_and_a_width_are_named(

@@ -9,6 +9,7 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.tasks.classification.encoding import encode
+from bertwright.text import published_tokenizer as module
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.published_tokenizer import PublishedTokenizer
 from tests.support.published_tokenizers import TEXTS, WRITERS
@@ -65,6 +66,26 @@ def test_a_byte_inside_a_character_continues_its_word(tmp_path: Path) -> None:
     ours = open_tokenizer_folder(tmp_path)
     inside = dict(zip(ours.pieces, ours.continuation.tolist(), strict=True))
     assert [inside[piece] for piece in ("e", "\u00c3", "\u00a9", "!", "\u0120")] == [True, True, True, False, False]
+
+
+LETTERS = "\ud558\ub298\u043c\u00e9\u03b1"
+OTHERS = "\u4eca\u306f\u30ab\u3001\u3002\u2014\u201d\U0001f642"
+
+
+def test_letters_of_alphabets_and_hangul_continue_a_word_whole_or_in_part() -> None:
+    bytes_of = {module._letter_of(byte): byte for byte in range(256)}
+    for text, continues in ((LETTERS, True), (OTHERS, False)):
+        for letter in text:
+            spelled = "".join(module._letter_of(byte) for byte in letter.encode())
+            assert {module._continues(part, bytes_of) for part in (spelled, spelled[:1], f"{spelled}a")} == {continues}
+            assert module._continues(spelled[1:], bytes_of)  # begins inside of the character
+            assert module._continues(letter, None) == continues
+    assert [module._continues(piece, bytes_of) for piece in ("\u0120a", "!", "7", "\u00c2\u00ab")] == [
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_descriptions_that_cannot_be_used_are_refused(tmp_path: Path) -> None:

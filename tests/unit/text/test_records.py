@@ -1,5 +1,6 @@
 """Texts in records: Parquet files, and a dataset of the Hub, served by a small Hub of this test's own."""
 
+import csv
 import gzip
 import hashlib
 import io
@@ -17,6 +18,7 @@ import pytest
 from pyarrow import parquet
 
 from bertwright.errors import InputError
+from bertwright.tables.reader import read_table
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import read_documents, read_sources
 from tests.support.commands import run_bertwright
@@ -204,6 +206,15 @@ def test_a_table_whose_text_cannot_be_read_is_refused(content: str, message: str
     path.write_text(content)
     with pytest.raises(InputError, match=message):
         list(read_documents(path, TextSettings()))
+
+
+def test_a_cell_of_csv_is_as_long_as_every_system_allows(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"text\n{'a' * 140_000}\n", "utf-8")
+    (document,) = read_documents(path, TextSettings())
+    csv.field_size_limit(10)
+    assert read_table(path).texts("text") == document.paragraphs
+    assert csv.field_size_limit() == 2**31 - 1  # a C long of Windows
 
 
 def test_bad_rows_of_a_table_may_be_left_out(tmp_path: Path) -> None:

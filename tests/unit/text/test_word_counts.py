@@ -21,14 +21,24 @@ def test_a_text_is_divided_at_unicode_white_space() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "words"),
-    [("10M", 10_000_000), ("1.5M", 1_500_000), ("100k", 100_000), ("0.25m", 250_000), ("1B", 10**9), ("12345", 12_345)],
+    [
+        ("10M", 10_000_000),
+        ("1.5M", 1_500_000),
+        ("100k", 100_000),
+        ("0.25m", 250_000),
+        ("1B", 10**9),
+        ("12345", 12_345),
+        ("1,500k", 1_500_000),
+    ],
 )
 def test_numbers_of_words(typed: str, words: int) -> None:
     assert parse_words(typed) == words
     assert parse_words(words_text(words)) == words
 
 
-@pytest.mark.parametrize("typed", ["0", "0M", "-5", "10X", "", "M", "1.5", "1e6", "ten", "10 000", "9999999B", "٣M"])
+@pytest.mark.parametrize(
+    "typed", ["0", "0M", "-5", "10X", "", "M", "1.5", "1e6", "ten", "10 000", "1,5M", "12,34", "9999999B", "٣M"]
+)
 def test_what_is_no_number_of_words_is_refused(typed: str) -> None:
     with pytest.raises(InputError, match=r"expected a number of words above 0, such as 10M, 1.5M"):
         parse_words(typed)

@@ -104,7 +104,7 @@ def named_table(data: Path, names: Sequence[str]) -> Path | None:
     """
     if not data.is_dir():
         return None
-    stems = {path: re.sub(r"-\d{5}-of-\d{5}$", "", table_stem(path) or "") for path in _tables(data)}
+    stems = {path: re.sub(r"-\d{5}-of-\d{5}(-[0-9a-f]{16})?$", "", table_stem(path) or "") for path in _tables(data)}
     paths = [path for path, stem in stems.items() if stem in names]
     paths = paths or [path for path, stem in stems.items() if re.split(r"[-_.]", stem)[-1] in names]
     return only_file(data, paths)

@@ -15,8 +15,8 @@ from bertwright.tasks.static_vectors import TextVectors
 
 ALL_PAIRS = "all pairs"
 """Name of the row of the pairs of all tables together."""
-_LARGEST_RATIO: Final = 2.0
-"""Largest ratio of the ranges of scores that count as one scale: a small table may lack the ends of its scale."""
+_RATIO: Final = 2.0
+"""Ratio of the ranges of scores from which they are two scales; a small table may lack the ends of its scale."""
 
 
 def roles_of(pairs: TextPairs) -> tuple[TextRole, TextRole]:
@@ -63,11 +63,13 @@ def measure_tables(
 
 
 def _have_one_scale(scores: Mapping[str, NDArray[np.float64]]) -> bool:
-    """Return True where the scores of all tables span about the same range; print the ranges where they do not."""
-    widths = [float(np.ptp(values)) for values in scores.values() if np.ptp(values)]
-    if not widths or max(widths) <= _LARGEST_RATIO * min(widths):
+    """Return True where the scores of all tables have about the same range; print the ranges where they have not."""
+    ranges = {name: (float(values.min()), float(values.max())) for name, values in scores.items()}
+    widths = [high - low for low, high in ranges.values() if high > low]
+    overlap = min(high for _, high in ranges.values()) - max(low for low, _ in ranges.values())
+    if overlap >= 0 and max(widths, default=0.0) < _RATIO * min(widths, default=1.0):
         return True
-    listed = ", ".join(f"{name} {values.min():g} to {values.max():g}" for name, values in scores.items())
+    listed = ", ".join(f"{name} {low:g} to {high:g}" for name, (low, high) in ranges.items())
     say(f"scores of different scales are not compared with each other, so there is no row '{ALL_PAIRS}': {listed}")
     return False
 

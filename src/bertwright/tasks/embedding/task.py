@@ -98,7 +98,7 @@ class VectorKind(TaskKind):
             raise InputError(f"{data.task.name}: expected an encoder whose tokens attend to both sides, such as BERT")
         _check_mining(data.task, data.train)
         if data.train.alike:
-            _refuse_settings_of_roles(data.task, data.train.source)
+            _check_settings_of_roles(data.task, data.train.source)
         if any(pairs.scores is not None for pairs in data.validation.values()):
             measure(("spearman",), np.arange(2.0), np.arange(2.0))
 
@@ -204,8 +204,8 @@ def _say_cut(rows: TextPairs, cut: int, texts: int, name: str, max_length: int) 
         say(f"{rows.source}: {cut:,} of {texts:,} {name} exceed {max_length} tokens and are cut")
 
 
-def _refuse_settings_of_roles(task: VectorTask, source: str) -> None:
-    """Raise InputError for settings of queries or documents alone, where the texts are of one kind."""
+def _check_settings_of_roles(task: VectorTask, source: str) -> None:
+    """Raise InputError for a length of queries where the texts are of one kind; print prompts that no text gets."""
     if task.query_length:
         raise InputError(
             f"--task-setting query_length={task.query_length}: expected queries and documents in {source}, got texts "
@@ -213,9 +213,10 @@ def _refuse_settings_of_roles(task: VectorTask, source: str) -> None:
         )
     for name, text in ((QUERY, task.query_prompt), (DOCUMENT, task.document_prompt)):
         if text and name != task.vectors.default_prompt:
-            raise InputError(
-                f"--task-setting {name}_prompt={text}: expected queries and documents in {source}, got texts of one "
-                f"kind, which have the default prompt; add --task-setting default_prompt={name}, or leave it out"
+            say(
+                f"--task-setting {name}_prompt={text}: no text of this training gets it, because those in {source} are "
+                f"of one kind and have the default prompt; the model is searched with a prompt that it has not "
+                f"learned: add --task-setting default_prompt={name}, or leave it out"
             )
 
 

@@ -220,7 +220,9 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool, on_error: OnErr
                 on_error(error)
             bad.add(sentence)
     if width > 1 and lines.format != "conllu" and not columns.word:
-        _refuse_numbers(words, f"{lines.source}:{first}", width, with_tags=with_tags)
+        _refuse_numbers(
+            [word for word in words if word.sentence not in bad], f"{lines.source}:{first}", width, with_tags=with_tags
+        )
     groups = [tuple(group) for number, group in groupby(words, key=lambda word: word.sentence) if number not in bad]
     return Sentences(
         lines.source,

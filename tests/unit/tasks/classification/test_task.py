@@ -338,10 +338,10 @@ def test_files_of_a_folder(tmp_path, capsys):
     assert "validating on reviews-dev.tsv" in capsys.readouterr().err
     (tmp_path / "reviews-dev.tsv").rename(tmp_path / "validation-00000-of-00001.parquet")
     assert dev_files(get_task("rte"), tmp_path) == {"dev": tmp_path / "validation-00000-of-00001.parquet"}
-    (tmp_path / "validation-00001-of-00002.parquet").touch()
+    (tmp_path / "validation-00000-of-00001-0123456789abcdef.parquet").touch()
     with pytest.raises(InputError, match="expected one table, found validation-00000-of-00001"):
         dev_files(get_task("rte"), tmp_path)
-    (tmp_path / "validation-00001-of-00002.parquet").unlink()
+    (tmp_path / "validation-00000-of-00001-0123456789abcdef.parquet").unlink()
     capsys.readouterr()
     assert train_file(tmp_path / "own.csv") == tmp_path / "own.csv"
     assert dev_files(get_task("rte"), tmp_path / "own.csv") == {"own": tmp_path / "own.csv"}

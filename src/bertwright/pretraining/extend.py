@@ -1,8 +1,8 @@
 """Finished run with the schedule wsd → a longer run that continues from the last step at the peak learning rate.
 
-The steps up to there do not depend on the length of the run, but for the warm-up and for the lengths of rows, which are
-fractions of it. So the longer run repeats none of them. The phases of a schedule of rows or of masks keep their steps:
-the last one takes the additional steps.
+The steps up to there do not depend on the length of the run, but for the lengths of rows, which are fractions of it. So
+the longer run repeats none of them. The warm-up and the phases of a schedule of rows or of masks keep their steps: the
+last phase takes the additional steps. Where the number of steps of the longer run is open, the warm-up is a fraction.
 """
 
 import shutil
@@ -49,6 +49,9 @@ def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
     for schedule in _KEEP_THEIR_STEPS:
         if len(getattr(noted, schedule)) > 1:
             kept[schedule] = _longer_schedule(run, record, schedule, typed)
+    if (warmup := _same_warmup(record, noted.optimizer.warmup, typed)) is not None:
+        noted = noted.model_copy(update={"optimizer": noted.optimizer.model_copy(update={"warmup": warmup})})
+        kept["optimizer"] = {**settings["optimizer"], "warmup": warmup}
     extended = PretrainSettings.model_validate(merged(kept, typed))
     free = _OF_THE_LENGTH | PretrainSettings.changeable | PretrainSettings.numeric | {"log_every", "save_minutes"}
     changed = {name for name in PretrainSettings.model_fields if getattr(extended, name) != getattr(noted, name)}
@@ -56,6 +59,15 @@ def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
     if others := sorted(changed - free):
         raise InputError(f"--extend {run}: {', '.join(others)} cannot change: the steps so far were made with it")
     return extended
+
+
+def _same_warmup(record: Mapping[str, Any], warmup: float, typed: Mapping[str, Any]) -> float | None:
+    """Return the fraction of the longer run that has the steps of the warm-up; None where either length is open."""
+    resolved, longer = record.get("resolved"), typed.get("steps")
+    if longer is None or not isinstance(resolved, dict):
+        return None
+    steps = int(resolved["steps"] * warmup)
+    return (steps + 0.5) / longer if steps else 0.0  # half a step more, which the division may take away
 
 
 def _longer_schedule(

@@ -79,7 +79,10 @@ def test_a_run_that_cannot_be_extended_is_refused(
     own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
-    assert main(options(own_corpus, run, 5)) == 0
+    assert main(options(own_corpus, run, 5, warmup="0.4")) == 0
+    for steps in (9, 49, 1000):  # two steps of warm-up, as they were made
+        assert int(steps * extended_settings(run, {"steps": steps}).optimizer.warmup) == 2
+    assert extended_settings(run, {"epochs": 3.0}).optimizer.warmup == 0.4
     for typed, message in (
         ({}, "give the length of the longer run"),
         ({"minutes": 3.0}, "give the length of the longer run"),

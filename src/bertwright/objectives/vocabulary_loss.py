@@ -318,7 +318,7 @@ def characters_of(corpus: Corpus) -> np.ndarray:
     else:
         counts = np.array([len(piece.removeprefix(_MARKS[0]).removesuffix(_MARKS[1])) for piece in tokenizer.pieces])
     counts[list(tokenizer.special_ids)] = -1
-    if tokenizer.unk_id not in (tokenizer.pad_id, tokenizer.end_of_text_id):  # GPT-2 has no token of its own for it
+    if tokenizer.unk_id != tokenizer.end_of_text_id:  # GPT-2 has no token of its own for unknown text
         counts[tokenizer.unk_id] = 1
     return counts
 

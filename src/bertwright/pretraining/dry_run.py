@@ -67,6 +67,7 @@ def plan_pretraining(
     paths: Any = {"corpus": corpus, "out": out, "held_out": held_out, "init_from": init_from}
     pretraining, measured = prepare_pretraining(settings, **paths, write_plans=False, numerics=numerics)
     apply_numerics(measured)
+    refuse_without_predictions(pretraining)
     memory, timings = advise_micro_tokens(pretraining, measured, lambda: _measure(pretraining, measured, out))
     steps = pretraining.steps or affordable_steps(pretraining.settings, timings)
     phases = plan_phases(pretraining, timings, steps)
@@ -167,13 +168,18 @@ def refuse_without_predictions(pretraining: Pretraining) -> None:
     if units == "piece" or pretraining.settings.system not in MASKED_LM_SYSTEMS:
         return
     counts = pretraining.model.trainable().counts
-    if any(counts(batch)["predictions"] for batch in pretraining.micro_batches(0, 0)):
+    if any(counts(batch)["predictions"] or _is_causal(batch) for batch in pretraining.micro_batches(0, 0)):
         return
     raise InputError(
         f"{pretraining.corpus.folder}: no piece is masked in the rows of the first step: with --mask-units {units} a "
-        "word that is longer than the number of masked pieces stays whole, and this text may have no blanks between "
-        "its words; give --mask-units piece"
+        "word with more pieces than a row has predictions is not masked, and this text may have no blanks between its "
+        "words; give --mask-units piece"
     )
+
+
+def _is_causal(batch: Any) -> bool:
+    """Return True for rows of a GPT-BERT that have no masks, because they are those of a language model."""
+    return hasattr(batch, "causal") and bool(batch.causal.all())
 
 
 def run_warnings(pretraining: Pretraining, steps: int) -> list[str]:

@@ -49,7 +49,7 @@ class ValidationRows:
     rows: int
     """Number of rows; a small corpus has fewer."""
     characters: np.ndarray
-    """Number of characters [V] of each piece."""
+    """Number of characters [V] of each piece, -1 for special tokens."""
     further: ExampleRows | None = None
     """Rows for sentence order, or without masks; None for a model with neither."""
     one_segment: bool = False

@@ -1,8 +1,8 @@
 """Finished run with the schedule wsd → a longer run that continues from the last step at the peak learning rate.
 
-The steps up to there do not depend on the length of the run, but for the lengths of rows, which are fractions of it. So
-the longer run repeats none of them. The warm-up and the phases of a schedule of rows or of masks keep their steps: the
-last phase takes the additional steps. Where the number of steps of the longer run is open, the warm-up is a fraction.
+The steps up to there do not depend on the length of the run, but for the warm-up and for the lengths of rows, which are
+fractions of it. So the longer run repeats none of them. The phases of a schedule of rows or of masks keep their steps:
+the last one takes the additional steps.
 """
 
 import shutil
@@ -49,9 +49,6 @@ def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
     for schedule in _KEEP_THEIR_STEPS:
         if len(getattr(noted, schedule)) > 1:
             kept[schedule] = _longer_schedule(run, record, schedule, typed)
-    if (warmup := _same_warmup(record, noted.optimizer.warmup, typed)) is not None:
-        noted = noted.model_copy(update={"optimizer": noted.optimizer.model_copy(update={"warmup": warmup})})
-        kept["optimizer"] = {**settings["optimizer"], "warmup": warmup}
     extended = PretrainSettings.model_validate(merged(kept, typed))
     free = _OF_THE_LENGTH | PretrainSettings.changeable | PretrainSettings.numeric | {"log_every", "save_minutes"}
     changed = {name for name in PretrainSettings.model_fields if getattr(extended, name) != getattr(noted, name)}
@@ -59,15 +56,6 @@ def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
     if others := sorted(changed - free):
         raise InputError(f"--extend {run}: {', '.join(others)} cannot change: the steps so far were made with it")
     return extended
-
-
-def _same_warmup(record: Mapping[str, Any], warmup: float, typed: Mapping[str, Any]) -> float | None:
-    """Return the fraction of the longer run that has the steps of the warm-up; None where either length is open."""
-    resolved, longer = record.get("resolved"), typed.get("steps")
-    if longer is None or not isinstance(resolved, dict):
-        return None
-    steps = int(resolved["steps"] * warmup)
-    return (steps + 0.5) / longer if steps else 0.0  # half a step more, which the division may take away
 
 
 def _longer_schedule(
@@ -86,10 +74,11 @@ def _longer_schedule(
     return [{**phase, "share": share} for phase, share in zip(phases, shares, strict=True)]
 
 
-def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None) -> Path:
+def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None, *, warmup: float) -> Path:
     """Return the checkpoint from which `run` can be extended to `steps` steps with the same data.
 
-    Raises InputError where there is none, for other data, and where the longer run would end before it.
+    warmup: fraction of the steps; a line tells where that of the longer run ends after the checkpoint. Raises
+    InputError where there is no checkpoint, for other data, and where the longer run would end before it.
     """
     checkpoints = list_checkpoints(run / "stable")
     if not checkpoints:
@@ -100,6 +89,12 @@ def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None) -> 
     done = int(checkpoints[-1].name.removeprefix("step-"))
     if steps is not None and steps <= done:
         raise InputError(f"--extend {run}: is at step {done:,}; expected more steps than that, got {steps:,}")
+    if steps is not None and done < (warm := int(steps * warmup)):
+        say(
+            f"--extend {run}: the warm-up of the longer run, {warm:,} steps, ends after step {done:,}, where it begins:"
+            f" the learning rate falls to {done / warm:.2f} of its peak and rises again; to avoid that, extend the run "
+            f"to at most {int(done / warmup):,} steps, and that run further"
+        )
     return checkpoints[-1]
 
 

@@ -77,7 +77,11 @@ def pretrain_prepared(
     ranks = pretraining.ranks
     _refuse_changed_corpora(pretraining)
     data = _data_facts(pretraining)
-    begin = stable_checkpoint(extend, data, pretraining.steps) if extend else None
+    begin = (
+        stable_checkpoint(extend, data, pretraining.steps, warmup=pretraining.settings.optimizer.warmup)
+        if extend
+        else None
+    )
     if not (out / "run.json").exists():
         refuse_without_predictions(pretraining)
         apply_numerics(measured)

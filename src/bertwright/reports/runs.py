@@ -203,14 +203,14 @@ def with_previous_step(lines: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Map
             begin = line["step"]
 
 
-def _phases(record: Mapping[str, Any], name: str, number: str, steps: int) -> list[tuple[int, float]]:
-    """Return (last step, number) of each phase of a schedule in the settings; one phase of 1 where there is none."""
+def _phases(record: Mapping[str, Any], name: str, entry: str, steps: int) -> list[tuple[int, float]]:
+    """Return (last step, `entry`) of each phase of the schedule `name`; one phase of 1 where there is none."""
     phases = _dig(record, "settings", name)
     if not isinstance(phases, Sequence) or not phases:
         return [(steps, 1.0)]
     fractions = [sum(phase["share"] for phase in phases[: index + 1]) for index in range(len(phases))]
     return [
-        (round(fraction * steps) if index + 1 < len(phases) else steps, phase[number])
+        (round(fraction * steps) if index + 1 < len(phases) else steps, phase[entry])
         for index, (fraction, phase) in enumerate(zip(fractions, phases, strict=True))
     ]
 

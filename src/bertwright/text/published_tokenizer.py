@@ -50,9 +50,9 @@ _WORD_STARTS: Final = "\u0120\u2581"
 
 
 _UNSPACED: Final = re.compile(
-    "[\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+    "[\u3040-\u312f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-"""Kana and ideographs: letters of texts without spaces between words."""
+"""Kana, Bopomofo and ideographs: letters of texts without spaces between words."""
 
 
 class PublishedTokenizer(MaskTokenizer):
@@ -318,7 +318,8 @@ def _continues(piece: str, bytes_of: Mapping[str, int] | None) -> bool:
             first = letters.decode()
         except UnicodeDecodeError:
             return begin < 0xE2 or 0xEA <= begin < 0xEE  # alphabets and Hangul; the others are marks, kana, ideographs
-    return unicodedata.category(first[:1] or " ")[0] in "LMN" and not _UNSPACED.match(first)
+    kind = unicodedata.category(first[:1] or " ")[0]
+    return kind == "M" or (kind in "LN" and not _UNSPACED.match(first))
 
 
 def is_published(described: Any) -> bool:

@@ -28,6 +28,7 @@ from bertwright.objectives.language_model import (
     open_language_model,
 )
 from bertwright.objectives.vocabulary_loss import bits_per_character, characters_of
+from bertwright.text.bpe import train_bpe
 from bertwright.text.byte_pairs import train_byte_pairs
 from bertwright.text.published_tokenizer import PublishedTokenizer
 
@@ -197,6 +198,12 @@ def test_characters_of_byte_level_pieces_add_up_to_those_of_the_text() -> None:
     assert {characters[id] for id in tokenizer.special_ids if id != tokenizer.unk_id} == {-1}
     bare = PublishedTokenizer(tokenizer.described, {"eos_token": "</s>", "unk_token": "</s>", "pad_token": "</s>"})
     assert characters_of(SimpleNamespace(tokenizer=bare))[bare.unk_id] == -1  # type: ignore[arg-type]
+
+
+def test_unknown_text_is_a_character_of_gpt_1_too() -> None:
+    tokenizer = train_bpe(["the rain falls on the bridge"], merges=20)  # its padding and its unknown text have one id
+    assert tokenizer.unk_id == tokenizer.pad_id
+    assert characters_of(SimpleNamespace(tokenizer=tokenizer))[tokenizer.unk_id] == 1  # type: ignore[arg-type]
 
 
 def test_characters_of_pieces() -> None:

@@ -68,8 +68,8 @@ def test_a_byte_inside_a_character_continues_its_word(tmp_path: Path) -> None:
     assert [inside[piece] for piece in ("e", "\u00c3", "\u00a9", "!", "\u0120")] == [True, True, True, False, False]
 
 
-LETTERS = "\ud558\ub298\u043c\u00e9\u03b1"
-OTHERS = "\u4eca\u306f\u30ab\u3001\u3002\u2014\u201d\U0001f642"
+LETTERS = "\u0e34\u0e49\u093f\ud558\ub298\u043c\u00e9\u03b1"
+OTHERS = "\uff71\u3105\u4eca\u306f\u30ab\u3001\u3002\u2014\u201d\U0001f642"
 
 
 def test_letters_of_alphabets_and_hangul_continue_a_word_whole_or_in_part() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from bertwright.config import Settings
 from bertwright.errors import InputError
+from bertwright.training.run_files import noted_corpora
 from bertwright.training.run_folder import start_run
 
 
@@ -72,3 +73,10 @@ def test_a_changed_file_is_named_by_the_digests(old_run: Path) -> None:
     words = r"data\.train has other content here: sha256 bbbbbbbbbbbb…, there aaaaaaaaaaaa…"
     with pytest.raises(InputError, match=words):
         start_run(old_run, kind="pretrain", settings=RunSettings(), data={"train": "b" * 64}, resume=True)
+
+
+def test_the_corpora_of_a_run_are_one_or_several() -> None:
+    assert noted_corpora({"data": {"corpus": "a", "held_out": None}}) == ["a"]
+    assert noted_corpora({"data": {"corpus": "a", "held_out": None}}, "held_out") == []
+    several = [{"fingerprint": "a", "weight": 0.5}, {"fingerprint": "b", "weight": 0.5}]
+    assert noted_corpora({"data": {"corpus": several}}) == ["a", "b"]

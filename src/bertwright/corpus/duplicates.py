@@ -75,7 +75,7 @@ def _duplicates_in_range(folder: Path, shards: Sequence[ShardEntry], low: int, h
     duplicates = []
     before = 0
     for entry in shards:
-        hashes = _sidecar(folder / entry.hashes, entry.documents)
+        hashes = read_hashes(folder / entry.hashes, entry.documents)
         for begin in range(0, entry.documents, _AT_ONCE):
             part = np.asarray(hashes[begin : begin + _AT_ONCE])
             leading = part.view(">u2").reshape(-1, HASH_BYTES // 2)[:, 0]
@@ -90,7 +90,8 @@ def _duplicates_in_range(folder: Path, shards: Sequence[ShardEntry], low: int, h
     return np.concatenate([np.zeros(0, np.int64), *duplicates])
 
 
-def _sidecar(path: Path, documents: int) -> Hashes:
+def read_hashes(path: Path, documents: int) -> Hashes:
+    """Return the hashes of the documents of a shard from its sidecar. Raises InputError where it is damaged."""
     try:
         size = path.stat().st_size
     except OSError as error:

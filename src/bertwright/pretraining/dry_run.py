@@ -8,8 +8,12 @@ from typing import Any
 
 from bertwright.console import table_lines
 from bertwright.corpus.checks import TOKENS_PER_PIECE
+from bertwright.corpus.overlap import PartOfCorpus, num_shared
+from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.system import MASKED_LM_SYSTEMS, NAMES
+from bertwright.objectives.dataset import used_documents
+from bertwright.objectives.settings import Part
 from bertwright.pretraining.measure import (
     Timings,
     advise_micro_tokens,
@@ -193,6 +197,7 @@ def plan_warnings(
 ) -> Iterator[str]:
     """Yield warnings about settings for which the manual, the log or the paper has a measurement."""
     yield from _text_warnings(settings, pretraining, phases)
+    yield from _shared_documents(pretraining)
     optimizer, width = settings.optimizer, pretraining.config.hidden
     warmup_steps = int(steps * optimizer.warmup)
     if warmup_steps < _SHORTEST_WARMUP and not optimizer.bias_correction:
@@ -244,6 +249,26 @@ def _text_warnings(settings: PretrainSettings, pretraining: Pretraining, phases:
         yield (
             f"{tokens / pieces:.1f} tokens of text for each of the {pieces:,} pieces of the vocabulary: use "
             f"{TOKENS_PER_PIECE} or more, with more text or a smaller vocabulary"
+        )
+
+
+def _shared_documents(pretraining: Pretraining) -> Iterator[str]:
+    """Yield a warning where documents that are kept for validation are trained on too, such as in another corpus."""
+    corpora, kept = [corpus for corpus, _ in pretraining.corpora], pretraining.validation_corpus
+    share = 0.0 if kept else pretraining.settings.held_out_share
+    if not (kept or share) or (kept and kept.fingerprint in [corpus.fingerprint for corpus in corpora]):
+        return
+
+    def documents(corpus: Corpus, part: Part) -> PartOfCorpus:
+        return corpus, used_documents(corpus, part=part, held_out_share=share)
+
+    part = [documents(kept, "all")] if kept else [documents(corpus, "held_out") for corpus in corpora]
+    count = num_shared(part, [documents(corpus, "train" if share else "all") for corpus in corpora])
+    if count:
+        total = sum(len(numbers) for _, numbers in part)
+        yield (
+            f"{count:,} of the {total:,} documents for validation are in the text of training too, so that the "
+            "validation metrics are better than those of other text; remove them from one of the two texts"
         )
 
 

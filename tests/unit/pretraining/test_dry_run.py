@@ -351,3 +351,25 @@ def test_masks_of_words_that_hide_nothing_are_refused(tmp_path: Path, capsys: py
     replaced = {(each.replacement, each.read) for row in rows for each in row.predictions}
     assert ("masked", "<mask>") in replaced
     assert ("random", "<mask>") not in replaced
+
+
+def test_documents_of_validation_that_are_trained_on_too_are_told(
+    own_text: Path, own_corpus: Path, tmp_path: Path
+) -> None:
+    documents = own_text.read_text("utf-8").strip().split("\n\n")
+    half = tmp_path / "half.txt"
+    half.write_text("\n\n".join(reversed(documents[: len(documents) // 2])), "utf-8")
+    build_corpus([half], tokenizer=own_corpus / "tokenizer", out=tmp_path / "half", workers=1)
+    settings = short_settings(size="1x64", held_out_share=0.4)
+
+    def shared(**options: Any) -> list[str]:
+        paths = {"out": tmp_path / "run", "held_out": None, "init_from": None, **options}
+        trained, _ = setup.prepare_pretraining(settings, **paths)
+        return [warning for warning in dry_run.run_warnings(trained, 40) if "in the text of training too" in warning]
+
+    assert shared(corpus=own_corpus) == []
+    (of_two,) = shared(corpus={own_corpus: 1.0, tmp_path / "half": 1.0})
+    (of_other,) = shared(corpus=own_corpus, held_out=tmp_path / "half")
+    kept = Corpus.open(tmp_path / "half").num_documents
+    assert of_other.startswith(f"{kept} of the {kept} documents for validation are in the text of training too")
+    assert 0 < int(of_two.split()[0]) < int(of_two.split()[3])

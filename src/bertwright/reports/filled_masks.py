@@ -84,7 +84,13 @@ def _fill(run: Run, other_corpus: Path | None) -> FilledMasks:
         if len(filled) == NUM_SENTENCES:
             break
     kind = "validation corpus" if key == "held_out" else "corpus"
-    kept = " that were kept from training" if fraction else ""
+    if not filled:
+        text = (
+            f"No masks were filled: in {path} no sentence of {_SHORTEST} to {_LONGEST} pieces has a word of one piece"
+        )
+        return FilledMasks((), text)
+    is_alone = len(noted_corpora(run.record)) == 1  # another corpus may have the same documents
+    kept = " that were kept from training" if fraction and is_alone else ""
     return FilledMasks(tuple(filled), f"Sentences of the {kind} {path}{kept}; the word in the middle is masked.")
 
 
@@ -131,4 +137,4 @@ def _sentence(corpus: Corpus, tokenizer: MaskTokenizer, begin: int, end: int) ->
 def _is_word(tokenizer: MaskTokenizer, ids: list[int], at: int) -> bool:
     """Return whether the piece is a whole word of letters."""
     is_whole = not tokenizer.continuation[ids[at]] and not tokenizer.continuation[ids[at + 1]]
-    return bool(is_whole and tokenizer.pieces[ids[at]].isalpha())
+    return bool(is_whole and tokenizer.decode([ids[at]]).strip().isalpha())

@@ -31,6 +31,7 @@ from bertwright.tables.json_objects import json_object
 from bertwright.text.decompress import is_undecoded
 from bertwright.text.document import OnError, raise_error
 
+_NUMBERED: Final = 0.9  # fraction of sentences with numbers for words, from which a column has no words
 DOCUMENT_START: Final = "-DOCSTART-"
 JSON_ENDINGS: Final = (".jsonl", ".ndjson", ".json")
 CONLLU: Final = ".conllu"
@@ -219,11 +220,10 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool, on_error: OnErr
             if sentence not in bad:
                 on_error(error)
             bad.add(sentence)
+    words = [word for word in words if word.sentence not in bad]
     if width > 1 and lines.format != "conllu" and not columns.word:
-        _refuse_numbers(
-            [word for word in words if word.sentence not in bad], f"{lines.source}:{first}", width, with_tags=with_tags
-        )
-    groups = [tuple(group) for number, group in groupby(words, key=lambda word: word.sentence) if number not in bad]
+        _refuse_numbers(words, f"{lines.source}:{first}", width, with_tags=with_tags)
+    groups = [tuple(group) for _, group in groupby(words, key=lambda word: word.sentence)]
     return Sentences(
         lines.source,
         words=tuple(tuple(word.text for word in group) for group in groups),
@@ -234,11 +234,12 @@ def _of_columns(lines: Lines, columns: Columns, with_tags: bool, on_error: OnErr
 
 
 def _refuse_numbers(words: Sequence["_Word"], position: str, width: int, *, with_tags: bool) -> None:
-    """Raise InputError where the first column has the numbers of the words of each sentence, from 1 on."""
-    sentences = [[word.text for word in group] for _, group in groupby(words, key=lambda word: word.sentence)]
-    if max(map(len, sentences), default=0) < 2:
-        return
-    if all(texts == [str(number) for number in range(1, len(texts) + 1)] for texts in sentences):
+    """Raise InputError where the first column has the numbers of the words of nearly each sentence, from 0 or 1 on."""
+    grouped = ([word.text for word in group] for _, group in groupby(words, key=lambda word: word.sentence))
+    sentences = [texts for texts in grouped if len(texts) > 1]
+    begun = [texts for texts in sentences if texts[0] in ("0", "1")]
+    numbered = sum(texts == [str(int(texts[0]) + at) for at in range(len(texts))] for texts in begun)
+    if numbered and numbered >= _NUMBERED * len(sentences):
         label = f" --label-column {width}" if with_tags else ""
         raise InputError(
             f"{position}: expected words in the first of {width} columns, got the numbers of the words in each "

@@ -175,6 +175,9 @@ def test_numbers_of_words_are_not_taken_for_words(write):
         read_tagged_sentences(numbered)
     with pytest.raises(InputError, match=f"{message}$"):
         read_tagged_sentences(numbered, with_tags=False)
+    from_zero = write("d.tsv", "0\tAda\tO\n1\twrote\tO\n\n" * 9 + "1-2\tIn\tO\n2\tParis\tO\n")
+    with pytest.raises(InputError, match="got the numbers of the words"):
+        read_tagged_sentences(from_zero)
     with_gap = write("c.tsv", "1\tAda\tO\n2\twrote\tO\n\n1\tIn\tO\n2\tParis\t\n3\t.\tO\n")
     with pytest.raises(InputError, match="got the numbers of the words"):
         sentences_of(read_tag_lines(with_gap), Columns(), with_tags=True, on_error=lambda _: None)

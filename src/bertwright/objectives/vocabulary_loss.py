@@ -31,9 +31,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bertwright.corpus.shards import Corpus
 from bertwright.model.cpu import training_kernels
 from bertwright.model.heads import for_loss
+from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.published_tokenizer import PublishedTokenizer
 
 _COLUMNS: Final = 384
@@ -306,13 +306,12 @@ _MARKS = ("##", "</w>")
 """Prefix of a WordPiece that continues a word, and suffix of a byte pair that ends a word; neither occurs in text."""
 
 
-def characters_of(corpus: Corpus) -> np.ndarray:
+def characters_of(tokenizer: BaseTokenizer) -> np.ndarray:
     """Return the number of characters of text in each piece of the vocabulary: int64 [V], -1 for special tokens.
 
     White space is not counted. [UNK] counts as a single character, and a character of several bytes by its first one,
     so that a piece of text may have none.
     """
-    tokenizer = corpus.tokenizer
     if isinstance(tokenizer, PublishedTokenizer):
         counts = np.array(tokenizer.characters())
     else:

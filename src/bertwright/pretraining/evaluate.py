@@ -77,7 +77,7 @@ class ValidationRows:
         further = rows_with("order") if second_sentence == "order" else None
         if system in CAUSAL_SHARE_SYSTEMS:
             further = rows_with("none", of="bert-left")
-        return cls(examples, rows, characters_of(corpora[0][0]), further, one_segment)
+        return cls(examples, rows, characters_of(corpora[0][0].tokenizer), further, one_segment)
 
     @property
     def num_rows(self) -> int:

@@ -106,7 +106,7 @@ class MaskedLoss:
 
 
 def overfit_batch(trainable: Trainable[Batch], batch: Batch, *, term: str, rate: float, goal: float) -> BatchTraining:
-    """Train on one batch until the loss `term` is under `goal`, for at most 400 steps or _SECONDS; needs dropout 0."""
+    """Train on one batch until the loss `term` is under `goal`, at most 400 steps or 60 seconds; needs dropout 0."""
     settings = OptimizerSettings(learning_rate=rate, weight_decay=0.0, bias_correction=True)
     optimizer = build_optimizer(trainable.module, settings)
     counts = trainable.counts(batch)

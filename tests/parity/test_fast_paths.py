@@ -14,7 +14,7 @@ from bertwright.finetuning.batches import epoch_batches
 from bertwright.model.bert import Bert
 from bertwright.model.encoder import init_weights
 from bertwright.objectives.dataset import Examples, PretrainingBatch
-from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses, to_inputs
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel, to_inputs
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.model import Classifier, padded, predict_logits
 from bertwright.tasks.classification.spec import ClassificationTask
@@ -156,7 +156,7 @@ def plain_losses(model: Bert, inputs: Inputs, batch: PretrainingBatch) -> dict[s
 
 def fast_losses(model: PretrainingModel, inputs: Inputs) -> dict[str, Tensor]:
     counts = {"predictions": len(inputs.labels), "rows": len(inputs.ids)}
-    terms = pretraining_losses(model, inputs)
+    terms = model.losses(inputs)
     return {"mlm" if name == "mlm" else "pair": total / counts[of] for name, (total, of) in terms.items()}
 
 
@@ -226,7 +226,7 @@ def test_odd_shapes_give_the_losses_and_gradients_of_the_whole(
     plain = Bert(fast.encoder.config, "BertForPreTraining").double()
     plain.load_state_dict(fast.state_dict())
     inputs = to_inputs(batch)
-    terms = pretraining_losses(fast, inputs)
+    terms = fast.losses(inputs)
     counts = {"predictions": len(inputs.labels) or 1, "rows": rows}
     losses = {name: total / counts[of] for name, (total, of) in terms.items()}
     expected = plain_losses(plain, inputs, batch)

@@ -9,7 +9,7 @@ from bertwright.model.attention_init import init_attention
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import open_model, save_model
-from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel
 from bertwright.tasks.classification.model import Classifier, TextBatch
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.parity import padded_batch
@@ -70,7 +70,7 @@ def test_pretraining_model_agrees(tmp_path: Path, own_tokenizer: Path, activatio
     torch.testing.assert_close(logits, whole, atol=1e-4, rtol=1e-5)
     assert pair is not None
     torch.testing.assert_close(pair, answer.seq_relationship_logits, atol=1e-5, rtol=1e-5)
-    terms = pretraining_losses(ours, inputs)
+    terms = ours.losses(inputs)
     loss = terms["mlm"][0] / 8 + terms["nsp"][0] / 4
     torch.testing.assert_close(loss, answer.loss, atol=1e-5, rtol=1e-5)
     loss.backward()

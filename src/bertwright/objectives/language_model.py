@@ -24,8 +24,8 @@ from bertwright.model.heads import MaskedLMHead, TiedOutput
 from bertwright.objectives.batches import TokenBatch
 from bertwright.objectives.system_model import SystemModel
 from bertwright.objectives.vocabulary_loss import bits_per_character, loss_terms, running_losses, token_losses
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import module_device, move_to_device
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Terms
+from bertwright.training.hardware import module_device
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,22 @@ class LanguageModel(SystemModel):
         """Return NumPy rows as tensors."""
         return language_inputs(batch, self.config)
 
-    def trainable(self, *, z_weight: float = 0.0) -> Trainable[Any]:
-        """Return the model with its loss."""
-        return Trainable(
-            module=self,
-            blocks=self.encoder.blocks(),
-            step=lambda inputs: language_losses(self, inputs, z_weight=z_weight),
-            counts=lambda inputs: {"predictions": float(len(inputs.labels))},
-            flops=lambda inputs: language_flops(self, inputs),
-            tokens=lambda inputs: int(inputs.mask.sum()),
-        )
+    def losses(self, inputs: LanguageInputs, *, z_weight: float = 0.0) -> Terms:
+        """Return the loss of all predictions."""
+        losses = running_losses(self(inputs), *self.projection, inputs.labels, z_weight=z_weight)
+        return loss_terms("lm", losses, z_weight=z_weight)
+
+    def counts(self, inputs: LanguageInputs) -> dict[str, float]:
+        """Return the number of predictions."""
+        return {"predictions": float(len(inputs.labels))}
+
+    def flops(self, inputs: LanguageInputs) -> float:
+        """Return the FLOPs of the backbone and the output layer."""
+        rows, length = inputs.ids.shape
+        width = self.config.hidden
+        transform = width if isinstance(self.output, MaskedLMHead) else 0
+        head = 2 * len(inputs.labels) * width * (self.config.vocab_size + transform)
+        return 3.0 * (rows * self.encoder.flops(length, length) + head)
 
     def metrics(
         self,
@@ -113,23 +119,9 @@ class LanguageModel(SystemModel):
         ranks: Ranks = SINGLE_PROCESS,
     ) -> dict[str, float]:
         """Return loss (nats per token), accuracy and perplexity over all predictions, and bits per character."""
-        sums = dict.fromkeys(("nats", "right", "predictions", "rows", "text_nats", "characters"), 0.0)
-        device = module_device(self)
         lengths = torch.zeros(self.config.vocab_size) if characters is None else torch.from_numpy(characters)
-        lengths = lengths.to(device)
-        for _, batch, counts in ranks.partition(list(batches)):
-            inputs = move_to_device(language_inputs(batch, self.config), device)
-            losses, right = token_losses(self(inputs), *self.projection, inputs.labels)
-            if not counts:
-                continue
-            sizes = lengths[inputs.labels]
-            sums["nats"] += float(losses.sum())
-            sums["right"] += float(right.sum())
-            sums["predictions"] += len(losses)
-            sums["rows"] += len(batch.ids)
-            sums["text_nats"] += float(losses[sizes >= 0].sum())
-            sums["characters"] += float(sizes.clamp(min=0).sum())
-        sums = dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
+        lengths = lengths.to(module_device(self))
+        sums = self.sums(batches, self.inputs, lambda inputs: self._evaluated(inputs, lengths), ranks)
         loss = sums["nats"] / (sums["predictions"] or 1.0)
         metrics = {
             "lm_loss": loss,
@@ -139,6 +131,19 @@ class LanguageModel(SystemModel):
         if sums["characters"]:
             metrics["bits_per_character"] = bits_per_character(sums["text_nats"], sums["characters"])
         return metrics | {name: int(sums[name]) for name in ("rows", "predictions")}
+
+    def _evaluated(self, inputs: LanguageInputs, lengths: Tensor) -> dict[str, float]:
+        """Return the sums of a batch for `metrics`; lengths: number of characters of each piece [V], -1 for no text."""
+        losses, right = token_losses(self(inputs), *self.projection, inputs.labels)
+        sizes = lengths[inputs.labels]
+        return {
+            "nats": float(losses.sum()),
+            "right": float(right.sum()),
+            "predictions": len(losses),
+            "rows": len(inputs.ids),
+            "text_nats": float(losses[sizes >= 0].sum()),
+            "characters": float(sizes.clamp(min=0).sum()),
+        }
 
 
 def language_inputs(batch: TokenBatch, config: SingleBackboneConfig) -> LanguageInputs:
@@ -151,23 +156,6 @@ def language_inputs(batch: TokenBatch, config: SingleBackboneConfig) -> Language
     first = is_followed.flatten().nonzero().squeeze(1)  # [M]
     picked, targets = (first, first + 1) if config.attends == "left" else (first + 1, first)
     return LanguageInputs(ids, torch.from_numpy(batch.segments), mask, picked, ids.flatten()[targets].long())
-
-
-def language_losses(
-    model: LanguageModel, inputs: LanguageInputs, *, z_weight: float = 0.0
-) -> dict[str, tuple[Tensor, str]]:
-    """Return the summed loss with the name of the count that divides it; z_weight: the weight of the z-loss."""
-    losses = running_losses(model(inputs), *model.projection, inputs.labels, z_weight=z_weight)
-    return loss_terms("lm", losses, z_weight=z_weight)
-
-
-def language_flops(model: LanguageModel, inputs: LanguageInputs) -> float:
-    """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
-    rows, length = inputs.ids.shape
-    config, width = model.config, model.config.hidden
-    transform = width if isinstance(model.output, MaskedLMHead) else 0
-    head = 2 * len(inputs.labels) * width * (config.vocab_size + transform)
-    return 3.0 * (rows * model.encoder.flops(length, length) + head)
 
 
 def open_language_model(saved: SavedModel) -> LanguageModel:

@@ -27,8 +27,7 @@ from bertwright.objectives.dataset import PretrainingBatch
 from bertwright.objectives.settings import SecondSentence
 from bertwright.objectives.system_model import SystemModel
 from bertwright.objectives.vocabulary_loss import bits_per_character, loss_terms, projected_losses
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import module_device, move_to_device
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Terms
 
 GENERATOR_FOLDER: Final = "generator"
 """Name of the folder of ELECTRA's generator, which is a masked LM, beside the discriminator in a run folder."""
@@ -122,16 +121,24 @@ class PretrainingModel(SystemModel):
         """Return NumPy rows as tensors."""
         return to_inputs(batch)
 
-    def trainable(self, *, z_weight: float = 0.0) -> Trainable[Any]:
-        """Return the model with the losses of both objectives."""
-        return Trainable(
-            module=self,
-            blocks=self.encoder.blocks(),
-            step=lambda inputs: pretraining_losses(self, inputs, z_weight=z_weight),
-            counts=lambda inputs: {"predictions": float(len(inputs.labels)), "rows": float(len(inputs.ids))},
-            flops=lambda inputs: pretraining_flops(self.encoder, inputs, all_states=self.needs_all_states),
-            tokens=lambda inputs: int(inputs.mask.sum()),
-        )
+    def losses(self, inputs: Any, *, z_weight: float = 0.0) -> Terms:
+        """Return the losses of both objectives."""
+        rows, pair = self(inputs)
+        head, table = self.masked_lm, self.encoder.embeddings.word.weight
+        losses = projected_losses(head.states(rows), table, head.bias, inputs.labels, z_weight=z_weight)
+        terms = loss_terms("mlm", losses, z_weight=z_weight)
+        if pair is not None:
+            second_loss = F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum")
+            terms[_TERMS[self.second_sentence]] = (second_loss, "rows")
+        return terms
+
+    def counts(self, inputs: Any) -> dict[str, float]:
+        """Return the numbers of masked pieces and of rows."""
+        return {"predictions": float(len(inputs.labels)), "rows": float(len(inputs.ids))}
+
+    def flops(self, inputs: Any) -> float:
+        """Return the FLOPs of encoder and heads."""
+        return pretraining_flops(self.encoder, inputs, all_states=self.needs_all_states)
 
     def metrics(
         self,
@@ -145,41 +152,34 @@ class PretrainingModel(SystemModel):
 
         Rows may have more tensors than those of masked LM, which are not used.
         """
-        device = module_device(self)
-        masked = dict.fromkeys(("mlm", "mlm_right", "predictions", "rows", "characters"), 0.0)
-        second = dict.fromkeys(("loss", "right", "pairs"), 0.0)
-        for _, batch, counts in ranks.partition(list(batches)):
-            inputs = move_to_device(to_inputs(batch), device)
-            logits, pair = self.logits(inputs)
-            if not counts:
-                continue
-            masked["mlm"] += float(F.cross_entropy(for_loss(logits), inputs.labels, reduction="sum"))
-            masked["mlm_right"] += float((logits.argmax(1) == inputs.labels).sum())
-            masked["predictions"] += len(inputs.labels)
-            masked["rows"] += len(inputs.ids)
-            if characters is not None:
-                masked["characters"] += float(characters[inputs.labels.cpu().numpy()].clip(min=0).sum())
-            if self.second_sentence == "next":
-                _add_pairs(second, pair, inputs)
+        sums = self.sums(batches, to_inputs, lambda inputs: self._evaluated(inputs, characters), ranks)
         if self.second_sentence == "order":
-            for _, batch, counts in ranks.partition(list(further)):
-                inputs = move_to_device(to_inputs(batch), device)
-                pair = self(inputs)[1]
-                if counts:
-                    _add_pairs(second, pair, inputs)
-        masked, second = (dict(zip(part, ranks.sum(list(part.values())), strict=True)) for part in (masked, second))
-        loss = masked["mlm"] / masked["predictions"]
+            sums |= self.sums(further, to_inputs, lambda inputs: _of_pairs(self(inputs)[1], inputs), ranks)
+        loss = sums["mlm"] / sums["predictions"]
         metrics = {
             "mlm_loss": loss,
-            "mlm_accuracy": masked["mlm_right"] / masked["predictions"],
+            "mlm_accuracy": sums["mlm_right"] / sums["predictions"],
             "mlm_perplexity": math.exp(min(loss, 700.0)),
         }
-        if masked["characters"]:
-            metrics["mlm_bits_per_character"] = bits_per_character(masked["mlm"], masked["characters"])
-        if second["pairs"]:
-            name, pairs = _TERMS[self.second_sentence], second["pairs"]
-            metrics |= {f"{name}_loss": second["loss"] / pairs, f"{name}_accuracy": second["right"] / pairs}
-        return metrics | {name: int(masked[name]) for name in ("rows", "predictions")}
+        if sums["characters"]:
+            metrics["mlm_bits_per_character"] = bits_per_character(sums["mlm"], sums["characters"])
+        if pairs := sums.get("pairs"):
+            name = _TERMS[self.second_sentence]
+            metrics |= {f"{name}_loss": sums["pair_loss"] / pairs, f"{name}_accuracy": sums["pair_right"] / pairs}
+        return metrics | {name: int(sums[name]) for name in ("rows", "predictions")}
+
+    def _evaluated(self, inputs: Inputs, characters: np.ndarray | None) -> dict[str, float]:
+        """Return the sums of a batch for `metrics`."""
+        logits, pair = self.logits(inputs)
+        lengths = 0 if characters is None else characters[inputs.labels.cpu().numpy()].clip(min=0).sum()
+        return {
+            "mlm": float(F.cross_entropy(for_loss(logits), inputs.labels, reduction="sum")),
+            "mlm_right": float((logits.argmax(1) == inputs.labels).sum()),
+            "predictions": len(inputs.labels),
+            "rows": len(inputs.ids),
+            "characters": float(lengths),
+            **(_of_pairs(pair, inputs) if self.second_sentence == "next" else {}),
+        }
 
 
 def state_positions(config: EncoderConfig, at: Tensor) -> Tensor:
@@ -206,20 +206,6 @@ def to_inputs(batch: PretrainingBatch) -> Inputs:
     )
 
 
-def pretraining_losses(
-    model: PretrainingModel, inputs: Inputs, *, z_weight: float = 0.0
-) -> dict[str, tuple[Tensor, str]]:
-    """Return each summed loss with the name of the count that divides it; z_weight: the weight of the z-loss."""
-    rows, pair = model(inputs)
-    head, table = model.masked_lm, model.encoder.embeddings.word.weight
-    losses = projected_losses(head.states(rows), table, head.bias, inputs.labels, z_weight=z_weight)
-    terms = loss_terms("mlm", losses, z_weight=z_weight)
-    if pair is not None:
-        second_loss = F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum")
-        terms[_TERMS[model.second_sentence]] = (second_loss, "rows")
-    return terms
-
-
 def pretraining_flops(backbone: TransformerBackbone, inputs: Inputs, *, all_states: bool = False) -> float:
     """Return the FLOPs of the matrix products in the forward and backward pass of a batch.
 
@@ -232,12 +218,14 @@ def pretraining_flops(backbone: TransformerBackbone, inputs: Inputs, *, all_stat
     return 3.0 * (rows * backbone.flops(length, num_last) + heads)
 
 
-def _add_pairs(sums: dict[str, float], pair: Tensor | None, inputs: Inputs) -> None:
-    """Add the loss, the right answers and the rows of the second head's logits [B, 2] to `sums` (in place)."""
+def _of_pairs(pair: Tensor | None, inputs: Inputs) -> dict[str, float]:
+    """Return the loss, the right answers and the rows of the second head's logits [B, 2]."""
     assert pair is not None
-    sums["loss"] += float(F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum"))
-    sums["right"] += float((pair.argmax(1) == inputs.is_random).sum())
-    sums["pairs"] += len(inputs.ids)
+    return {
+        "pair_loss": float(F.cross_entropy(for_loss(pair), inputs.is_random, reduction="sum")),
+        "pair_right": float((pair.argmax(1) == inputs.is_random).sum()),
+        "pairs": len(inputs.ids),
+    }
 
 
 def open_pretrained(

@@ -23,10 +23,10 @@ from bertwright.model.config import EncoderConfig, encoder_shape, predicts_ahead
 from bertwright.model.folder import SavedModel, load_weights, refuse_random
 from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.language_model import LanguageModel
-from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_flops
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel
 from bertwright.objectives.settings import CAUSAL_SHARE
 from bertwright.objectives.vocabulary_loss import Z_LOSS, loss_terms, projected_losses, running_losses
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Terms, Trainable
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Terms
 
 _CAUSAL = 0xCA05
 """Purpose in the keys of the streams."""
@@ -123,20 +123,29 @@ class MixedModel(PretrainingModel):
         """Return NumPy rows as tensors."""
         return mixed_inputs(batch)
 
-    def trainable(self, *, z_weight: float = 0.0) -> Trainable[Any]:
-        """Return the model with the losses of both kinds of rows."""
-        return Trainable(
-            module=self,
-            blocks=self.encoder.blocks(),
-            step=lambda inputs: mixed_losses(self, inputs, z_weight=z_weight),
-            counts=lambda inputs: {
-                "predictions": float(len(inputs.labels)),
-                "next_tokens": float(len(inputs.next_labels)),
-            },
-            flops=lambda inputs: mixed_flops(self, inputs),
-            tokens=lambda inputs: int(inputs.mask.sum()),
-            weights={"mlm": 1.0 - self.causal_share, "lm": self.causal_share},
-        )
+    def losses(self, inputs: Any, *, z_weight: float = 0.0) -> Terms:
+        """Return the losses of both kinds of rows."""
+        states, head = self.masked_lm.states(self(inputs)[0]), self.masked_lm
+        masked, following = states.split([len(inputs.labels), len(inputs.next_labels)])
+        projection = self.encoder.embeddings.word.weight, head.bias
+        of_masks = projected_losses(masked, *projection, inputs.labels, z_weight=z_weight)
+        of_next, z_loss = running_losses(following, *projection, inputs.next_labels, z_weight=z_weight)
+        terms = {**loss_terms("mlm", of_masks, z_weight=z_weight), "lm": (of_next, "next_tokens")}
+        return {**terms, f"lm_{Z_LOSS}": (z_loss, "next_tokens")} if z_weight else terms
+
+    def counts(self, inputs: Any) -> dict[str, float]:
+        """Return the numbers of masked pieces and of the tokens that causal rows predict."""
+        return {"predictions": float(len(inputs.labels)), "next_tokens": float(len(inputs.next_labels))}
+
+    def flops(self, inputs: Any) -> float:
+        """Return the FLOPs of the encoder and of both kinds of predictions."""
+        width, vocab_size = self.encoder.config.hidden, self.encoder.config.vocab_size
+        return super().flops(inputs) + 6.0 * len(inputs.next_labels) * width * (width + vocab_size)
+
+    @property
+    def loss_weights(self) -> Mapping[str, float]:
+        """Return the fraction of the rows of each kind."""
+        return {"mlm": 1.0 - self.causal_share, "lm": self.causal_share}
 
     def metrics(
         self,
@@ -163,23 +172,6 @@ def causal_config(config: EncoderConfig) -> EncoderConfig:
 def as_language_model(saved: SavedModel) -> SavedModel:
     """Return a saved GPT-BERT as the language model that it is too; every other model is returned as it is."""
     return replace(saved, config=causal_config(saved.config)) if predicts_ahead(saved.config) else saved
-
-
-def mixed_losses(model: MixedModel, inputs: MixedInputs, *, z_weight: float = 0.0) -> Terms:
-    """Return each summed loss with the name of the count that divides it; z_weight: the weight of the z-losses."""
-    states, head = model.masked_lm.states(model(inputs)[0]), model.masked_lm
-    masked, following = states.split([len(inputs.labels), len(inputs.next_labels)])
-    projection = model.encoder.embeddings.word.weight, head.bias
-    of_masks = projected_losses(masked, *projection, inputs.labels, z_weight=z_weight)
-    of_next, z_loss = running_losses(following, *projection, inputs.next_labels, z_weight=z_weight)
-    terms = {**loss_terms("mlm", of_masks, z_weight=z_weight), "lm": (of_next, "next_tokens")}
-    return {**terms, f"lm_{Z_LOSS}": (z_loss, "next_tokens")} if z_weight else terms
-
-
-def mixed_flops(model: MixedModel, inputs: MixedInputs) -> float:
-    """Return the FLOPs of the matrix products in the forward and backward pass of a batch."""
-    width, vocab_size = model.encoder.config.hidden, model.encoder.config.vocab_size
-    return pretraining_flops(model.encoder, inputs) + 6.0 * len(inputs.next_labels) * width * (width + vocab_size)
 
 
 def _without_counts(metrics: Mapping[str, float]) -> dict[str, float]:

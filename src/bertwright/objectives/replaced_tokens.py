@@ -12,7 +12,7 @@ Shapes: B batch, T tokens, P predictions per row, M real predictions in the batc
 V vocabulary.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -34,14 +34,12 @@ from bertwright.objectives.masked_lm import (
     GENERATOR_FOLDER,
     Inputs,
     PretrainingModel,
-    pretraining_flops,
     to_inputs,
 )
 from bertwright.objectives.settings import GENERATOR_WIDTH
 from bertwright.objectives.system_model import SystemModel
 from bertwright.objectives.vocabulary_loss import is_bf16, loss_terms, projected_losses
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Trainable
-from bertwright.training.hardware import module_device, move_to_device
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Terms
 
 WEIGHT: Final = 50.0
 """Factor of the discriminator's loss (λ in §2)."""
@@ -128,17 +126,33 @@ class ReplacedTokenModel(SystemModel):
         """Return NumPy rows as tensors."""
         return sampled_inputs(batch)
 
-    def trainable(self, *, z_weight: float = 0.0) -> Trainable[Any]:
-        """Return both models with their losses."""
-        return Trainable(
-            module=self,
-            blocks=(*self.encoder.blocks(), *self.generator.encoder.blocks()),
-            step=lambda inputs: replaced_token_losses(self, inputs, z_weight=z_weight),
-            counts=lambda inputs: {"predictions": float(len(inputs.labels)), "tokens": float(inputs.mask.sum())},
-            flops=lambda inputs: replaced_token_flops(self, inputs),
-            tokens=lambda inputs: int(inputs.mask.sum()),
-            weights={"rtd": WEIGHT},
-        )
+    def losses(self, inputs: GeneratorInputs, *, z_weight: float = 0.0) -> Terms:
+        """Return the losses of both models; the discriminator has no sum over the vocabulary, and so no z-loss."""
+        vectors, logits, replaced = self(inputs)
+        table, bias = self.encoder.embeddings.word.weight, self.generator.masked_lm.bias
+        losses = projected_losses(vectors, table, bias, inputs.labels, z_weight=z_weight)
+        detecting = {"rtd": (_summed_loss(logits, replaced, inputs.mask), "tokens")}
+        return loss_terms("mlm", losses, z_weight=z_weight) | detecting
+
+    def counts(self, inputs: GeneratorInputs) -> dict[str, float]:
+        """Return the numbers of masked pieces and of real tokens."""
+        return {"predictions": float(len(inputs.labels)), "tokens": float(inputs.mask.sum())}
+
+    def flops(self, inputs: GeneratorInputs) -> float:
+        """Return the FLOPs of both models, without the sampling."""
+        rows, length = inputs.ids.shape
+        width = self.encoder.config.hidden
+        detecting = rows * (self.encoder.flops(length, length) + 2 * length * width * (width + 1))
+        return self.generator.flops(inputs) + 3.0 * detecting
+
+    @property
+    def loss_weights(self) -> Mapping[str, float]:
+        """Return the factor of the discriminator's loss."""
+        return {"rtd": WEIGHT}
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """Return the layers of both models."""
+        return (*self.encoder.blocks(), *self.generator.encoder.blocks())
 
     def metrics(
         self,
@@ -152,22 +166,9 @@ class ReplacedTokenModel(SystemModel):
 
         Precision and recall are those of replaced tokens, at a probability of one half; 0 where a denominator is 0.
         """
-        every, device = list(batches), module_device(self)
+        every = list(batches)
         metrics = self.generator.metrics(every, characters=characters, ranks=ranks)
-        sums = dict.fromkeys(("loss", "right", "tokens", "said", "found", "replaced"), 0.0)
-        for _, batch, counts in ranks.partition(every):
-            inputs = move_to_device(sampled_inputs(batch), device)
-            _, logits, replaced = self(inputs)
-            if not counts:
-                continue
-            said, is_replaced = logits[inputs.mask] > 0, replaced[inputs.mask]
-            sums["loss"] += float(_summed_loss(logits, replaced, inputs.mask))
-            sums["right"] += float((said == is_replaced).sum())
-            sums["tokens"] += len(said)
-            sums["said"] += float(said.sum())
-            sums["found"] += float((said & is_replaced).sum())
-            sums["replaced"] += float(is_replaced.sum())
-        sums = dict(zip(sums, ranks.sum(list(sums.values())), strict=True))
+        sums = self.sums(every, self.inputs, self._detected, ranks)
         return {
             **{name: value for name, value in metrics.items() if name not in ("rows", "predictions")},
             "rtd_loss": sums["loss"] / sums["tokens"],
@@ -176,6 +177,19 @@ class ReplacedTokenModel(SystemModel):
             "rtd_recall": sums["found"] / max(1.0, sums["replaced"]),
             "rows": metrics["rows"],
             "predictions": metrics["predictions"],
+        }
+
+    def _detected(self, inputs: GeneratorInputs) -> dict[str, float]:
+        """Return the discriminator's sums of a batch for `metrics`."""
+        _, logits, replaced = self(inputs)
+        said, is_replaced = logits[inputs.mask] > 0, replaced[inputs.mask]
+        return {
+            "loss": float(_summed_loss(logits, replaced, inputs.mask)),
+            "right": float((said == is_replaced).sum()),
+            "tokens": len(said),
+            "said": float(said.sum()),
+            "found": float((said & is_replaced).sum()),
+            "replaced": float(is_replaced.sum()),
         }
 
 
@@ -228,34 +242,11 @@ def _(states: Tensor, embeddings: Tensor, bias: Tensor, draws: Tensor, in_bf16: 
     return torch.empty_like(draws)
 
 
-def replaced_token_losses(
-    model: ReplacedTokenModel, inputs: GeneratorInputs, *, z_weight: float = 0.0
-) -> dict[str, tuple[Tensor, str]]:
-    """Return each summed loss with the name of the count that divides it; that of the discriminator has the factor
-    WEIGHT.
-
-    z_weight: the weight of the z-loss of the generator. The discriminator has no sum over the vocabulary.
-    """
-    vectors, logits, replaced = model(inputs)
-    table, bias = model.encoder.embeddings.word.weight, model.generator.masked_lm.bias
-    losses = projected_losses(vectors, table, bias, inputs.labels, z_weight=z_weight)
-    detecting = {"rtd": (_summed_loss(logits, replaced, inputs.mask), "tokens")}
-    return loss_terms("mlm", losses, z_weight=z_weight) | detecting
-
-
 def _summed_loss(logits: Tensor, replaced: Tensor, mask: Tensor) -> Tensor:
     """Return the binary cross entropy of real tokens, summed."""
     logits = for_loss(logits)
     losses = F.binary_cross_entropy_with_logits(logits, replaced.to(logits.dtype), reduction="none")
     return losses.masked_fill(~mask, 0.0).sum()
-
-
-def replaced_token_flops(model: ReplacedTokenModel, inputs: Inputs) -> float:
-    """Return the FLOPs of the matrix products of both models, forward and backward, without the sampling."""
-    rows, length = inputs.ids.shape
-    width = model.encoder.config.hidden
-    detecting = rows * (model.encoder.flops(length, length) + 2 * length * width * (width + 1))
-    return pretraining_flops(model.generator.encoder, inputs) + 3.0 * detecting
 
 
 def weights_of_discriminator(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,8 +11,6 @@ from bertwright.experiments.data import PAPER_TASKS, find_source, make_subset
 from bertwright.experiments.forecast import _Costs
 from bertwright.experiments.jobs import PairsJob, PretrainedModel, pretraining_settings
 from bertwright.experiments.scales import SCALES
-from bertwright.objectives.language_model import language_flops
-from bertwright.objectives.masked_lm import pretraining_flops
 from tests.support.blimp import write_blimp
 from tests.support.paper_data import write_data
 
@@ -31,7 +29,7 @@ def test_the_flops_of_a_run_are_those_that_training_counts(system: str, scale: s
         inputs: Any = SimpleNamespace(
             ids=torch.empty(rows, phase.length), at=torch.empty(rows, predictions), labels=torch.empty(count)
         )
-        step = pretraining_flops(model.encoder, inputs) if system == "bert" else language_flops(model, inputs)
+        step = model.flops(inputs)
         flops += phase.share * (settings.steps or 0) * step
     run = PretrainedModel(settings, Path("corpus"), True, Path("run"))
     assert costs.pretraining_flops(run) == pytest.approx(flops, rel=0.02)

@@ -7,7 +7,7 @@ import torch
 
 from bertwright.model.config import size_config
 from bertwright.model.encoder import init_weights
-from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_losses
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel
 from bertwright.training.hardware import DTYPES, Numerics, Precision
 from bertwright.training.loop import autocast
 from tests.support import tiny_run
@@ -17,7 +17,7 @@ def gradients_in(model: PretrainingModel, inputs: Inputs, kind: Precision) -> di
     numerics = Numerics(precision=kind, compiled=False, threads=1, peak_flops=1.0)
     model.train().zero_grad(set_to_none=True)
     with autocast(numerics):
-        terms = pretraining_losses(model, inputs)
+        terms = model.losses(inputs)
     (terms["mlm"][0] / len(inputs.labels) + terms["nsp"][0] / len(inputs.ids)).backward()
     return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
 

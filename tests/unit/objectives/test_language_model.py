@@ -22,9 +22,7 @@ from bertwright.objectives.batches import TokenBatch, split_batch
 from bertwright.objectives.language_model import (
     LanguageInputs,
     LanguageModel,
-    language_flops,
     language_inputs,
-    language_losses,
     open_language_model,
 )
 from bertwright.objectives.vocabulary_loss import bits_per_character, characters_of
@@ -77,7 +75,7 @@ def test_the_loss_is_that_of_shifted_logits(system: System, kind: torch.dtype) -
     model, rows = random_language_model(system, kind), token_batch()
     tokens = language_inputs(rows, model.config)
     expected = list(chain.from_iterable(plain_language_losses(model, rows)))
-    (loss, name) = language_losses(model, tokens)["lm"]
+    (loss, name) = model.losses(tokens)["lm"]
     assert name == "predictions"
     assert len(expected) == len(tokens.labels) == sum(length - 1 for length in LENGTHS)
     assert model.trainable().counts(tokens) == {"predictions": float(len(expected))}
@@ -144,7 +142,7 @@ def test_gradients_reach_every_weight_and_equal_the_plain_ones(system: System, w
 def test_rows_without_a_next_token_are_a_loss_of_zero() -> None:
     model = random_language_model("bert-left", torch.float32)
     tokens = language_inputs(token_batch((1, 1)), model.config)
-    loss = language_losses(model, tokens)["lm"][0]
+    loss = model.losses(tokens)["lm"][0]
     loss.backward()
     assert float(loss.detach()) == 0.0
     assert len(tokens.labels) == 0
@@ -155,11 +153,9 @@ def test_flops_by_hand() -> None:
     width, inner = 32, 128
     backbone = 4 * (2 * (2 * LENGTH * (4 * width**2 + 2 * width * inner) + 4 * LENGTH**2 * width))
     predictions = sum(length - 1 for length in LENGTHS)
-    assert language_flops(model, tokens) == 3.0 * (backbone + 2 * predictions * width * (VOCAB + width))
+    assert model.flops(tokens) == 3.0 * (backbone + 2 * predictions * width * (VOCAB + width))
     backbone = 4 * (2 * (2 * LENGTH * (8 * 48 * width + 48 * width)))
-    assert language_flops(random_language_model("lstm-left"), tokens) == 3.0 * (
-        backbone + 2 * predictions * width * VOCAB
-    )
+    assert random_language_model("lstm-left").flops(tokens) == 3.0 * (backbone + 2 * predictions * width * VOCAB)
 
 
 def test_what_sees_both_sides_is_no_language_model() -> None:

@@ -21,8 +21,9 @@ from bertwright.distillation.teacher import refuse_other_teacher
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.model.card import origin
-from bertwright.model.config import predicts_ahead
+from bertwright.model.config import finds_replaced, predicts_ahead
 from bertwright.model.folder import SavedModel, open_model, weights_digest
+from bertwright.model.system import system_of
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, open_pretrained, to_inputs
 from bertwright.pretraining.choose import plain_settings
 from bertwright.pretraining.evaluate import ValidationRows
@@ -36,7 +37,7 @@ from bertwright.training.hardware import resolve_device
 from bertwright.training.run_folder import RunFolder, refuse_used
 
 _METRICS = ("mlm_accuracy", "mlm_loss", "mlm_perplexity")
-_FIXED: Mapping[str, Any] = {"system": "bert", "compile": "off", "examples": {"second_sentence": "none"}}
+_FIXED: Mapping[str, Any] = {"compile": "off", "examples": {"second_sentence": "none"}}
 """Settings that every student has."""
 
 
@@ -70,7 +71,7 @@ def distill_encoder(
     refuse_other_teacher(out, digest, teacher)
     student = student_of(saved, soft)
     settings, numerics = plain_settings(
-        merged(typed, _FIXED),
+        merged(typed, {**_FIXED, "system": system_of(student.config)}),
         corpus=corpus,
         out=out,
         initial=student.config,
@@ -139,6 +140,11 @@ def open_encoder_teacher(source: str, corpus: Corpus, *, fills: bool) -> tuple[S
         raise InputError(
             f"--teacher {source}: is a GPT-BERT, whose states predict the token after their own; with --corpus "
             "expected an encoder that predicts masked pieces from their own states, such as a BERT"
+        )
+    if finds_replaced(saved.config):
+        raise InputError(
+            f"--teacher {source}: is an ELECTRA, which learns to find replaced pieces; with --corpus expected an "
+            "encoder that predicts masked pieces, such as a BERT"
         )
     tokenizer = open_tokenizer(saved)
     _refuse_vocabulary(source, tokenizer.pieces, corpus)

@@ -12,6 +12,7 @@ from bertwright.console import say
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.model.config import EncoderConfig, encoder_shape, initializer_range_for, size_config, written_size
 from bertwright.model.folder import SavedModel
+from bertwright.model.modern_config import ModernBertConfig, Reach
 from bertwright.pretraining.resources import count_parameters
 
 _LAYERS = "encoder.layers."
@@ -21,14 +22,30 @@ _SHAPE = ("hidden", "heads", "intermediate")
 def student_config(settings: DistillationSettings, teacher: EncoderConfig) -> EncoderConfig:
     """Return the teacher's configuration in the size of the student. Raises InputError for an unknown size."""
     if settings.layers is not None:
-        changes: dict[str, int] = {"layers": settings.layers}
+        changes: dict[str, object] = {"layers": settings.layers}
     else:
         assert settings.size is not None
         size = size_config(settings.size, teacher.vocab_size)
         inner = teacher.model_copy(update={"hidden": size.hidden}).usual_intermediate
         size = size.model_copy(update={"intermediate": inner})
         changes = {name: getattr(size, name) for name in ("layers", *_SHAPE)}
+    if isinstance(teacher, ModernBertConfig):
+        changes["reaches"] = _reaches(teacher, settings.layers)
     return type(teacher).model_validate({**teacher.model_dump(), **changes})
+
+
+def _reaches(teacher: ModernBertConfig, layers: int | None) -> tuple[Reach, ...] | None:
+    """Return the reach of each layer of a student that takes `layers` of the teacher; None for the usual pattern.
+
+    A layer computes what it learned only with the window and the positions that it had in the teacher.
+    """
+    if layers is None or layers > teacher.layers:
+        return None
+    is_global = [teacher.is_global(number) for number in taken_layers(layers, teacher.layers)]
+    usual = teacher.model_copy(update={"layers": layers, "reaches": None})
+    if is_global == [usual.is_global(number) for number in range(layers)]:
+        return None
+    return tuple("global" if reach else "local" for reach in is_global)
 
 
 def taken_layers(student: int, teacher: int) -> list[int]:

@@ -25,7 +25,7 @@ _SPAN_TASKS = {task.name: task for task in (SQUAD1, SQUAD2)}
 """Tasks that a model of spans may be for; its files do not name the task."""
 
 _HUB = "hub:"
-_DOWNLOADED = ["*.json", "*.txt", "*.safetensors", "*.sha256", "pytorch_model*.bin", "*.model", "*.bpe", "*.npy"]
+_DOWNLOADED = ["*.json", "*.txt", "*.safetensors", "*.sha256", "*pytorch_model*.bin", "*.model", "*.bpe", "*.npy"]
 """Files that are downloaded of a model of the Hub: no weights of other frameworks."""
 
 

@@ -280,6 +280,11 @@ def _say_work_of_callers(saved: SavedModel, model: str) -> None:
             f"{model}: its numbers are those of the graph times {scale['spread']:g} plus {scale['centre']:g}; the "
             "metadata of the file have both"
         )
+    if temperature := _temperature(saved):
+        say(
+            f"{model}: was calibrated; its probabilities are the softmax of the logits of the graph divided by "
+            f"{temperature['temperature']:g}, the temperature in the metadata of the file"
+        )
 
 
 def _metadata(saved: SavedModel, head: VectorHead | None = None) -> dict[str, str]:
@@ -299,7 +304,15 @@ def _metadata(saved: SavedModel, head: VectorHead | None = None) -> dict[str, st
         }
     max_tokens = saved.max_length if "max_length" in saved.extra else saved.config.max_positions
     noted = {"architecture": saved.architecture, "labels": labels, "max_tokens": str(max_tokens)}
-    return noted | {name: repr(value) for name, value in _scale(saved).items()}
+    temperature = _temperature(saved)
+    return noted | {name: repr(value) for name, value in {**_scale(saved), **temperature}.items()}
+
+
+def _temperature(saved: SavedModel) -> dict[str, float]:
+    """Return the number that divides the logits of a calibrated classifier; empty for every other model."""
+    task = saved.extra.get("task")
+    temperature = float(task.get("temperature", 1.0)) if isinstance(task, dict) else 1.0
+    return {} if temperature == 1.0 else {"temperature": temperature}
 
 
 def _scale(saved: SavedModel) -> dict[str, float]:

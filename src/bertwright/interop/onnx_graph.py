@@ -61,7 +61,8 @@ def outputs_of(model: GraphModel) -> tuple[str, ...]:
     """Return the names of the outputs of a model, in their order."""
     if isinstance(model, SentenceModel):
         return ("last_hidden_state", SENTENCE_VECTORS)
-    return ARCHITECTURES[model.architecture].outputs
+    outputs = ARCHITECTURES[model.architecture].outputs
+    return outputs if model.architecture != "BertModel" or hasattr(model, "pooler") else outputs[:1]
 
 
 @dataclass(frozen=True)

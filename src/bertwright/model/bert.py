@@ -131,5 +131,8 @@ def open_architecture(saved: SavedModel) -> Bert:
     if saved.weights and "classifier.linear.weight" in saved.weights:
         num_labels = len(saved.weights["classifier.linear.weight"])
     model = Bert(config, saved.architecture, num_labels=num_labels)
+    lacks_pooler = saved.architecture == "BertModel" and "pooler.dense.weight" not in (saved.weights or {})
+    if lacks_pooler and hasattr(model, "pooler"):
+        del model.pooler  # an encoder of vectors may have none
     load_weights(model, saved)
     return model.eval()

@@ -124,7 +124,7 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         nothing, and for another layer than the last. width: number of components of what the folder describes. Raises
         InputError for pool cls where the first token attends to itself alone.
         """
-        if self._as_described(pool, layer):
+        if pool is None and layer in (-1, self.encoder.config.layers):
             return list(self.sentences.of_rows([row.ids for row in rows], width=width, prompt=self.prompt))
         chosen = pool or "mean"
         check_pool(self.encoder.config, chosen)

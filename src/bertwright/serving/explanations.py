@@ -5,6 +5,7 @@ The answer is that of the model in its precision. The explanation is computed in
 Shapes: N tokens of the explained rows, P pieces.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal
@@ -27,6 +28,7 @@ from bertwright.serving.task_pipelines import (
     QuestionPipeline,
     TaggingPipeline,
 )
+from bertwright.tasks.finite import NotFinite
 from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 
 COMPLETE: Final = 1e-3
@@ -38,6 +40,22 @@ _REMOVED: Final = 64
 _COST: Final = 3 * STEPS[0]
 """Number of forward passes that the first points cost, each with a backward pass."""
 
+
+_NOT_FINITE: Final = Explanation(
+    answer="",
+    start=None,
+    end=None,
+    measure="logits",
+    score=math.nan,
+    baseline=math.nan,
+    difference=math.nan,
+    remaining=None,
+    method="gradients",
+    replaced="zero",
+    steps=None,
+    words=(),
+)
+"""For an input whose answer is not finite. `Pipeline.results` refuses it, with the number of the input."""
 
 _Word = tuple[int, int, int]
 """Number of the text, and (first, one past last) character, of a word."""
@@ -114,7 +132,10 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
 
     def _explain(self, item: Any, settings: ExplainSettings) -> Explanation | None:
         inputs = self.answering.encode([item])
-        target = answer_score(self.answering, inputs, self.answering.outputs(inputs), word=settings.word)
+        try:
+            target = answer_score(self.answering, inputs, self.answering.outputs(inputs), word=settings.word)
+        except NotFinite:  # `results` names the input by its number among all
+            return _NOT_FINITE
         if target is None:
             return None
         placed = placed_rows(self._exact, item)

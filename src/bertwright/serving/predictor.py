@@ -370,6 +370,10 @@ class StaticPredictor(Predictor):
         self._lock = threading.RLock()
         self.pipeline: StaticPipeline = StaticPipeline(static)
 
+    def generate(self, prompts: Any, **_: Any) -> Any:
+        """Raise InputError: a static table continues no text."""
+        raise InputError(f"{self.source}: is a static table, which gives vectors; expected a GPT-1, GPT-2 or GPT-BERT")
+
     @property
     def _kind_and_size(self) -> tuple[str, str]:
         return "static table", f"vectors of {self.pipeline.vector_source.size}"

@@ -289,21 +289,23 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             from bertwright.serving.embeddings import features_of, pooled
             from bertwright.sklearn.fit import open_sentences
             from bertwright.tasks.finite import check_finite
+            from bertwright.tasks.sentence_vectors import prompt_of
 
             texts = self._as_fitted(X)
             config = self.learned_.saved.config
             sentences = open_sentences(self.learned_, precision=str(self.precision))
-            limit = python_scalar(self.max_length)
+            limit = python_scalar(self.max_length) or sentences.max_length
             if self.learned_.head and self._as_described(config.layers):
                 rows, is_cut = sentences.rows(texts.sides[0], max_length=limit)
-                vectors, cut, limit = sentences.of_rows(rows), sum(is_cut), limit or sentences.max_length
+                vectors, cut = sentences.of_rows(rows), sum(is_cut)
                 check_finite(vectors, "X[{}]".format)
             else:
                 vectors, cut = np.empty((len(texts), config.hidden), dtype=np.float32), 0
+                prompt = prompt_of(sentences.settings, "text")
                 features = features_of(
                     sentences.encoder,
                     self.learned_.tokenizer,
-                    texts.sides[0],
+                    [prompt + text for text in texts.sides[0]],
                     layers=[python_scalar(self.layer) % (config.layers + 1)],
                     max_length=limit,
                     location="X[{}]".format,
@@ -313,6 +315,5 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
                     vectors[row] = pooled(of_text.states, pool)[0]
                     cut += of_text.truncated
             if cut:
-                limit = limit or config.max_positions
                 say(f"X: {cut} of {len(texts)} texts exceed {limit} tokens and are cut")
         return vectors

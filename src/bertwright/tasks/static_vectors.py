@@ -128,8 +128,7 @@ class StaticVectors:
     def save(self, folder: Path, config: Mapping[str, Any]) -> None:
         """Write the layout into an empty folder; `config`: further entries of config.json."""
         self.tokenizer.save(folder)
-        # An added token is found in a text, as "[SEP]". Without them such a text is ordinary text, as it is here.
-        write_json(folder / "tokenizer.json", {**read_object(folder / "tokenizer.json"), "added_tokens": []})
+        write_json(folder / "tokenizer.json", _without_added_tokens(read_object(folder / "tokenizer.json")))
         save_file({"embeddings": self.table.contiguous()}, folder / WEIGHTS, metadata={"format": "pt"})
         (folder / WEIGHTS).chmod(folder.stat().st_mode & 0o666)  # save_file makes it readable for its owner alone
         note_digest(folder / WEIGHTS)
@@ -153,6 +152,18 @@ class StaticVectors:
 
 TextVectors = SentenceEncoder | StaticVectors
 """Source of the vectors of texts: an encoder with its head, or a static table."""
+
+
+def _without_added_tokens(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json in which a text such as "[SEP]" is ordinary text, as it is here.
+
+    An added token is found in every text. Its id stays: a token that the vocabulary lacks is put there.
+    """
+    added, vocab = tokenizer["added_tokens"], tokenizer["model"]["vocab"]
+    if not isinstance(vocab, dict):  # that of Unigram is a list, in which a new piece would be found in texts too
+        return {**tokenizer, "added_tokens": [token for token in added if token["id"] >= len(vocab)]}
+    whole = {**vocab, **{token["content"]: token["id"] for token in added}}
+    return {**tokenizer, "added_tokens": [], "model": {**tokenizer["model"], "vocab": whole}}
 
 
 def check_size(width: int | None, size: int, option: str) -> None:

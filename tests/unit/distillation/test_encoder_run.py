@@ -14,7 +14,10 @@ from bertwright.distillation.encoder_run import distill_encoder
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.errors import InputError
 from bertwright.files import read_json, write_json
+from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model, save_model
+from bertwright.model.system import System, system_config, system_of
+from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.setup import Pretraining
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support.encoders import write_encoder
@@ -62,6 +65,33 @@ def test_a_stopped_run_resumes_to_the_same_bytes_and_refuses_another_teacher(
     assert {"labels", "teacher", "relations"} <= {*lines[0]}
     assert open_model(str(tmp_path / "whole")).config.layers == 2
     assert bw.load(str(tmp_path / "whole")).vectors(["a text"]).shape == (1, 48)
+
+
+def pretrained_as(system: System, folder: Path, tokenizer: Path) -> str:
+    """Write a model of three layers of random weights; return its folder."""
+    vocab_size = Tokenizer.load(tokenizer).vocab_size
+    config = system_config(system, "3x48x2", vocab_size, max_positions=64)
+    assert isinstance(config, EncoderConfig)
+    architecture = "ElectraForPreTraining" if system == "electra" else "BertForMaskedLM"
+    model = PretrainingModel(config, second_sentence="none")
+    save_model(folder, model, config=config, tokenizer=tokenizer, architecture=architecture)
+    return str(folder)
+
+
+@pytest.mark.parametrize("system", ["modernbert", "roberta", "albert"])
+def test_a_teacher_of_another_family_has_a_student_of_it(
+    system: System, own_corpus: Path, own_tokenizer: Path, tmp_path: Path
+) -> None:
+    teacher = pretrained_as(system, tmp_path / "teacher", own_tokenizer)
+    distill(teacher, own_corpus, tmp_path / "out")
+    student = open_model(str(tmp_path / "out"))
+    assert (system_of(student.config), student.config.layers) == (system, 2)
+
+
+def test_a_discriminator_is_refused(own_corpus: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+    teacher = pretrained_as("electra", tmp_path / "teacher", own_tokenizer)
+    with pytest.raises(InputError, match=r"is an ELECTRA, .*expected an encoder that predicts masked pieces"):
+        distill(teacher, own_corpus, tmp_path / "out")
 
 
 def test_another_vocabulary_is_refused(encoder: str, own_text: Path, own_tokenizer: Path, tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ import torch
 
 from bertwright.console import say_once
 from bertwright.distillation.settings import DistillationSettings
-from bertwright.distillation.student import say_larger, student_of, taken_layers
+from bertwright.distillation.student import say_larger, student_config, student_of, taken_layers
 from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel, open_model
+from bertwright.model.modern_config import ModernBertConfig
+from bertwright.model.system import system_config
 from bertwright.pretraining.resources import count_parameters
+from bertwright.text.wordpiece import Tokenizer
 from tests.support.encoders import write_encoder
 
 
@@ -48,6 +51,28 @@ def test_a_student_of_the_same_width_begins_with_layers_of_the_teacher(
         assert torch.equal(tensor, four_layers.weights[taken]), name
     assert not any(name.startswith("encoder.layers.2.") for name in student.weights)
     assert "begins with the embeddings and the layers 1, 4 of 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("reaches", "layers", "expected"),
+    [
+        ("gllg", 2, [True, True]),
+        ("glgl", 2, [True, False]),  # as every third layer of two: the usual pattern
+        ("gllg", 3, [True, False, True]),
+        ("gllg", 4, [True, False, False, True]),
+    ],
+)
+def test_a_layer_keeps_the_reach_that_it_has_in_the_teacher(
+    reaches: str, layers: int, expected: list[bool], own_tokenizer: Path
+) -> None:
+    vocab_size = Tokenizer.load(own_tokenizer).vocab_size
+    named = tuple("global" if letter == "g" else "local" for letter in reaches)
+    usual = system_config("modernbert", "4x64", vocab_size)
+    assert isinstance(usual, ModernBertConfig)
+    config = usual.model_copy(update={"reaches": named})
+    student = student_config(DistillationSettings(layers=layers), config)
+    assert isinstance(student, ModernBertConfig)
+    assert [student.is_global(number) for number in range(layers)] == expected
 
 
 @pytest.mark.parametrize(

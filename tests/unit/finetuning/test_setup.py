@@ -83,6 +83,10 @@ def test_it_begins_anew_with_every_seed_and_the_model_below_as_it_was(
         assert float((heads[0][name] - heads[1][name]).abs().max()) > 1e-2
     saved = open_model(str(tmp_path / "run-0"))
     assert saved.config == TopConfig(inner=open_model(pretrained_models["bert"]).config, width=16)  # type: ignore[arg-type]
+    answering = load(tmp_path / "run-0", precision="fp32")
+    one, other = answering.vectors(["a film", "a play"])
+    cosine = float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+    assert answering.search("a film", texts=["a play"])[0].score == pytest.approx(cosine, abs=1e-5)
 
 
 def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
@@ -101,7 +105,7 @@ def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_dat
     with pytest.raises(InputError, match=r"--features: .*first already has a BiLSTM on top"):
         finetune(features, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "third")
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
-        load(tmp_path / "first").vectors("a text")
+        load(tmp_path / "first").vectors("a text", pool="mean")
 
 
 def test_metrics_are_printed_after_each_epoch_of_the_first_seed(

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import save_file
 
 from bertwright import load
@@ -24,6 +25,7 @@ from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop import checkpoint
+from bertwright.interop import import_model as importing
 from bertwright.interop.import_model import import_model
 from bertwright.model.bert import open_architecture
 from bertwright.model.folder import open_model
@@ -724,3 +726,9 @@ def test_a_model_of_the_hub_is_downloaded_and_imported(tmp_path: Path, pieces: l
     assert json.loads(completed.stdout)["architecture"] == "BertForPreTraining"
     for name in ("model.safetensors", "vocab.txt", "config.json"):
         assert (tmp_path / "own" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+
+
+def test_weights_of_dense_layers_are_downloaded() -> None:
+    files = ["pytorch_model.bin", "2_Dense/pytorch_model.bin", "2_Dense/model.safetensors", "2_Dense/config.json"]
+    others = ["tf_model.h5", "rust_model.ot", "flax_model.msgpack"]
+    assert list(filter_repo_objects(files + others, allow_patterns=importing._DOWNLOADED)) == files

@@ -198,6 +198,16 @@ def test_the_file_has_the_scale_of_numbers_that_its_head_has_not(exported: Expor
     assert (float(noted["centre"]), float(noted["spread"])) == (2012.5, 1.7)
 
 
+def test_the_file_has_the_temperature_of_a_calibrated_classifier(
+    exported: Exports, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, result = exported("BertForSequenceClassification")
+    saved = replace(open_model(result["model"]), extra={"task": {"kind": "single_label", "temperature": 2.5}})
+    assert float(export._metadata(saved)["temperature"]) == 2.5
+    export._say_work_of_callers(saved, "folder")
+    assert "the softmax of the logits of the graph divided by 2.5" in capsys.readouterr().err
+
+
 def test_the_folder_and_the_file_say_what_they_are(exported: Exports) -> None:
     folder, result = exported("BertForSequenceClassification")
     source = Path(result["model"])

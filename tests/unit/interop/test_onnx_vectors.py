@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from torch import nn
 
 from bertwright.cli import main
 from bertwright.errors import InputError
@@ -16,13 +17,15 @@ from bertwright.interop import onnx as export
 from bertwright.interop.onnx import export_onnx
 from bertwright.interop.onnx_parity import TEXTS, Agreement
 from bertwright.interop.onnx_ranking import RankingCheck, of_search, of_texts
-from bertwright.model.folder import open_model
+from bertwright.model.backbones import build_backbone
+from bertwright.model.folder import open_model, save_model
 from bertwright.model.vector_head import open_vector_head
 from bertwright.model.vector_settings import DenseLayer, VectorSettings
 from bertwright.tasks.beir import open_retrieval
 from bertwright.tasks.sentence_vectors import SentenceEncoder, open_sentence_encoder
+from bertwright.text.wordpiece import Tokenizer
 from tests.support.commands import run_json
-from tests.support.encoders import write_encoder
+from tests.support.encoders import classifier_config, write_encoder
 from tests.support.pages import python_blocks
 from tests.support.retrieval import write_beir
 from tests.support.texts import own_lines
@@ -204,6 +207,15 @@ def test_a_pooling_without_the_prompt_gives_the_states_alone(
     assert "its pooling leaves out the tokens of the prompt" in capsys.readouterr().err
     write_vector_model(tmp_path / "model", own_tokenizer, settings.model_copy(update={"prompts": {}}))
     assert export._vector_head(open_model(str(tmp_path / "model"))) is not None
+
+
+def test_an_encoder_without_a_pooler_gives_its_states(tmp_path: Path, own_tokenizer: Path) -> None:
+    config = classifier_config(Tokenizer.load(own_tokenizer).vocab_size)
+    encoder = nn.ModuleDict({"encoder": build_backbone(config)})
+    save_model(tmp_path / "model", encoder, config=config, tokenizer=own_tokenizer, architecture="BertModel")
+    result = export_onnx(str(tmp_path / "model"), tmp_path / "out")
+    session = onnxruntime.InferenceSession(tmp_path / "out/model.onnx", providers=["CPUExecutionProvider"])
+    assert result["outputs"] == [output.name for output in session.get_outputs()] == ["last_hidden_state"]
 
 
 def test_what_fits_no_vectors_is_refused(

@@ -1,5 +1,6 @@
 """export static: vectors of pieces by transformers, components by scikit-learn, weights by their formula."""
 
+import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
@@ -16,8 +18,13 @@ from transformers import AutoModel
 from bertwright.errors import InputError
 from bertwright.interop import static as static_module
 from bertwright.interop.static import export_static, principal_components
+from bertwright.model.config import EncoderConfig
+from bertwright.model.folder import save_model
+from bertwright.model.system import system_config
 from bertwright.model.vector_settings import VectorSettings
+from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.search.evaluate import evaluate_embed
+from bertwright.serving.predictor import load
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.wordpiece import train_wordpiece
 from tests.support.commands import run_json
@@ -34,6 +41,38 @@ def expected_vectors(folder: Path, pieces: int) -> np.ndarray[Any, Any]:
     rows = torch.tensor([[2, piece, 3] for piece in range(SPECIAL, pieces)])
     with torch.inference_mode():
         return np.asarray(model(input_ids=rows).last_hidden_state.mean(1).numpy())
+
+
+def test_special_tokens_outside_of_the_vocabulary_keep_their_ids(tmp_path: Path) -> None:
+    """The tokens of ModernBERT are such: they stand beside the pieces, and no text has them."""
+    rust = tokenizers.Tokenizer(tokenizers.models.BPE())
+    rust.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rust.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    rust.train_from_iterator(own_lines(), trainer)
+    names = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
+    names |= {"mask_token": "[MASK]"}
+    rust.add_special_tokens(list(names.values()))
+    ids = [(name, rust.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    frame = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B [SEP]"}
+    rust.post_processor = tokenizers.processors.TemplateProcessing(**frame, special_tokens=ids)
+    (tmp_path / "tok").mkdir()
+    rust.save(str(tmp_path / "tok/tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+    (tmp_path / "tok/tokenizer_config.json").write_text(json.dumps(settings))
+    config = system_config("modernbert", "1x32x2", rust.get_vocab_size(), max_positions=64)
+    assert isinstance(config, EncoderConfig)
+    model = PretrainingModel(config, second_sentence="none")
+    save_model(tmp_path / "model", model, config=config, tokenizer=tmp_path / "tok", architecture="BertForMaskedLM")
+    export_static(str(tmp_path / "model"), tmp_path / "static", width=8)
+    table = load(str(tmp_path / "static"))
+    text = own_lines()[0]
+    assert np.isfinite(table.vectors([text, f"{text} [SEP]"])).all()
+    assert "[SEP]" in table.tokenizer.pieces
+    ordinary = table.tokenizer.ids(["[SEP]"])[0]
+    assert len(ordinary) > 1  # its characters, as any text
 
 
 @pytest.mark.parametrize("source", ["zipf", "text", "corpus"])

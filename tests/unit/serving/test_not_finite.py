@@ -48,6 +48,7 @@ def test_python_names_the_input(predictors: dict[str, Predictor]) -> None:
         (lambda: lm.vectors("e"), "lm-overflows: "),
         (lambda: lm.next_sentence(["b", "b"], ["c", "e"]), "lm-overflows: input 1: "),
         (lambda: lm.fill(["the [MASK] e"]), "lm-overflows: input 0: "),
+        (lambda: sst.explain(["b", "e", "c"]), "sst-overflows: input 1: "),
     ):
         with pytest.raises(RunFailed, match=f"{location}{EXPECTED}"):
             compute()

@@ -65,6 +65,7 @@ def test_other_uses_are_refused_by_name(
         lambda: static_model.vectors("a", prompt="to ask: "),
         lambda: static_model.vectors("a", prompt_name="query"),
         lambda: static_model.vectors("a", layer=1),
+        lambda: static_model.generate("a", tokens=2),
         lambda: load(table, precision="int8"),
     ):
         with pytest.raises(InputError):

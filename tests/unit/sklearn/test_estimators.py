@@ -34,6 +34,7 @@ from bertwright.errors import InputError, MissingExtra
 from bertwright.finetuning.evaluate import predict_file
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.vector_settings import VectorSettings
 from bertwright.sklearn.estimators import BertClassifier, BertRegressor, BertVectorizer
 from bertwright.sklearn.inputs import EstimatorError, Texts
 from bertwright.sklearn.tagger import BertTagger
@@ -43,6 +44,7 @@ from bertwright.text.wordpiece import train_wordpiece
 from tests.support.eight_sentences import PEOPLE, TOWNS, sentence
 from tests.support.encoders import write_encoder
 from tests.support.texts import PLACES
+from tests.support.vectors import write_vector_model
 
 X = [f"we met in the {noun}" for noun in PLACES]
 Y = np.array(["dry", "wet"] * 4)
@@ -417,6 +419,21 @@ def test_vectors_are_those_of_the_model() -> None:
     assert vectorizer.set_output(transform="pandas").transform(X).shape == (8, 48)
     with pytest.warns(UserWarning, match="8 of 8 texts exceed 4 tokens"):
         BertVectorizer("model", max_length=4).fit_transform(X)
+
+
+@pytest.mark.parametrize("pool", [None, "mean", "max"])
+def test_a_pooling_keeps_the_prompt_and_the_length_of_the_folder(
+    pool: Any, places_tokenizer: Path, tmp_path: Path
+) -> None:
+    settings = VectorSettings(prompts={"query": "the bridge "}, default_prompt="query", max_length=10)
+    write_vector_model(tmp_path / "prompted", places_tokenizer, settings)
+    folder = str(tmp_path / "prompted")
+    loaded = bertwright.load(folder, precision="fp32")
+    with pytest.warns(UserWarning, match="exceed 10 tokens"):
+        vectors = BertVectorizer(folder, pool=pool, precision="fp32").fit_transform(X)
+    with pytest.warns(UserWarning, match="exceed the 10 tokens"):
+        expected = loaded.vectors(X, pool=pool)
+    assert vectors == pytest.approx(expected, abs=1e-5)
 
 
 def test_pipelines_find_neighbours_and_clusters() -> None:

@@ -41,9 +41,10 @@ def babylm_command(
         blimp_pairs: JSON file with the pairIDs of BLiMP to keep for each UID.
         supplement: Further minimal pairs in that layout, such as the supplement of BabyLM.
         glue: Folder with the files of GLUE's tasks, such as glue/RTE/train.tsv; those that are there are fine-tuned.
-        plan: Print the steps and about how long they take. Nothing is computed or written.
+        plan: Print the steps and about how long they take. Nothing is trained or written.
         lines: A line of plain text is a paragraph (text), part of a wrapped paragraph (wrapped), or a sentence.
-        allow_other_numerics: Continue on another kind of processor or torch, or with another --device.
+        allow_other_numerics: Continue on another kind of processor or torch, or with another --device, --micro-tokens
+            or --activation-checkpointing.
     """
     from bertwright.babylm.request import EntryRequest
     from bertwright.text.document import TextSettings

@@ -50,7 +50,8 @@ class ServeSettings(Settings):
     port: Annotated[int, Field(ge=0, le=65535), Option("service")] = 8000
     """Port to listen on; 0 takes a free one."""
     token: Annotated[str | None, Option("service")] = None
-    """Bearer token that every request must carry. The environment variable BERTWRIGHT_TOKEN hides it from `ps`."""
+    """Bearer token that requests for answers must carry; the page, /docs and /health stay open. The environment
+    variable BERTWRIGHT_TOKEN hides it from `ps`."""
     max_body: Annotated[Positive, Option("limits")] = 1_000_000
     """Largest request, in bytes."""
     max_inputs: Annotated[Positive, Option("limits")] = 256

@@ -304,8 +304,7 @@ def _metadata(saved: SavedModel, head: VectorHead | None = None) -> dict[str, st
         }
     max_tokens = saved.max_length if "max_length" in saved.extra else saved.config.max_positions
     noted = {"architecture": saved.architecture, "labels": labels, "max_tokens": str(max_tokens)}
-    temperature = _temperature(saved)
-    return noted | {name: repr(value) for name, value in {**_scale(saved), **temperature}.items()}
+    return noted | {name: repr(value) for name, value in {**_scale(saved), **_temperature(saved)}.items()}
 
 
 def _temperature(saved: SavedModel) -> dict[str, float]:

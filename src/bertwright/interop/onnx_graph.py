@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.model.attention import SelfAttention
-from bertwright.model.bert import ARCHITECTURES, Bert
+from bertwright.model.bert import Bert
 from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.vector_head import VectorHead
 from bertwright.version import __version__
@@ -61,8 +61,7 @@ def outputs_of(model: GraphModel) -> tuple[str, ...]:
     """Return the names of the outputs of a model, in their order."""
     if isinstance(model, SentenceModel):
         return ("last_hidden_state", SENTENCE_VECTORS)
-    outputs = ARCHITECTURES[model.architecture].outputs
-    return outputs if model.architecture != "BertModel" or hasattr(model, "pooler") else outputs[:1]
+    return model.outputs
 
 
 @dataclass(frozen=True)

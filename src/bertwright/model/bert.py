@@ -89,8 +89,13 @@ class Bert(nn.Module):
         outputs = self._outputs(last, mask)
         if self.architecture == "BertForMultipleChoice":
             outputs = (outputs[0].view(-1, choices),)  # [B·C, 1] → [B, C]
-        names = ARCHITECTURES[self.architecture].outputs  # without a pooler, the states are the only output
-        return dict(zip(names, outputs, strict=len(outputs) > 1))
+        return dict(zip(self.outputs, outputs, strict=True))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Return the names of the outputs; without a pooler, the states are the only one."""
+        names = ARCHITECTURES[self.architecture].outputs
+        return names if self.architecture != "BertModel" or hasattr(self, "pooler") else names[:1]
 
     def _outputs(self, last: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         tokens = self.pooler(last) if self.encoder.config.transforms_tokens and hasattr(self, "pooler") else last

@@ -39,8 +39,6 @@ _REMOVED: Final = 64
 """Number of pieces or words whose drops are computed together."""
 _COST: Final = 3 * STEPS[0]
 """Number of forward passes that the first points cost, each with a backward pass."""
-
-
 _NOT_FINITE: Final = Explanation(
     answer="",
     start=None,

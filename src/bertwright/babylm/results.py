@@ -7,11 +7,11 @@ from typing import Any
 from bertwright.babylm.request import EntryRequest
 from bertwright.console import say, table_lines
 from bertwright.corpus.manifest import read_manifest
-from bertwright.errors import MissingExtra
-from bertwright.files import atomic_file, copy_folder, read_object_if_there
+from bertwright.files import copy_folder, read_object_if_there
 from bertwright.model.folder import CARD, model_folder, open_model
 from bertwright.model.system import NAMES
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.reports.figures import new_figure, save_figure
 from bertwright.reports.runs import metrics_of, read_run
 from bertwright.text.word_counts import MILLION
 
@@ -96,12 +96,8 @@ def draw_learning_curve(path: Path, curve: Mapping[str, Any]) -> None:
     """Draw the learning curve, a panel for each quantity; print a message where matplotlib is absent."""
     if not curve:
         return
-    try:  # imported here, because matplotlib belongs to an extra
-        from matplotlib.figure import Figure
-    except ImportError:
-        say(str(MissingExtra("plots", "a learning curve")))
+    if not (figure := new_figure("a learning curve", 7, 3 * len(curve))):
         return
-    figure = Figure(figsize=(7, 3 * len(curve)), layout="constrained")
     panels = figure.subplots(len(curve), squeeze=False)[:, 0]
     for axes, (name, points) in zip(panels, curve.items(), strict=True):
         lines: Mapping[str, _Points] = points if isinstance(points, Mapping) else {"": points}
@@ -113,8 +109,7 @@ def draw_learning_curve(path: Path, curve: Mapping[str, Any]) -> None:
             axes.legend(fontsize=6, loc="center left", bbox_to_anchor=(1, 0.5))
         axes.set(xlabel="words seen", ylabel=_AXES[name])
         axes.grid(alpha=0.3)
-    with atomic_file(path) as stream:
-        figure.savefig(stream, dpi=110, format="png")
+    save_figure(figure, path)
 
 
 def write_model(request: EntryRequest, results: Mapping[str, Any]) -> None:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bertwright.console import say
-from bertwright.errors import MissingExtra
 from bertwright.experiments.answers import outcome_word
 from bertwright.experiments.evidence import ClaimEvidence
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.statistics import ClaimOutcome, Comparison
-from bertwright.files import atomic_file
+from bertwright.reports.figures import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,14 +42,10 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
     drawn = [each for each in evidence if each.comparisons]
     if not drawn:
         return False
-    try:
-        from matplotlib.figure import Figure  # belongs to an extra
-    except ImportError:
-        say(str(MissingExtra("plots", "a picture of the results")))
-        return False
     titles = [_title(each) for each in drawn]
     rows = sum(len(title) + len(each.comparisons) for title, each in zip(titles, drawn, strict=True))
-    figure = Figure(figsize=(7.6, 0.27 * rows + 1.3), layout="constrained")
+    if not (figure := new_figure("a picture of the results", 7.6, 0.27 * rows + 1.3)):
+        return False
     panel = figure.subplots()
     labels: dict[int, str] = {}
     row, has_paper = 0, False
@@ -72,8 +66,7 @@ def draw_forest(plan: ExperimentPlan, evidence: Sequence[ClaimEvidence], path: P
     units = {column.name for column in plan.columns if column.has_own_unit}
     _finish_axes(panel, labels, rows, units=[name for name in dict.fromkeys(labels.values()) if name in units])
     _legend(figure, drawn, has_paper=has_paper, unit=plan.unit)
-    with atomic_file(path) as stream:
-        figure.savefig(stream, dpi=130, format="png")
+    save_figure(figure, path, dpi=130)
     return True
 
 

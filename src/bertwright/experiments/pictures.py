@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bertwright.console import say
-from bertwright.errors import MissingExtra
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.scores import Cell
 from bertwright.experiments.spec import Arm, Column
-from bertwright.files import atomic_file
+from bertwright.reports.figures import new_figure, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,16 +25,13 @@ def draw_picture(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], pa
     columns = [column for column in plan.columns if any(cells[arm.name, column.name].values for arm in plan.arms)]
     if not columns:
         return False
-    try:
-        from matplotlib.figure import Figure  # belongs to an extra
-    except ImportError:
-        say(str(MissingExtra("plots", "a picture of the results")))
-        return False
     width = min(_PER_ROW, len(columns))
     rows = math.ceil(len(columns) / width)
     over_x = plan.experiment.axis is not None
     height = 2.7 if over_x else 0.7 + 0.32 * len(plan.arms)
-    figure = Figure(figsize=(3.4 * width + (0.0 if over_x else 1.6), height * rows + 0.5), layout="constrained")
+    inches = 3.4 * width + (0.0 if over_x else 1.6), height * rows + 0.5
+    if not (figure := new_figure("a picture of the results", *inches)):
+        return False
     panels = figure.subplots(rows, width, squeeze=False, sharey=False if over_x else "row").ravel()
     for number, (panel, column) in enumerate(zip(panels, columns, strict=False)):
         paint = _lines if over_x else _dots
@@ -50,8 +45,7 @@ def draw_picture(plan: ExperimentPlan, cells: Mapping[tuple[str, str], Cell], pa
     for panel in panels[len(columns) :]:
         panel.set_visible(False)
     _legend(figure, plan)
-    with atomic_file(path) as stream:
-        figure.savefig(stream, dpi=130, format="png")
+    save_figure(figure, path, dpi=130)
     return True
 
 

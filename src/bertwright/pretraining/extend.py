@@ -16,7 +16,7 @@ from bertwright.files import atomic_folder, copy_folder, file_digest, read_objec
 from bertwright.pretraining.schedules import shares_of_longer_run
 from bertwright.pretraining.settings import BUDGETS, PretrainSettings, merged
 from bertwright.training.checkpoint import list_checkpoints
-from bertwright.training.run_files import run_record
+from bertwright.training.run_files import run_record, step_of
 from bertwright.training.run_folder import RunFolder
 
 EXTENDS = "extends"
@@ -86,7 +86,7 @@ def stable_checkpoint(run: Path, data: Mapping[str, Any], steps: int | None, *, 
     noted = read_object(run / "run.json").get("data")
     if not isinstance(noted, dict) or {**noted, EXTENDS: None} != {**data, EXTENDS: None}:
         raise InputError(f"--extend {run}: was trained with another corpus, validation corpus or initial model")
-    done = int(checkpoints[-1].name.removeprefix("step-"))
+    done = step_of(checkpoints[-1].name)
     if steps is not None and steps <= done:
         raise InputError(f"--extend {run}: is at step {done:,}; expected more steps than that, got {steps:,}")
     if steps is not None and done < (warm := int(steps * warmup)):
@@ -125,4 +125,4 @@ def begin_from(checkpoint: Path | None, run: RunFolder) -> None:
     shutil.copyfile(source / "metrics.jsonl", run.folder / "metrics.jsonl")
     with atomic_folder(run.checkpoints / checkpoint.name) as temporary:  # last: with it, the copy is whole
         copy_folder(checkpoint, temporary)
-    say(f"{run.folder}: extends {source} from step {int(checkpoint.name.removeprefix('step-')):,}")
+    say(f"{run.folder}: extends {source} from step {step_of(checkpoint.name):,}")

@@ -6,6 +6,7 @@ from pathlib import Path
 from bertwright.pretraining.exposure import Exposure
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.text.word_counts import MILLION
+from bertwright.training.run_files import step_name
 
 
 def kept_models(settings: PretrainSettings, exposure: Exposure, run: Path, steps: int) -> dict[int, list[Path]]:
@@ -27,7 +28,7 @@ def snapshot_steps(fractions: Sequence[float], steps: int) -> list[int]:
 
 def snapshot_folder(run: Path, step: int) -> Path:
     """Return the model folder of a run's snapshot after a step."""
-    return run / "snapshots" / f"step-{step:09d}"
+    return run / "snapshots" / step_name(step)
 
 
 def words_folder(run: Path, words: int) -> Path:

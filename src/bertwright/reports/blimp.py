@@ -22,6 +22,7 @@ from bertwright.reports.runs import Run, number
 from bertwright.reports.validation import PageTable
 from bertwright.scoring.kept_scores import KeptEvaluation, is_evaluation, read_evaluation
 from bertwright.text.word_counts import MILLION
+from bertwright.training.run_files import step_folders
 
 ENTRY_RECORD: Final = "entry.json"
 """File of an entry's folder with its request; it marks the folder as an entry's."""
@@ -124,10 +125,7 @@ def _kept_models(run: Run) -> list[KeptModel]:
     lines = [(line["step"], words) for line in run.streams[""] if (words := number(line.get("words"))) is not None]
     steps, counts = zip((0, 0), *lines, strict=True)
     models = []
-    for folder in sorted(run.folder.glob("snapshots/step-*")):
-        if not re.fullmatch("step-[0-9]+", folder.name):
-            continue
-        step = int(folder.name.removeprefix("step-"))
+    for step, folder in step_folders(run.folder / "snapshots").items():
         models.append(KeptModel(folder, f"step {step:,}", float(np.interp(step, steps, counts)) if lines else None))
     parents = [base / name for base in _bases(run) for name in ("words", "checkpoints")]
     folders = [path for parent in parents for path in parent.glob("*M") if re.fullmatch("[0-9]+M", path.name)]

@@ -4,12 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 from bertwright.console import say
-from bertwright.errors import MissingExtra
-from bertwright.files import atomic_file
+from bertwright.reports.figures import new_figure, save_figure
 from bertwright.training.run_folder import RunFolder
 
 WIDTH, HEIGHT = 560, 250
@@ -167,17 +165,19 @@ def short(value: float) -> str:
     return text if "e" in text else text.rstrip("0").rstrip(".")
 
 
-def draw_curve(run: RunFolder) -> Path:
-    """Draw training and validation loss of a run into `RUN/loss.png`; raises MissingExtra without matplotlib."""
-    try:  # imported here, because matplotlib belongs to an extra
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("plots", "a loss curve") from None
-    lines = run.metrics()
+def try_curve(run: RunFolder) -> str | None:
+    """Draw training and validation loss of a run into `RUN/loss.png` and return its path.
+
+    Print a message and return None where the run has no metrics, or without matplotlib.
+    """
+    if not (lines := run.metrics()):
+        say(f"{run.folder / 'metrics.jsonl'}: has no lines, so there is no loss curve")
+        return None
+    if not (figure := new_figure("a loss curve", 7, 4)):
+        return None
     term = next((term for term in _LOSS_LABELS if any(term in line for line in lines)), "mlm")
     training = [(line["step"], line[term]) for line in lines if term in line]
     validation = [(line["step"], line["held_out"][f"{term}_loss"]) for line in lines if "held_out" in line]
-    figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.plot(*zip(*training, strict=True), color="#b8c4d6", linewidth=1, label="training")
     if validation:
@@ -186,18 +186,5 @@ def draw_curve(run: RunFolder) -> Path:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     path = run.folder / "loss.png"
-    with atomic_file(path) as stream:
-        figure.savefig(stream, dpi=110, format="png")
-    return path
-
-
-def try_curve(run: RunFolder) -> str | None:
-    """Return the path of loss.png; print a message and return None where matplotlib is absent."""
-    if not run.metrics():
-        say(f"{run.folder / 'metrics.jsonl'}: has no lines, so there is no loss curve")
-        return None
-    try:
-        return str(draw_curve(run))
-    except MissingExtra as error:
-        say(str(error))
-        return None
+    save_figure(figure, path)
+    return str(path)

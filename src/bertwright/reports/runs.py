@@ -12,7 +12,7 @@ from typing import Any
 
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.training.checkpoint import list_checkpoints
+from bertwright.training.run_files import step_folders
 from bertwright.training.run_folder import read_metrics
 from bertwright.training.run_lock import State, state_of
 
@@ -286,8 +286,7 @@ def _read(folder: Path, record: Any) -> Run:
 
 def _saved_step(folder: Path) -> int:
     """Return the step of the newest checkpoint of a run folder; 0 where there is none."""
-    steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(folder / "checkpoints")]
-    return max(steps, default=0)
+    return max(step_folders(folder / "checkpoints"), default=0)
 
 
 def summary(run: Run) -> dict[str, Any]:

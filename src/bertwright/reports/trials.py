@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertwright.console import say
-from bertwright.errors import MissingExtra
-from bertwright.files import atomic_file
+from bertwright.reports.figures import new_figure, save_figure
 
 PICTURE = "search.png"
 
@@ -17,16 +15,12 @@ def try_trials(result: Mapping[str, Any], folder: Path) -> str | None:
 
     One panel for each setting; a pruned trial is hollow and stands at the last metric that was measured.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        say(str(MissingExtra("plots", "a picture of the trials")))
-        return None
     rows = [(row, metric) for row in result["rows"] if (metric := _metric(row)) is not None]
     names = list(rows[0][0]["settings"])
     columns = min(3, len(names))
     lines = math.ceil(len(names) / columns)
-    figure = Figure(figsize=(3.4 * columns, 2.8 * lines), layout="constrained")
+    if not (figure := new_figure("a picture of the trials", 3.4 * columns, 2.8 * lines)):
+        return None
     panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flat
     for panel, name in zip(panels, names, strict=False):
         values = [row["settings"][name] for row, _ in rows]
@@ -46,8 +40,7 @@ def try_trials(result: Mapping[str, Any], folder: Path) -> str | None:
     figure.axes[0].set_ylabel(f"{result['metric']} on dev")
     figure.axes[0].legend(frameon=False)
     path = folder / PICTURE
-    with atomic_file(path) as stream:
-        figure.savefig(stream, dpi=110, format="png")
+    save_figure(figure, path)
     return str(path)
 
 

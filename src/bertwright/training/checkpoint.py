@@ -6,7 +6,6 @@ the step alone.
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -23,9 +22,9 @@ from bertwright.errors import InputError
 from bertwright.files import atomic_folder, file_digest, read_json, write_error, write_json
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, copy_full_tensor, full_tensor
 from bertwright.training.optimizer import trained_parameters
+from bertwright.training.run_files import step_folders, step_name
 
 _KINDS = ("model", "optimizer")
-_FOLDER = re.compile(r"step-\d{9,}")
 
 
 def save_checkpoint(
@@ -44,7 +43,7 @@ def save_checkpoint(
     Each rank writes some of the tensors, as full tensors, so that a run resumes with any number of ranks. Raises
     RunFailed where the files cannot be written.
     """
-    target = folder / _folder_name(step)
+    target = folder / step_name(step)
     with atomic_folder(target) if ranks.is_main else nullcontext() as temporary:
         path = Path(ranks.broadcast(str(temporary)))
         try:
@@ -73,8 +72,7 @@ def save_checkpoint(
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoint folders, oldest first; copies under other names are not listed."""
-    checkpoints = [path for path in folder.glob("step-*") if _FOLDER.fullmatch(path.name) and path.is_dir()]
-    return sorted(checkpoints, key=lambda path: int(path.name.removeprefix("step-")))
+    return [*step_folders(folder).values()]
 
 
 def load_checkpoint(
@@ -176,15 +174,11 @@ def _read_state(path: Path) -> dict[str, Any]:
         return {}
     if state.pop("digest", None) != _digest(state):
         return {}
-    return state if path.name == _folder_name(state["step"]) else {}
+    return state if path.name == step_name(state["step"]) else {}
 
 
 def _digest(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-
-
-def _folder_name(step: int) -> str:
-    return f"step-{step:09d}"
 
 
 def _has_digest(path: Path, digest: str) -> bool:

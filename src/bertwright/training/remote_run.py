@@ -24,6 +24,7 @@ from bertwright.training.run_files import (
     checkpoint_of,
     is_of_machine,
     seed_folder,
+    step_name,
     step_of,
     trained_part,
 )
@@ -183,7 +184,7 @@ def _fetch_newest(
     """Copy the newest undamaged checkpoint of a part after a step; return the damaged ones, and True for a copy."""
     damaged = list[str]()
     for step in (step for step in reversed(_remote_steps(remote, part)) if step > after):
-        name = f"{part}checkpoints/step-{step:09d}"
+        name = f"{part}checkpoints/{step_name(step)}"
         if _fetch_checkpoint(url, remote, folder, name):
             return damaged, True
         damaged.append(name)

@@ -20,6 +20,7 @@ CONFIG: Final = "config.json"
 """File that makes a model folder complete."""
 STATE: Final = "state.json"
 """File of a checkpoint that is written last."""
+_STEP: Final = re.compile(r"step-\d{9,}")
 _CHECKPOINT: Final = re.compile(r"((?:.*/)?step-\d{9,})/[^/]+")
 _OF_TRAINING: Final = re.compile(r"((?:[^/]+/)?)checkpoints/step-\d{9,}")
 _SEED_RECORD: Final = re.compile(r"([^/]+/)run\.json")
@@ -36,6 +37,17 @@ def noted_corpora(record: Mapping[str, Any], key: str = "corpus") -> list[str]:
     if isinstance(noted, list):
         return [part["fingerprint"] for part in noted]
     return [noted] if noted else []
+
+
+def step_name(step: int) -> str:
+    """Return the name of the folder of a checkpoint or a snapshot after a step."""
+    return f"step-{step:09d}"
+
+
+def step_folders(folder: Path) -> dict[int, Path]:
+    """Return step → folder of the checkpoints or snapshots in `folder`, ascending; other names are left out."""
+    paths = [path for path in folder.glob("step-*") if _STEP.fullmatch(path.name) and path.is_dir()]
+    return dict(sorted((step_of(path.name), path) for path in paths))
 
 
 def checkpoint_of(name: str) -> str | None:

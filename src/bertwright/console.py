@@ -178,25 +178,28 @@ def _new_line() -> "Line | NotebookLine":
 
 _PAUSE: Final = 10.0
 """Seconds from one printed line of progress to the next."""
+PATIENCE: Final = 2.0
+"""Seconds of work that is usually short, after which its progress is shown."""
 
 
 class Status:
     """Progress line: updated in place on a terminal and in a notebook, elsewhere printed at most once in ten seconds.
 
     Only the main process shows it. A Status inside another one uses its line for a while. ends: print the last text at
-    the end, where it came too soon to be printed.
+    the end, where it came too soon to be printed. patience: seconds during which no text is shown.
     """
 
     _active: ClassVar["Status | None"] = None
 
-    def __init__(self, *, ends: bool = True) -> None:
+    def __init__(self, *, ends: bool = True, patience: float = 0.0) -> None:
         self._outer = Status._active
         self._live: Line | NotebookLine | None = None
         self._silent = _listener.get() is not None or not is_main_process()
         if (console.is_terminal or console.is_jupyter) and not self._silent:
             self._live = self._outer._live if self._outer else _new_line()
         self._ends = ends
-        self._last = time.monotonic()
+        self._patience = patience
+        self._begin = self._last = time.monotonic()
         self._pending: str | None = None
 
     def __enter__(self) -> "Status":
@@ -207,9 +210,13 @@ class Status:
             Status._active = self
         return self
 
+    def remaining(self, done: float) -> str:
+        """Return the time that is left where the fraction `done` took the time since the beginning; "…" for none."""
+        return clock((time.monotonic() - self._begin) * max(0.0, 1 / done - 1)) if done else "…"
+
     def update(self, text: str) -> None:
         """Show `text` in place of the text before."""
-        if self._silent:
+        if self._silent or time.monotonic() - self._begin < self._patience:
             return
         if self._live:
             with ignore_closed_stderr():

@@ -5,7 +5,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,65 +20,59 @@ from bertwright.tasks import inference
 LENGTHS = np.array([10, 40, 20, 10])
 
 
-class Heard:
-    """Stands for a Status and keeps its messages."""
+class Minutes:
+    """A clock that stands still until `work` lets a minute pass."""
 
-    texts: list[str]
+    def __init__(self) -> None:
+        self.seconds = 0.0
 
-    def __init__(self, *, ends: bool) -> None:
-        assert not ends
-
-    def __enter__(self) -> "Heard":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, text: str) -> None:
-        self.texts.append(text)
+    def work(self, done: Any) -> Any:
+        self.seconds += 60.0
+        return done
 
 
 @pytest.fixture
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Messages of the console, with a clock by which everything takes a minute, and batches of one row."""
-
-    def minutes() -> Iterator[float]:
-        now = 0.0
-        while True:
-            yield now
-            now += 60.0
-
-    ticks = minutes()
-    Heard.texts = []
-    for module in (inference, features):
-        monkeypatch.setattr(module, "Status", Heard)
-        monkeypatch.setattr(module.time, "monotonic", lambda: next(ticks))
+def minutes(monkeypatch: pytest.MonkeyPatch) -> Minutes:
+    """The clock of the console, which prints lines, and batches of one row."""
+    minutes = Minutes()
+    monkeypatch.setattr(console.time, "monotonic", lambda: minutes.seconds)
+    monkeypatch.setattr(console, "console", Console(file=io.StringIO(), force_terminal=False))
     monkeypatch.setattr(inference, "ANSWERED_TOKENS", 40)
-    return Heard.texts
+    return minutes
 
 
-def test_rows_are_answered_with_the_time_left(heard: list[str]) -> None:
-    batches = [rows.tolist() for rows in inference.answered_batches(LENGTHS)]
+def test_rows_are_answered_with_the_time_left(minutes: Minutes, capsys: pytest.CaptureFixture[str]) -> None:
+    batches = [minutes.work(rows).tolist() for rows in inference.answered_batches(LENGTHS)]
     assert batches == [rows.tolist() for rows in inference.batches_by_length(LENGTHS)] == [[1], [2, 0], [3]]
-    assert heard == [  # half of the tokens in a minute, seven eighths in two
+    assert capsys.readouterr().err.splitlines() == [  # half of the tokens in a minute, seven eighths in two
         "50% of 4 rows answered · 1:00 left",
         "88% of 4 rows answered · 0:17 left",
         "100% of 4 rows answered · 0:00 left",
     ]
 
 
-def test_nothing_is_said_of_what_is_quick(heard: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference.time, "monotonic", lambda: 0.0)
+def test_nothing_is_said_of_what_is_quick(minutes: Minutes, capsys: pytest.CaptureFixture[str]) -> None:
     assert len(list(inference.answered_batches(LENGTHS))) == 3
-    assert heard == []
+    assert not capsys.readouterr().err
 
 
-def test_lines_are_counted_and_what_is_read_ahead_is_not_done(heard: list[str], tmp_path: Path) -> None:
+def test_lines_are_counted_and_what_is_read_ahead_is_not_done(
+    minutes: Minutes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source = tmp_path / "a.txt"
     source.write_text("short\n" * 3 + "é" * 8 + "s\n")
-    computed: Any = lambda texts: iter(list(texts))  # noqa: E731
+    computed: Any = lambda texts: map(minutes.work, list(texts))  # noqa: E731
     assert list(features._with_progress(str(source), computed)) == ["short"] * 3 + ["é" * 8 + "s"]
-    assert heard == ["1 lines · 5:00 left", "2 lines · 4:00 left", "3 lines · 3:00 left", "4 lines · 0:00 left"]
+    left = ["5:00", "4:00", "3:00", "0:00"]
+    assert capsys.readouterr().err.splitlines() == [
+        f"{number} lines · {text} left" for number, text in enumerate(left, 1)
+    ]
+
+
+def test_the_time_that_is_left_is_unknown_at_the_beginning_and_never_negative(minutes: Minutes) -> None:
+    status = Status()
+    minutes.work(None)
+    assert [status.remaining(done) for done in (0.0, 0.25, 2.0)] == ["…", "3:00", "0:00"]
 
 
 def test_one_status_within_another_takes_over_its_line(monkeypatch: pytest.MonkeyPatch) -> None:

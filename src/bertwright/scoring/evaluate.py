@@ -1,6 +1,5 @@
 """model + minimal pairs → accuracies: the command `evaluate blimp`."""
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -10,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.console import Status, clock, say
+from bertwright.console import Status, say
 from bertwright.model.folder import SavedModel, weights_digest
 from bertwright.scoring.accuracy import MinimalPairMetrics, accuracy_of, metrics_text, minimal_pair_metrics
 from bertwright.scoring.kept_scores import KeptScores
@@ -93,11 +92,11 @@ def _scores(
     }
     if kept and len(waiting) < len(paradigms):
         say(f"{len(paradigms) - len(waiting)} of {len(paradigms)} paradigms are scored already")
-    started, results = time.monotonic(), [np.zeros((0, 2))] * len(paradigms)
+    results = [np.zeros((0, 2))] * len(paradigms)
     with Status(ends=False) as status:
         for done, (index, ids) in enumerate(waiting.items()):
             paradigm = paradigms[index]
-            left = clock((time.monotonic() - started) / done * (len(waiting) - done)) if done else "…"
+            left = status.remaining(done / len(waiting))
             status.update(f"{done} of {len(waiting)} paradigms scored · {left} left")
             scores = likelihoods_of(scorer, ids, settings, location=partial(_location, paradigm))
             results[index] = scores.reshape(2, -1).T

@@ -1,21 +1,16 @@
 """sentences → scores: log-likelihood, and bits per character and word, of each sentence and of all together."""
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.console import Status, clock
+from bertwright.console import PATIENCE, Status
 from bertwright.scoring.scorer import SentenceScorer
 from bertwright.scoring.settings import ScoreSettings
 from bertwright.tasks.finite import check_finite
-
-_PATIENCE: Final = 2.0
-"""Seconds after which progress is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +107,12 @@ def _computed(
     """Return the log-probabilities of all sentences; with a name, progress is shown after two seconds."""
     if not name:
         return scorer.log_probabilities(ids, settings)
-    total, done, started = sum(len(pieces) * scorer.num_rows(len(pieces)) for pieces in ids), 0, time.monotonic()
-    with Status(ends=False) as status:
+    total, done = sum(len(pieces) * scorer.num_rows(len(pieces)) for pieces in ids), 0
+    with Status(ends=False, patience=PATIENCE) as status:
 
         def show(tokens: int) -> None:
             nonlocal done
             done += tokens
-            seconds = time.monotonic() - started
-            if seconds > _PATIENCE:
-                left = clock(seconds * (total / done - 1))
-                status.update(f"{done / total:.0%} of {len(ids):,} {name} · {left} left")
+            status.update(f"{done / total:.0%} of {len(ids):,} {name} · {status.remaining(done / total)} left")
 
         return scorer.log_probabilities(ids, settings, show)

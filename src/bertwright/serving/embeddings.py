@@ -4,7 +4,6 @@ Shapes: S states (requested layers), T tokens of one text with [CLS] and [SEP], 
 """
 
 import sys
-import time
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import IO, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.console import Status, clock
+from bertwright.console import PATIENCE, Status
 from bertwright.errors import InputError
 from bertwright.files import atomic_file, refuse_target
 from bertwright.model.backbones import Backbone
@@ -145,9 +144,6 @@ def _computed(
 Computed = TypeVar("Computed")
 """Features or vectors of one text."""
 
-_QUIET_SECONDS = 2.0
-"""Seconds after which progress is shown."""
-
 
 def write_features(
     model: str,
@@ -256,21 +252,19 @@ def _with_progress(source: str, compute: Callable[[Iterator[str]], Iterator[Comp
     """Yield what `compute` returns for the lines of `source`, and show progress after two seconds."""
     size = Path(source).stat().st_size if Path(source).is_file() else 0
     waiting: deque[int] = deque()  # sizes in bytes of lines that were read and not yet computed
-    started, done = time.monotonic(), 0
+    done = 0
 
     def counted() -> Iterator[str]:
         for line in lines(source):
             waiting.append(len(line.encode()) + 1)
             yield line
 
-    with Status(ends=False) as status:
+    with Status(ends=False, patience=PATIENCE) as status:
         for number, computed in enumerate(compute(counted()), start=1):
             yield computed
             done += waiting.popleft()
-            seconds = time.monotonic() - started
-            if seconds > _QUIET_SECONDS:
-                left = f" · {clock(seconds * max(0.0, size / done - 1))} left" if size else ""
-                status.update(f"{number:,} lines{left}")
+            left = f" · {status.remaining(done / size)} left" if size else ""
+            status.update(f"{number:,} lines{left}")
 
 
 def _decoded(stream: IO[bytes], source: str) -> Iterator[str]:

@@ -3,7 +3,6 @@
 8 bits are used only on request.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bertwright.console import Status, clock, say
+from bertwright.console import PATIENCE, Status, say
 from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig, EncoderConfig, has_packed_layers
 from bertwright.model.cpu.encoder import PackedEncoder
@@ -177,9 +176,6 @@ def multiplies_bytes() -> bool:
 ANSWERED_TOKENS = 8192
 """Number of tokens per batch of inference, padding included."""
 
-_PATIENCE = 2.0
-"""Seconds after which progress is shown."""
-
 
 def batches_by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Yield the row numbers of each batch, longest rows first, with about ANSWERED_TOKENS tokens per batch.
@@ -199,12 +195,9 @@ def answered_batches(lengths: NDArray[np.int64], what: str = "rows answered") ->
 
     what   end of the progress line, such as "rows answered"
     """
-    started, done, total = time.monotonic(), 0, int(lengths.sum())
-    with Status(ends=False) as status:
+    done, total = 0, int(lengths.sum())
+    with Status(ends=False, patience=PATIENCE) as status:
         for rows in batches_by_length(lengths):
             yield rows
             done += int(lengths[rows].sum())
-            seconds = time.monotonic() - started
-            if seconds > _PATIENCE:
-                left = clock(seconds * (total / done - 1))
-                status.update(f"{done / total:.0%} of {len(lengths):,} {what} · {left} left")
+            status.update(f"{done / total:.0%} of {len(lengths):,} {what} · {status.remaining(done / total)} left")

@@ -13,7 +13,6 @@ temporary files. Memory holds the bands that documents share.
 import hashlib
 import math
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import IO, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bertwright.console import Status
+from bertwright.console import PATIENCE, Status
 from bertwright.errors import InputError, MissingExtra
 from bertwright.text.words import text_words
 
@@ -37,7 +36,6 @@ MISSED: Final = 0.01
 _OUT_OF_REACH: Final = 0.0001
 """Part of MISSED: largest probability with which too few values of two signatures are equal."""
 _LEAST: Final = 0.1
-_PATIENCE: Final = 2.0  # seconds after which progress is shown
 _AT_ONCE: Final = 8192  # shingles of a document that are hashed, or signatures that are compared, at a time
 
 
@@ -190,12 +188,10 @@ class _Spool:
 
 def _with_progress(documents: Iterator[Shingles], done: str) -> Iterator[Shingles]:
     """Yield the documents, and show their number after two seconds."""
-    started = time.monotonic()
-    with Status(ends=False) as status:
+    with Status(ends=False, patience=PATIENCE) as status:
         for number, shingles in enumerate(documents, start=1):
             yield shingles
-            if time.monotonic() - started > _PATIENCE:
-                status.update(f"{number:,} documents {done}")
+            status.update(f"{number:,} documents {done}")
 
 
 def _signatures(documents: Iterator[Shingles]) -> Iterator[NDArray[np.uint64]]:

@@ -363,7 +363,6 @@ def test_a_rows_loss_does_not_depend_on_its_batch(facts_tokenizer: Path) -> None
 def test_logits_are_those_of_each_window_alone(facts_tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, windows, model = long_rows(facts_tokenizer)
     monkeypatch.setattr(inference, "ANSWERED_TOKENS", 100)
-    monkeypatch.setattr(inference, "_PATIENCE", -1.0)
     messages: list[str] = []
     monkeypatch.setattr(inference.Status, "update", lambda _, text: messages.append(text))
     model.train()

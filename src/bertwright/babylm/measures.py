@@ -11,7 +11,7 @@ from bertwright.errors import InputError, Stopped
 from bertwright.experiments.data import PAPER_TASKS, make_subset
 from bertwright.files import atomic_file
 from bertwright.finetuning.glue_submission import TASKS
-from bertwright.finetuning.run import tune
+from bertwright.finetuning.run import TuneRequest, tune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.scoring.evaluate import measure_minimal_pairs
 from bertwright.scoring.pairs import Paradigm
@@ -94,18 +94,18 @@ def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
             result = record["result"]
         else:
             say(f"{task.title}: fine-tuning on {subset.rows['train'][0]:,} rows")
-            start: Any = {"resume": True, "allow_other_numerics": request.allow_other_numerics, "printed": printed}
-            paths: Any = {"model": str(model.absolute()), "data": subset.folder, "out": out, "tokenizer": None}
-            result = _tune(settings, get_spec(task.task), **paths, **start)
+            how: Any = {"resume": True, "allow_other_numerics": request.allow_other_numerics}
+            where = TuneRequest(model=str(model.absolute()), data=subset.folder, out=out, **how)
+            result = _tune(settings, get_spec(task.task), where, printed)
         names = ("metric", "mean", "sd", "scores")
         results[task.name] = {**{name: result[name] for name in names}, "rows": subset.rows["train"][0]}
     return results
 
 
-def _tune(settings: FinetuneSettings, task: TaskSpec, **options: Any) -> Mapping[str, Any]:
-    """Fine-tune on one task, or continue; `options` are those of `tune`."""
+def _tune(settings: FinetuneSettings, task: TaskSpec, request: TuneRequest, printed: set[str]) -> Mapping[str, Any]:
+    """Fine-tune on one task, or continue; raises Stopped with the message of an entry."""
     try:
-        result, signalled = tune(settings, task, **options)
+        result, signalled = tune(settings, task, request, printed=printed)
     except Stopped:
         raise Stopped(STOPPED) from None
     if signalled:

@@ -90,7 +90,7 @@ def finetune_command(
         allow_other_numerics: Resume on another kind of processor or torch, or with another --device or
             --activation-checkpointing. Results then differ in their last bits.
     """
-    from bertwright.finetuning.run import finetune
+    from bertwright.finetuning.run import TuneRequest, tune
     from bertwright.finetuning.search import parse_grid, search_grid
     from bertwright.finetuning.trials import TrialBudget, search_by_trials
     from bertwright.reports.report import with_pages
@@ -103,22 +103,22 @@ def finetune_command(
     spec = _with_table_options(spec, text=text_column, label=label_column, class_weights=class_weights, long=long)
     values = FINETUNE_RECIPES[recipe].model_dump(exclude_unset=True) if recipe else {}
     chosen = FinetuneSettings.model_validate({"max_length": spec.max_length, **values, **settings})
-    paths: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
     with track_with(track), init_distributed(chosen.device, sharding=sharding) as ranks:
-        start: Any = {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
+        how: Any = {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
+        request = TuneRequest(model=model, data=data, out=out, tokenizer=tokenizer, **how)
         budget = TrialBudget(search, search_minutes) if search is not None or search_minutes is not None else None
         if grid is None and budget is None:
-            result = finetune(chosen, spec, **paths, **start, ranks=ranks, sharding=sharding)
+            result, _ = tune(chosen, spec, request, printed=set(), ranks=ranks, sharding=sharding)
         elif ranks.world_size > 1:
             raise InputError(
                 "--grid and --search: one process trains all settings in turn; start the command without torchrun"
             )
         elif budget is None:
-            result = search_grid(chosen, spec, parse_grid(grid or "", chosen), **paths, **start)
+            result = search_grid(chosen, spec, parse_grid(grid or "", chosen), request)
         elif grid is not None:
             raise InputError("--grid and --search: both choose the settings; leave out one of them")
         else:
-            result = search_by_trials(chosen, spec, budget, **paths, **start)
+            result = search_by_trials(chosen, spec, budget, request)
     return with_pages(result, out)
 
 

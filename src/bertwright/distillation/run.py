@@ -9,7 +9,7 @@ from bertwright.distillation.prepare import TaskRequest, prepare_student
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.distillation.teacher import open_teacher, refuse_other_teacher
 from bertwright.finetuning.prepare import schedule
-from bertwright.finetuning.run import train_seeds
+from bertwright.finetuning.run import TuneRequest, train_seeds
 from bertwright.finetuning.schedule import ScheduledSettings, chosen_values
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.training.distributed import refuse_several
@@ -51,14 +51,11 @@ def distill_task(
     with say_once(set()):
         prepared = prepare_student(settings, soft, opened, request, cache=out / ANSWERS)
         scheduled = schedule(settings, prepared)
+    how: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics}
     result, _ = train_seeds(
         SoftSettings.model_validate({**dict(scheduled), "distillation": soft}),
         prepared,
+        TuneRequest(model=prepared.saved.source, data=request.data, out=out, **how),
         chosen=chosen_values(settings, scheduled, max_length=opened.max_length),
-        model=prepared.saved.source,
-        data=request.data,
-        out=out,
-        resume=resume,
-        allow_other_numerics=allow_other_numerics,
     )
     return {**result, "text": "\n".join([result["text"], *comparison_lines(result["distillation"])])}

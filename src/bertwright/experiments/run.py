@@ -28,7 +28,7 @@ from bertwright.experiments.speeds import measure_speeds
 from bertwright.experiments.starting_models import starting_model
 from bertwright.files import read_object_if_there, write_json
 from bertwright.finetuning.baselines import bag_of_words_baseline
-from bertwright.finetuning.run import tune
+from bertwright.finetuning.run import TuneRequest, tune
 from bertwright.objectives.masked_lm import GENERATOR_FOLDER
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.setup import prepare_pretraining
@@ -204,12 +204,13 @@ class ExperimentRun:
         _, signalled = tune(
             job.settings.model_copy(update={"device": self.device, "learning_rate": job.learning_rate}),
             job.task,
-            model=str(source),
-            data=job.subset.folder,
-            out=job.folder,
-            tokenizer=None,
-            resume=True,
-            allow_other_numerics=self.allow_other_numerics,
+            TuneRequest(
+                model=str(source),
+                data=job.subset.folder,
+                out=job.folder,
+                resume=True,
+                allow_other_numerics=self.allow_other_numerics,
+            ),
             printed=self.said,
         )
         for folder in (job.folder / "model", *job.folder.glob("seed-*/model")):

@@ -46,6 +46,25 @@ AfterEpoch = Callable[[int, float, float], None]
 best epoch. An exception that it raises ends the run."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TuneRequest:
+    """Paths of a fine-tuning, and whether it continues the run in `out`.
+
+    model      model folder, run folder, name or URL
+    data       folder or file with labelled rows
+    out        run folder
+    tokenizer  vocabulary folder of a model without one
+    allow_other_numerics  a resumed run may be on another kind of processor or torch
+    """
+
+    model: str
+    data: Path
+    out: Path
+    tokenizer: Path | None = None
+    resume: bool = False
+    allow_other_numerics: bool = False
+
+
 @dataclass(frozen=True)
 class Processes:
     """The processes that train, how they shard the model, and the smallest number of micro-batches per step.
@@ -75,21 +94,16 @@ def finetune(
 
     ranks, sharding: the processes that train together, and how they share the model.
     """
-    paths: Any = {"model": model, "data": data, "out": out, "tokenizer": tokenizer}
-    start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "ranks": ranks, "sharding": sharding}
-    return tune(settings, task, printed=set(), **paths, **start)[0]
+    how: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics}
+    request = TuneRequest(model=model, data=data, out=out, tokenizer=tokenizer, **how)
+    return tune(settings, task, request, printed=set(), ranks=ranks, sharding=sharding)[0]
 
 
 def tune(
     settings: FinetuneSettings,
     task: TaskSpec,
+    request: TuneRequest,
     *,
-    model: str,
-    data: Path,
-    out: Path,
-    tokenizer: Path | None,
-    resume: bool,
-    allow_other_numerics: bool,
     printed: set[str],
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
@@ -101,44 +115,31 @@ def tune(
     """
     if settings.features and ranks.world_size > 1:
         raise InputError("--features needs one process; start it without torchrun")
-    refuse_used(out, resume=resume, ranks=ranks)
+    refuse_used(request.out, resume=request.resume, ranks=ranks)
     resolve_device(settings.device)  # refuse before a run folder is created
     with say_once(printed):
-        prepared = prepare(settings, task, model, data, tokenizer, cache=out / STATES)
-        request, settings = settings, schedule(settings, prepared)
-    return train_seeds(
-        settings,
-        prepared,
-        chosen=chosen_values(request, settings, max_length=prepared.bound.task.max_length),
-        model=model,
-        data=data,
-        out=out,
-        resume=resume,
-        allow_other_numerics=allow_other_numerics,
-        ranks=ranks,
-        sharding=sharding,
-        after_epoch=after_epoch,
-    )
+        prepared = prepare(settings, task, request.model, request.data, request.tokenizer, cache=request.out / STATES)
+        scheduled = schedule(settings, prepared)
+    chosen = chosen_values(settings, scheduled, max_length=prepared.bound.task.max_length)
+    more: Any = {"ranks": ranks, "sharding": sharding, "after_epoch": after_epoch}
+    return train_seeds(scheduled, prepared, request, chosen=chosen, **more)
 
 
 def train_seeds(
     settings: ScheduledSettings,
     prepared: Prepared,
+    request: TuneRequest,
     *,
     chosen: Mapping[str, Any],
-    model: str,
-    data: Path,
-    out: Path,
-    resume: bool,
-    allow_other_numerics: bool,
     ranks: Ranks = SINGLE_PROCESS,
     sharding: Sharding = "ddp",
     after_epoch: AfterEpoch | None = None,
 ) -> tuple[dict[str, Any], bool]:
-    """Train all seeds of a prepared task in the run folder `out`; return what `tune` does.
+    """Train all seeds of a prepared task; return what `tune` does.
 
-    chosen: settings that the program chose. model, data: where the initial model and the labelled data are.
+    chosen: settings that the program chose.
     """
+    model, data, out = request.model, request.data, request.out
     source = (
         model if model.startswith("random:") else url_of_copy(model) or str(Path(model))
     )  # without a slash at the end
@@ -147,8 +148,8 @@ def train_seeds(
         kind="finetune",
         settings=settings,
         data={"task": prepared.bound.task.model_dump(mode="json"), "model": source, **prepared.digests},
-        resume=resume,
-        allow_other_numerics=allow_other_numerics,
+        resume=request.resume,
+        allow_other_numerics=request.allow_other_numerics,
         ranks=ranks,
     )
     if run.finished:
@@ -161,7 +162,8 @@ def train_seeds(
         if run.writes:
             prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / "tokenizer"))
         processes, steps = Processes(ranks, sharding), prepared.saved.config.has_compiled_steps
-        numerics, processes = _resolved(settings, run, processes, steps, allow_other=allow_other_numerics)
+        allow_other = request.allow_other_numerics
+        numerics, processes = _resolved(settings, run, processes, steps, allow_other=allow_other)
         # Outside the training loop, in which Ctrl-C waits for the end of a step.
         prepared = advise_on_full_gpu(lambda: with_mined(run, settings, prepared, data, ranks), lambda: CPU_ADVICE)
         weigh = partial(with_piece_weights, run, settings, prepared, data, ranks)

@@ -1,6 +1,7 @@
 """grid of settings → a fine-tuning for each combination, with all seeds; the best one is kept (paper §A.3)."""
 
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from pydantic import ValidationError
 from bertwright.console import say, table_lines
 from bertwright.errors import InputError, Stopped
 from bertwright.files import write_json
-from bertwright.finetuning.run import tune
+from bertwright.finetuning.run import TuneRequest, tune
 from bertwright.finetuning.run_baselines import baseline_lines
 from bertwright.finetuning.search_folder import common_record, keep_model, opened_search
 from bertwright.finetuning.settings import FinetuneSettings
@@ -46,27 +47,24 @@ def search_grid(
     settings: FinetuneSettings,
     task: TaskSpec,
     grid: Grid,
-    *,
-    model: str,
-    data: Path,
-    out: Path,
-    tokenizer: Path | None = None,
-    resume: bool = False,
-    allow_other_numerics: bool = False,
+    request: TuneRequest,
 ) -> dict[str, Any]:
-    """Fine-tune with every combination; return all metrics, best first, and keep the best model in `out`.
+    """Fine-tune with every combination; return all metrics, best first, and keep the best model in `request.out`.
 
-    Each combination is a run in `out`, so `resume` continues an interrupted search.
+    Each combination is a run in it, so `request.resume` continues an interrupted search.
     """
+    out = request.out
     combinations = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    saved, _ = open_initial_model(model, tokenizer)
+    saved, _ = open_initial_model(request.model, request.tokenizer)
     for combination in combinations:  # an invalid combination must fail now, not after days
-        check_settings(settings.model_copy(update=combination), saved.config, model)
-    ignored: Set[str] = settings.numeric if allow_other_numerics else frozenset()
-    record = {**common_record(settings, task, model), "grid": {name: list(values) for name, values in grid.items()}}
-    start: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
-    with opened_search(out / _RECORD, record, resume=resume, ignored=ignored):
-        rows = _rows(settings, task, combinations, out=out, start=start)
+        check_settings(settings.model_copy(update=combination), saved.config, request.model)
+    ignored: Set[str] = settings.numeric if request.allow_other_numerics else frozenset()
+    record = {
+        **common_record(settings, task, request.model),
+        "grid": {name: list(values) for name, values in grid.items()},
+    }
+    with opened_search(out / _RECORD, record, resume=request.resume, ignored=ignored):
+        rows = _rows(settings, task, combinations, request)
         rows.sort(key=lambda row: (-row["mean"], row["sd"]))
         best = keep_model(Path(rows[0]["model"]), out)
         result = {"task": task.name, "metric": rows[0]["metric"], "rows": rows, "model": str(best), "out": str(out)}
@@ -78,22 +76,20 @@ def _rows(
     settings: FinetuneSettings,
     task: TaskSpec,
     combinations: Sequence[Mapping[str, Any]],
-    *,
-    out: Path,
-    start: Mapping[str, Any],
+    request: TuneRequest,
 ) -> list[dict[str, Any]]:
-    """Return the metrics of every combination, in order. Raises Stopped where a signal came before the last one.
-
-    start   the parameters of `tune` that all combinations share
-    """
+    """Return the metrics of every combination, in order. Raises Stopped where a signal came before the last one."""
     rows: list[dict[str, Any]] = []
     printed: set[str] = set()
     for number, combination in enumerate(combinations, start=1):
-        folder = out / "-".join(f"{key.replace('_', '-')}={written(value)}" for key, value in combination.items())
+        folder = request.out / "-".join(
+            f"{key.replace('_', '-')}={written(value)}" for key, value in combination.items()
+        )
         say(f"[{number}/{len(combinations)}] {folder.name}")
         try:
             changed = settings.model_copy(update=combination)
-            result, signalled = tune(changed, task, out=folder, resume=folder.exists(), printed=printed, **start)
+            part = replace(request, out=folder, resume=folder.exists())
+            result, signalled = tune(changed, task, part, printed=printed)
             kept = {name: result[name] for name in ("metric", "mean", "sd", "scores", "collapsed", "model")}
             kept["baselines"] = result.get("baselines")  # a run of an earlier version has none
             rows.append({"settings": dict(combination), **kept})

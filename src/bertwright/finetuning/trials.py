@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +19,7 @@ from bertwright.console import clock, say, say_once, table_lines
 from bertwright.errors import DiskFull, InputError, MissingExtra, RunFailed, Stopped
 from bertwright.files import write_json
 from bertwright.finetuning.prepare import STATES, prepare
-from bertwright.finetuning.run import tune
+from bertwright.finetuning.run import TuneRequest, tune
 from bertwright.finetuning.run_baselines import baseline_lines
 from bertwright.finetuning.schedule import ScheduledSettings, scheduled
 from bertwright.finetuning.search_folder import common_record, keep_model, opened_search
@@ -102,40 +102,33 @@ def search_by_trials(
     settings: FinetuneSettings,
     task: TaskSpec,
     budget: TrialBudget,
-    *,
-    model: str,
-    data: Path,
-    out: Path,
-    tokenizer: Path | None = None,
-    resume: bool = False,
-    allow_other_numerics: bool = False,
+    request: TuneRequest,
 ) -> dict[str, Any]:
-    """Fine-tune with the defaults and then with settings that Optuna proposes; keep the best model in `out`.
+    """Fine-tune with the defaults and then with settings that Optuna proposes; keep the best model in `request.out`.
 
-    Returns all trials, best first. Each trial is a run in `out`, so `resume` continues an interrupted search; with a
-    larger budget it continues one that has ended. Of the trials only the best one keeps its folder. Raises RunFailed
+    Returns all trials, best first. Each trial is a run in it, so `request.resume` continues an interrupted search; with
+    a larger budget it continues one that has ended. Of the trials only the best one keeps its folder. Raises RunFailed
     where no trial was completed.
     """
     _import_optuna()
     printed: set[str] = set()
     with say_once(printed):
-        prepared = prepare(settings, task, model, data, tokenizer, cache=out / STATES)
+        prepared = prepare(settings, task, request.model, request.data, request.tokenizer, cache=request.out / STATES)
     rows, contrasts = len(prepared.bound.lengths), prepared.bound.kind.contrasts
     chosen = scheduled(settings, prepared.saved.config, rows, contrasts=contrasts)
     space = space_around(settings, chosen)
     record = {
-        **common_record(settings, task, model),
+        **common_record(settings, task, request.model),
         "space": {name: list(values) for name, values in space.items()},
         "data": hashlib.sha256(json.dumps(prepared.digests, sort_keys=True).encode()).hexdigest()[:16],
     }
     del prepared  # each trial prepares its own
-    ignored: Set[str] = settings.numeric if allow_other_numerics else frozenset()
-    start: Any = {"model": model, "data": data, "tokenizer": tokenizer, "allow_other_numerics": allow_other_numerics}
-    with opened_search(out / TRIALS, record, resume=resume, ignored=ignored) as stored:
-        search = _Search(out, stored, settings, space, budget)
+    ignored: Set[str] = settings.numeric if request.allow_other_numerics else frozenset()
+    with opened_search(request.out / TRIALS, record, resume=request.resume, ignored=ignored) as stored:
+        search = _Search(request.out, stored, settings, space, budget)
         search.record.setdefault("trials", [])
         while not budget.is_spent(search.rows) and search.begin_trial(chosen):
-            search.run_trial(task, {**start, "printed": printed})
+            search.run_trial(task, request, printed)
         result = search.result(task.name)
     return {**result, "text": trials_table(result)}
 
@@ -182,11 +175,8 @@ class _Search:
         say(f"{len(self.rows)} trials: no other settings were proposed {ATTEMPTS} times in a row; the search ends")
         return False
 
-    def run_trial(self, task: TaskSpec, start: Mapping[str, Any]) -> None:
-        """Run the last trial, which may have been interrupted, and note how it ended.
-
-        start: the parameters of `tune` that all trials share.
-        """
+    def run_trial(self, task: TaskSpec, request: TuneRequest, printed: set[str]) -> None:
+        """Run the last trial, which may have been interrupted, and note how it ended; `printed` is that of `tune`."""
         row = self.rows[-1]
         values = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in row["settings"].items())
         say(f"[trial {row['trial']}] {values}")
@@ -194,8 +184,8 @@ class _Search:
         folder = self.folder(row)
         try:
             with self._timed(row):
-                more: Any = {"resume": folder.exists(), "after_epoch": self._pruner(row), **start}
-                result, signalled = tune(changed, task, out=folder, **more)
+                part = replace(request, out=folder, resume=folder.exists())
+                result, signalled = tune(changed, task, part, printed=printed, after_epoch=self._pruner(row))
         except _TimeIsUp:
             return
         except DiskFull:

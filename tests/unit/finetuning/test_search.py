@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from bertwright import locks
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning import search as module
-from bertwright.finetuning.run import _Best, finetune, tune
+from bertwright.finetuning.run import TuneRequest, _Best, finetune, tune
 from bertwright.finetuning.search import grid_table, parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
@@ -56,7 +56,7 @@ def test_what_is_no_grid_is_refused(wrong: str, words: str) -> None:
 
 def test_every_combination_runs_and_the_best_is_kept(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-5 epochs=1,4", FAST)
-    result = search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    result = search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", **search_arguments))
     assert len(result["rows"]) == 4
     means = [row["mean"] for row in result["rows"]]
     assert means == sorted(means, reverse=True)
@@ -73,33 +73,40 @@ def test_a_search_that_stopped_goes_on(
     search_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST)
-    whole = search_grid(FAST, SST2, grid, out=tmp_path / "whole", **search_arguments)
+    whole = search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "whole", **search_arguments))
     out = tmp_path / "s"
     calls: list[Path] = []
 
     def stopping(*arguments: Any, **named: Any) -> tuple[dict[str, Any], bool]:
-        calls.append(named["out"])
+        calls.append(arguments[2].out)
         if len(calls) == 2:
             raise Stopped("stopped")
         return tune(*arguments, **named)
 
     monkeypatch.setattr(module, "tune", stopping)
     with pytest.raises(Stopped, match="stopped with 1 of 3 settings done; continue with the same command and --resume"):
-        search_grid(FAST, SST2, grid, out=out, **search_arguments)
+        search_grid(FAST, SST2, grid, TuneRequest(out=out, **search_arguments))
     assert not (out / "model").exists()
     with pytest.raises(InputError, match="already has a search; continue it with --resume or choose another --out"):
-        search_grid(FAST, SST2, grid, out=out, **search_arguments)
+        search_grid(FAST, SST2, grid, TuneRequest(out=out, **search_arguments))
     with pytest.raises(InputError, match="has a search with other grid"):
-        search_grid(FAST, SST2, parse_grid("epochs=1", FAST), out=out, resume=True, **search_arguments)
-    result = search_grid(FAST, SST2, grid, out=out, resume=True, **search_arguments)
+        search_grid(FAST, SST2, parse_grid("epochs=1", FAST), TuneRequest(out=out, resume=True, **search_arguments))
+    result = search_grid(FAST, SST2, grid, TuneRequest(out=out, resume=True, **search_arguments))
     assert [row["scores"] for row in result["rows"]] == [row["scores"] for row in whole["rows"]]
     with pytest.raises(InputError, match=r"has a search with other epochs \(1 there, 3 now\)"):
-        search_grid(FAST.model_copy(update={"epochs": 3}), SST2, grid, out=out, resume=True, **search_arguments)
+        search_grid(
+            FAST.model_copy(update={"epochs": 3}), SST2, grid, TuneRequest(out=out, resume=True, **search_arguments)
+        )
     with pytest.raises(InputError, match="--max-length 1000: random:tiny takes at most 512 tokens"):
-        search_grid(FAST.model_copy(update={"max_length": 1000}), SST2, grid, out=tmp_path / "new", **search_arguments)
+        search_grid(
+            FAST.model_copy(update={"max_length": 1000}),
+            SST2,
+            grid,
+            TuneRequest(out=tmp_path / "new", **search_arguments),
+        )
     assert not (tmp_path / "new").exists()  # a mistake before anything began leaves nothing
     with pytest.raises(InputError, match="is not empty and has no search"):
-        search_grid(FAST, SST2, grid, out=search_arguments["data"], **search_arguments)
+        search_grid(FAST, SST2, grid, TuneRequest(out=search_arguments["data"], **search_arguments))
 
 
 def test_the_end_of_a_search_is_looked_at_before_its_beginning(
@@ -110,13 +117,13 @@ def test_the_end_of_a_search_is_looked_at_before_its_beginning(
         ("max-length=16,900", "--max-length 900: random:tiny takes at most 512 tokens"),
     ):
         with pytest.raises(InputError, match=words):
-            search_grid(FAST, SST2, parse_grid(grid, FAST), out=tmp_path / "s", **search_arguments)
+            search_grid(FAST, SST2, parse_grid(grid, FAST), TuneRequest(out=tmp_path / "s", **search_arguments))
         assert not (tmp_path / "s").exists()
 
 
 def test_values_that_hardly_differ_have_folders_of_their_own(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     grid = parse_grid("learning-rate=1e-3,1.0000001e-3", FAST)
-    result = search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    result = search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", **search_arguments))
     folders = {Path(row["model"]).parent.name for row in result["rows"]}
     assert folders == {"learning-rate=0.001", "learning-rate=0.0010000001"}
 
@@ -125,7 +132,12 @@ def test_a_warning_about_the_data_comes_once(
     search_arguments: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (search_arguments["data"] / "dev.tsv").unlink()
-    search_grid(FAST, SST2, parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST), out=tmp_path / "s", **search_arguments)
+    search_grid(
+        FAST,
+        SST2,
+        parse_grid("learning-rate=1e-3,1e-4,1e-5", FAST),
+        TuneRequest(out=tmp_path / "s", **search_arguments),
+    )
     stderr = capsys.readouterr().err
     assert stderr.count("no dev file; a tenth of train.tsv") == 1
     assert stderr.count("seed 0: best epoch 1") == 3
@@ -135,13 +147,13 @@ def test_two_processes_do_not_search_in_one_folder(
     search_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     grid = parse_grid("learning-rate=1e-3,1e-4", FAST)
-    search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", **search_arguments))
     monkeypatch.setattr(locks, "_PAUSE", 0.0)
     with (
         locked(tmp_path / "s"),
         pytest.raises(InputError, match=r"s: another process works on this run \(process \d+ on .+\); wait for it or"),
     ):
-        search_grid(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
+        search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", resume=True, **search_arguments))
 
 
 def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
@@ -158,9 +170,9 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
     with monkeypatch.context() as patched:
         patched.setattr(_Best, "evaluate", interrupted)
         with pytest.raises(Stopped, match="stopped with 1 of 2 settings done"):
-            search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+            search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", **search_arguments))
         result = search_grid(
-            FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments
+            FAST, SST2, grid, TuneRequest(out=tmp_path / "s", resume=True, **search_arguments)
         )  # at the very end it is too late
     assert len(result["rows"]) == 2
 
@@ -170,27 +182,27 @@ def test_the_kept_model_stays_where_its_run_was_removed(
 ) -> None:
     """To save space, a person removes the model folders of the runs: the copy is then the only one."""
     grid = parse_grid("learning-rate=1e-3,1e-5", FAST)
-    first = search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    first = search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", **search_arguments))
     kept = contents(tmp_path / "s" / "model")
     for row in first["rows"]:
         shutil.rmtree(row["model"])
     capsys.readouterr()
-    again = search_grid(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
+    again = search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", resume=True, **search_arguments))
     assert again["model"] == first["model"]
     assert contents(tmp_path / "s" / "model") == kept
     assert "which was copied from it, stays as it is" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "s" / "model")
     with pytest.raises(InputError, match="there is no such folder; nothing was copied"):
-        search_grid(FAST, SST2, grid, out=tmp_path / "s", resume=True, **search_arguments)
+        search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", resume=True, **search_arguments))
     assert not (tmp_path / "s" / "model").exists()
 
 
 def test_what_has_finished_is_found_where_it_lies_now(search_arguments: dict[str, Any], tmp_path: Path) -> None:
     """A search is moved after it ended: the same command with resume prints the same, with the new paths."""
     grid = parse_grid("learning-rate=1e-3,1e-5", FAST)
-    first = search_grid(FAST, SST2, grid, out=tmp_path / "s", **search_arguments)
+    first = search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", **search_arguments))
     (tmp_path / "s").rename(tmp_path / "moved")
-    again = search_grid(FAST, SST2, grid, out=tmp_path / "moved", resume=True, **search_arguments)
+    again = search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "moved", resume=True, **search_arguments))
     assert json.loads(json.dumps(first).replace(str(tmp_path / "s"), str(tmp_path / "moved"))) == again
     before = finetune(FAST, SST2, out=tmp_path / "one", **search_arguments)
     (tmp_path / "one").rename(tmp_path / "other")

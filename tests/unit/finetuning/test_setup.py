@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bertwright.errors import InputError, Stopped
-from bertwright.finetuning.run import finetune
+from bertwright.finetuning.run import TuneRequest, finetune
 from bertwright.finetuning.schedule import scheduled
 from bertwright.finetuning.search import parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
@@ -152,9 +152,9 @@ def test_rates_layers_and_what_stays(pretrained_models: dict[str, str], sst2_dat
 def test_a_search_over_widths_that_goes_on(pretrained_models: dict[str, str], sst2_data: Path, tmp_path: Path) -> None:
     arguments: Any = {"model": pretrained_models["pair"], "data": sst2_data, "out": tmp_path / "grid"}
     grid = parse_grid("bilstm=8,16", FAST)
-    first = search_grid(FAST, SST2, grid, **arguments)
+    first = search_grid(FAST, SST2, grid, TuneRequest(**arguments))
     assert {open_model(row["model"]).config.hidden for row in first["rows"]} == {8, 16}
-    again = search_grid(FAST, SST2, grid, resume=True, **arguments)
+    again = search_grid(FAST, SST2, grid, TuneRequest(resume=True, **arguments))
     assert again["rows"] == first["rows"]
     with pytest.raises(InputError, match="--grid bilstm=7: invalid value '7' of bilstm"):
         parse_grid("bilstm=7", FAST)

@@ -11,7 +11,7 @@ import pytest
 from bertwright.cli import main
 from bertwright.errors import InputError, MissingExtra, RunFailed, Stopped
 from bertwright.finetuning import trials as module
-from bertwright.finetuning.run import finetune
+from bertwright.finetuning.run import TuneRequest, finetune
 from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.trials import TrialBudget, search_by_trials, space_around
@@ -30,7 +30,8 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[float]]:
     """
     planned: dict[int, list[float]] = {}
 
-    def tune(settings: FinetuneSettings, *_: object, out: Path, after_epoch: Any, **__: object) -> Any:
+    def tune(settings: FinetuneSettings, _: object, request: TuneRequest, *, after_epoch: Any, **__: object) -> Any:
+        out = request.out
         number = int(out.name.removeprefix("trial-"))
         (out / "model").mkdir(parents=True, exist_ok=True)
         (out / "model" / "config.json").write_text(str(number))
@@ -55,7 +56,9 @@ def test_the_first_trial_has_the_defaults_and_the_best_model_is_kept(
 ) -> None:
     settings = FAST.model_copy(update={"epochs": 1, "layer_decay": 1.0})
     plain = finetune(settings, SST2, out=tmp_path / "plain", **search_arguments)
-    result = search_by_trials(settings, SST2, TrialBudget(trials=2), out=tmp_path / "s", **search_arguments)
+    result = search_by_trials(
+        settings, SST2, TrialBudget(trials=2), TuneRequest(out=tmp_path / "s", **search_arguments)
+    )
     rows = {row["trial"]: row for row in result["rows"]}
     assert rows[0]["settings"] == {"learning_rate": 5e-4}
     assert rows[0]["scores"] == plain["scores"]
@@ -89,7 +92,7 @@ def test_a_bad_trial_ends_early(
     search_arguments: dict[str, Any], tmp_path: Path, metrics: dict[int, list[float]]
 ) -> None:
     metrics |= {0: [0.6, 0.7, 0.8, 0.8], 3: [0.6, 0.7, 0.7, 0.9], 4: [0.56, 0.57, 0.9, 0.9], 5: [0.8, 0.8, 0.8, 0.95]}
-    result = search_by_trials(FAST, SST2, TrialBudget(trials=6), out=tmp_path / "s", **search_arguments)
+    result = search_by_trials(FAST, SST2, TrialBudget(trials=6), TuneRequest(out=tmp_path / "s", **search_arguments))
     assert states(result) == {0: "complete", 1: "complete", 2: "complete", 3: "complete", 4: "pruned", 5: "complete"}
     assert [row["trial"] for row in result["rows"]] == [5, 3, 0, 1, 2, 4]
     pruned = result["rows"][-1]
@@ -103,13 +106,15 @@ def test_an_interrupted_search_proposes_what_the_whole_one_proposes(
 ) -> None:
     planned = {number: [0.5, 0.6, 0.6 + 0.03 * ((number * 5) % 7), 0.7] for number in range(8)}
     metrics |= planned
-    whole = search_by_trials(FAST, SST2, TrialBudget(trials=8), out=tmp_path / "whole", **search_arguments)
+    whole = search_by_trials(FAST, SST2, TrialBudget(trials=8), TuneRequest(out=tmp_path / "whole", **search_arguments))
     really: Tune = module.tune
 
-    def killed(*arguments: Any, out: Path, after_epoch: Any, **named: Any) -> tuple[dict[str, Any], bool]:
-        if out.name != "trial-6":
-            return really(*arguments, out=out, after_epoch=after_epoch, **named)
-        out.mkdir()
+    def killed(
+        changed: Any, task: Any, request: TuneRequest, *, after_epoch: Any, **named: Any
+    ) -> tuple[dict[str, Any], bool]:
+        if request.out.name != "trial-6":
+            return really(changed, task, request, after_epoch=after_epoch, **named)
+        request.out.mkdir()
         for epoch, value in enumerate(planned[6][:2], start=1):
             after_epoch(0, epoch / 4, value)
         raise Stopped("stopped")
@@ -118,24 +123,24 @@ def test_an_interrupted_search_proposes_what_the_whole_one_proposes(
     with monkeypatch.context() as patched:
         patched.setattr(module, "tune", killed)
         with pytest.raises(Stopped, match="stopped in trial 6; continue with the same command and --resume"):
-            search_by_trials(FAST, SST2, TrialBudget(trials=8), out=out, **search_arguments)
+            search_by_trials(FAST, SST2, TrialBudget(trials=8), TuneRequest(out=out, **search_arguments))
     with pytest.raises(InputError, match="already has a search; continue it with --resume or choose another --out"):
-        search_by_trials(FAST, SST2, TrialBudget(trials=8), out=out, **search_arguments)
+        search_by_trials(FAST, SST2, TrialBudget(trials=8), TuneRequest(out=out, **search_arguments))
     other = FAST.model_copy(update={"max_length": 32})
     with pytest.raises(InputError, match=r"has a search with other max_length \(16 there, 32 now\)"):
-        search_by_trials(other, SST2, TrialBudget(trials=8), out=out, resume=True, **search_arguments)
+        search_by_trials(other, SST2, TrialBudget(trials=8), TuneRequest(out=out, resume=True, **search_arguments))
     table = search_arguments["data"] / "train.tsv"
     rows = table.read_text()
     table.write_text(rows + "another row\t1\n")
     with pytest.raises(InputError, match="has a search with other data"):
-        search_by_trials(FAST, SST2, TrialBudget(trials=8), out=out, resume=True, **search_arguments)
+        search_by_trials(FAST, SST2, TrialBudget(trials=8), TuneRequest(out=out, resume=True, **search_arguments))
     table.write_text(rows)
-    again = search_by_trials(FAST, SST2, TrialBudget(trials=8), out=out, resume=True, **search_arguments)
+    again = search_by_trials(FAST, SST2, TrialBudget(trials=8), TuneRequest(out=out, resume=True, **search_arguments))
     for row in (*whole["rows"], *again["rows"]):
         row |= {"seconds": None, "model": None}
     assert again["rows"] == whole["rows"]
     assert len({row["settings"]["learning_rate"] for row in whole["rows"]}) == 8
-    more = search_by_trials(FAST, SST2, TrialBudget(trials=9), out=out, resume=True, **search_arguments)
+    more = search_by_trials(FAST, SST2, TrialBudget(trials=9), TuneRequest(out=out, resume=True, **search_arguments))
     assert len(more["rows"]) == 9
 
 
@@ -148,13 +153,15 @@ def test_no_settings_are_tried_twice(
         {name: getattr(settings, name) for name in settings.model_fields_set - {"batch_size"}}
     )
     settings = settings.model_copy(update={"first_seed": 2**40})  # larger than the seeds of NumPy
-    result = search_by_trials(settings, SST2, TrialBudget(trials=9), out=tmp_path / "s", **search_arguments)
+    result = search_by_trials(
+        settings, SST2, TrialBudget(trials=9), TuneRequest(out=tmp_path / "s", **search_arguments)
+    )
     assert sorted(row["settings"]["batch_size"] for row in result["rows"]) == [4, 8, 16]
     assert "3 trials: no other settings were proposed 50 times in a row; the search ends" in capsys.readouterr().err
     free = FAST.model_copy(update={"layer_decay": 1.0})
     with pytest.MonkeyPatch.context() as patched:  # a rate of three digits is not rounded for the trial of the defaults
         patched.setattr(module, "scheduled", lambda *_, **__: ScheduledSettings(**dict(settings, batch_size=8)))
-        first = search_by_trials(free, SST2, TrialBudget(trials=1), out=tmp_path / "t", **search_arguments)
+        first = search_by_trials(free, SST2, TrialBudget(trials=1), TuneRequest(out=tmp_path / "t", **search_arguments))
     assert first["rows"][0]["settings"] == {"learning_rate": 1.23e-4}
 
 
@@ -165,10 +172,12 @@ def test_the_minutes_end_a_search_in_a_trial_which_a_longer_one_continues(
     ticks = iter(range(0, 10**6, 20))
     monkeypatch.setattr(module.time, "monotonic", lambda: float(next(ticks)))
     metrics[0] = [0.7] * 4
-    first = search_by_trials(FAST, SST2, TrialBudget(minutes=3), out=tmp_path / "s", **search_arguments)
+    first = search_by_trials(FAST, SST2, TrialBudget(minutes=3), TuneRequest(out=tmp_path / "s", **search_arguments))
     assert states(first) == {0: "complete", 1: "running"}
     assert "not ended" in first["text"]
-    longer = search_by_trials(FAST, SST2, TrialBudget(minutes=6), out=tmp_path / "s", resume=True, **search_arguments)
+    longer = search_by_trials(
+        FAST, SST2, TrialBudget(minutes=6), TuneRequest(out=tmp_path / "s", resume=True, **search_arguments)
+    )
     assert states(longer)[1] == "complete"
 
 
@@ -177,19 +186,21 @@ def test_a_trial_that_fails_is_noted_and_the_search_goes_on(
 ) -> None:
     really: Tune = module.tune
 
-    def failing(*arguments: Any, out: Path, **named: Any) -> tuple[dict[str, Any], bool]:
-        if out.name == "trial-1":
-            raise RunFailed(f"step 3: the loss is not finite; the last good checkpoint is in {out}")
-        return really(*arguments, out=out, **named)
+    fails = {"trial-1"}
+
+    def failing(changed: Any, task: Any, request: TuneRequest, **named: Any) -> tuple[dict[str, Any], bool]:
+        if request.out.name in fails:
+            raise RunFailed(f"step 3: the loss is not finite; the last good checkpoint is in {request.out}")
+        return really(changed, task, request, **named)
 
     monkeypatch.setattr(module, "tune", failing)
-    result = search_by_trials(FAST, SST2, TrialBudget(trials=3), out=tmp_path / "s", **search_arguments)
+    result = search_by_trials(FAST, SST2, TrialBudget(trials=3), TuneRequest(out=tmp_path / "s", **search_arguments))
     assert states(result) == {0: "complete", 1: "failed", 2: "complete"}
     assert "step 3: the loss is not finite" in result["text"]
     assert "the last good checkpoint" not in result["text"]  # the folder of a trial that failed is removed
-    monkeypatch.setattr(module, "tune", lambda *_, **__: failing(out=Path("trial-1")))
+    fails.add("trial-0")
     with pytest.raises(RunFailed, match=r"all 2 trials failed, the last one with: step 3: .* another --out"):
-        search_by_trials(FAST, SST2, TrialBudget(trials=2), out=tmp_path / "none", **search_arguments)
+        search_by_trials(FAST, SST2, TrialBudget(trials=2), TuneRequest(out=tmp_path / "none", **search_arguments))
 
 
 def test_wrong_options_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -203,7 +214,9 @@ def test_wrong_options_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert words in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingExtra, match=r"--search needs the extra 'optuna': pip install 'bertwright\[optuna\]'"):
-        search_by_trials(FAST, SST2, TrialBudget(trials=2), model="random:tiny", data=tmp_path, out=tmp_path / "s")
+        search_by_trials(
+            FAST, SST2, TrialBudget(trials=2), TuneRequest(model="random:tiny", data=tmp_path, out=tmp_path / "s")
+        )
     assert not (tmp_path / "s").exists()
 
 

@@ -20,7 +20,7 @@ from bertwright.cli import main
 from bertwright.doctor.model import check_model
 from bertwright.errors import Damaged, InputError
 from bertwright.files import check_digest, digest_note, note_digest
-from bertwright.finetuning.run import finetune
+from bertwright.finetuning.run import TuneRequest, finetune
 from bertwright.finetuning.search import parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import read_weights
@@ -128,7 +128,7 @@ def test_every_writer_notes_the_digest(
         (data / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
     start: Any = {"model": str(tmp_path / "bert"), "data": data}
     finetune(FAST, get_task("sst2"), out=tmp_path / "tuned", **start)
-    search_grid(FAST, get_task("sst2"), parse_grid("epochs=1,2", FAST), out=tmp_path / "searched", **start)
+    search_grid(FAST, get_task("sst2"), parse_grid("epochs=1,2", FAST), TuneRequest(out=tmp_path / "searched", **start))
     learned = BertClassifier(str(tmp_path / "bert"), epochs=1, batch_size=32).fit(["good", "bad"] * 4, [1, 0] * 4)
     for _ in range(2):  # the second one takes the place of the first
         learned.save(tmp_path / "estimator")

@@ -104,7 +104,7 @@ def test_the_attention_of_a_text_and_of_a_pair_is_shown(tmp_path: Path) -> None:
     )
     assert [answer.status_code for answer in answers] == [200] * 3, answers[0].text
     one, pair, empty = (answer.json() for answer in answers)
-    assert "".join(one["pieces"]) == "TheĠbridge"
+    assert "".join(one["pieces"]) == "The▁bridge"
     assert pair["segments"] == [*([0] * len(one["pieces"])), *([1] * (len(pair["pieces"]) - len(one["pieces"])))]
     assert empty["pieces"] == [END]
 

@@ -9,6 +9,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.objectives.dataset import Examples, PretrainingBatch
 from bertwright.objectives.settings import ExampleSettings, SecondSentence
+from bertwright.text.base_tokenizer import MaskTokenizer
 from bertwright.text.open_tokenizer import mask_tokenizer
 
 Replacement = Literal["masked", "kept", "random"]
@@ -74,7 +75,7 @@ def first_rows(folder: Path, settings: ExampleSettings, *, rows: int, length: in
     examples = Examples(corpus, settings, length=length, seed=seed, write_plans=False)
     batch, meanings = examples.step_batch(0, rows), SECOND.get(settings.second_sentence)
     tokenizer = mask_tokenizer(corpus.tokenizer, place=corpus.folder, advice="masked LM needs [MASK]")
-    return [_shown(batch, row, tokenizer.pieces, tokenizer.pieces[tokenizer.mask_id], meanings) for row in range(rows)]
+    return [_shown(batch, row, tokenizer, meanings) for row in range(rows)]
 
 
 def as_json(rows: list[ShownRow]) -> list[dict[str, Any]]:
@@ -82,19 +83,17 @@ def as_json(rows: list[ShownRow]) -> list[dict[str, Any]]:
     return [asdict(row) for row in rows]
 
 
-def _shown(
-    batch: PretrainingBatch, row: int, pieces: list[str], mask: str, meanings: tuple[str, str] | None
-) -> ShownRow:
-    """Return a row of a batch; `pieces` are those of the vocabulary, `mask` is that of a mask."""
+def _shown(batch: PretrainingBatch, row: int, tokenizer: MaskTokenizer, meanings: tuple[str, str] | None) -> ShownRow:
+    """Return a row of a batch."""
     end, chosen = int(batch.lengths[row]), batch.weights[row] > 0
-    read = [pieces[id] for id in batch.ids[row, :end].tolist()]
+    read, pieces = batch.ids[row, :end].tolist(), tokenizer.readable_pieces
     targets = zip(batch.positions[row, chosen].tolist(), batch.labels[row, chosen].tolist(), strict=True)
     label = int(batch.is_random[row])
     return ShownRow(
-        pieces=tuple(read),
+        pieces=tuple(pieces[id] for id in read),
         segments=tuple(batch.segments[row, :end].tolist()),
         predictions=tuple(
-            Prediction(at, pieces[target], read[at], _replacement(read[at], pieces[target], mask))
+            Prediction(at, pieces[target], pieces[read[at]], _replacement(read[at], target, tokenizer.mask_id))
             for at, target in targets
         ),
         label=label if meanings else None,
@@ -102,8 +101,8 @@ def _shown(
     )
 
 
-def _replacement(read: str, piece: str, mask: str) -> Replacement:
+def _replacement(read: int, predicted: int, mask: int) -> Replacement:
     """Return the replacement of a predicted piece by the one that the model reads."""
     if read == mask:
         return "masked"
-    return "kept" if read == piece else "random"
+    return "kept" if read == predicted else "random"

@@ -78,7 +78,10 @@ def _fill(run: Run, other_corpus: Path | None) -> FilledMasks:
         candidates = tuple(zip(best.pieces, best.probabilities, strict=True))
         filled.append(
             FilledMask(
-                tokenizer.decode(ids[:at]), tokenizer.decode(ids[at + 1 :]), tokenizer.pieces[ids[at]], candidates
+                tokenizer.decode(ids[:at]),
+                tokenizer.decode(ids[at + 1 :]),
+                tokenizer.readable_pieces[ids[at]],
+                candidates,
             )
         )
         if len(filled) == NUM_SENTENCES:

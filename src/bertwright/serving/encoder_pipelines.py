@@ -330,7 +330,7 @@ class AttentionPipeline(Pipeline[tuple[str, ...], EncodedInputs]):
         batch = padded_batch([row], pad_id=self.tokenizer.pad_id)
         attention = self.encoder.attention(batch.ids, batch.segments, batch.mask, layer=layer - 1)[0]  # [H, T, T]
         return AttentionView(
-            pieces=[self.tokenizer.pieces[token] for token in batch.ids[0].tolist()],
+            pieces=[self.tokenizer.readable_pieces[token] for token in batch.ids[0].tolist()],
             segments=batch.segments[0].tolist(),
             attention=[[[round(value, 4) for value in line] for line in head] for head in attention.tolist()],
         )

@@ -196,7 +196,9 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
 
         def piece_of(number: int) -> ExplainedPiece:
             piece = placed.pieces[number]
-            return ExplainedPiece(self.tokenizer.pieces[piece.id], piece.start, piece.end, float(pieces[number]))
+            return ExplainedPiece(
+                self.tokenizer.readable_pieces[piece.id], piece.start, piece.end, float(pieces[number])
+            )
 
         return tuple(
             ExplainedWord(

@@ -20,7 +20,7 @@ from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 
 @dataclass(frozen=True)
 class Filled:
-    """Candidates for one [MASK]: pieces with their probabilities, the most probable first."""
+    """Candidates for one [MASK]: readable pieces with their probabilities, the most probable first."""
 
     pieces: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -71,7 +71,7 @@ def candidates(model: PretrainingModel, tokenizer: MaskTokenizer, pieces: Sequen
         logits = model.logits(inputs)[0].float()[:, : tokenizer.vocab_size]
         best = finite_softmax(logits).topk(min(top_k, tokenizer.vocab_size))
     return [
-        Filled(tuple(tokenizer.pieces[index] for index in indices.tolist()), tuple(values.tolist()))
+        Filled(tuple(tokenizer.readable_pieces[index] for index in indices.tolist()), tuple(values.tolist()))
         for values, indices in zip(best.values, best.indices, strict=True)
     ]
 

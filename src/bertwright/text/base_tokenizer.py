@@ -95,6 +95,11 @@ class BaseTokenizer(ABC):
         """Return readable text for ids."""
 
     @property
+    def readable_pieces(self) -> list[str]:
+        """Pieces as a person reads them [V]; they differ from `pieces` where those are letters that stand for bytes."""
+        return self.pieces
+
+    @property
     @abstractmethod
     def _frame(self) -> Frame:
         """The ids at the begin of a row, between its texts and at its end."""

@@ -49,6 +49,8 @@ _WORD_STARTS: Final = "\u0120\u2581"
 """Marks at the start of a piece that begins a word: of byte-level byte pairs, and of SentencePiece."""
 
 
+_WHITE_SPACE: Final = {ord(space): repr(space)[1:-1] for space in "\t\n\v\f\r"}
+"""White space that would break a line → its spelling."""
 _UNSPACED: Final = re.compile(
     "[\u3040-\u312f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
@@ -122,6 +124,18 @@ class PublishedTokenizer(MaskTokenizer):
             return [len(piece.replace(_WORD_STARTS[1], "")) for piece in self.pieces]
         others = {*map(_letter_of, b" \t\n\v\f\r"), *_inner_letters()}
         return [sum(letter not in others for letter in piece) for piece in self.pieces]
+
+    @cached_property
+    def readable_pieces(self) -> list[str]:
+        """Pieces as a person reads them [V]: a piece of bytes as their text, with ▁ for the space before a word.
+
+        A part of a character is written as \\xe3, white space of other kinds as \\n.
+        """
+        if not self._is_byte_level:
+            return self.pieces
+        bytes_of = {_letter_of(byte): byte for byte in range(256)}
+        special = {self.pieces[id] for id in self.special_ids}
+        return [piece if piece in special else _readable(piece, bytes_of) for piece in self.pieces]
 
     @cached_property
     def continuation(self) -> npt.NDArray[np.bool_]:
@@ -298,6 +312,14 @@ def _letter_of(byte: int) -> str:
 def _inner_letters() -> set[str]:
     """Return the letters of the bytes that no character of UTF-8 begins with, but that are inside of one."""
     return {_letter_of(byte) for byte in range(0x80, 0xC0)}
+
+
+def _readable(piece: str, bytes_of: Mapping[str, int]) -> str:
+    """Return the text of a piece of bytes; a piece that has other letters stays as it is."""
+    if not bytes_of.keys() >= {*piece}:
+        return piece
+    text = bytes(bytes_of[letter] for letter in piece).decode(errors="backslashreplace")
+    return text.replace(" ", _WORD_STARTS[1]).translate(_WHITE_SPACE)
 
 
 def _continues(piece: str, bytes_of: Mapping[str, int] | None) -> bool:

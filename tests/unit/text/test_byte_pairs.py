@@ -139,3 +139,15 @@ def test_the_number_of_threads_changes_no_byte(own_text: Path) -> None:
         for threads in ("1", "2")
     }
     assert len(hashes) == 1
+
+
+def test_pieces_are_read_as_text_and_parts_of_characters_as_bytes() -> None:
+    texts = ["안녕 세상\n\tthe café ▁ <mask>"] * 3
+    tokenizer = train_byte_pairs(texts, vocab_size=330)
+    (ids,) = tokenizer.ids(texts[:1])
+    assert "".join(tokenizer.readable_pieces[id] for id in ids) == r"안녕▁세상\n\tthe▁café▁▁▁<mask>"
+    readable = dict(zip(tokenizer.pieces, tokenizer.readable_pieces, strict=True))
+    assert readable["Ċ"] == r"\n"
+    assert readable["ë"] == r"\xeb"  # the first of three bytes
+    assert readable["<mask>"] == "<mask>"
+    assert len(readable) == tokenizer.vocab_size

@@ -10,6 +10,7 @@ from bertwright.cli import main
 from bertwright.text import sentences
 from bertwright.text.document import Document, TextSettings
 from bertwright.text.documents import read_documents
+from bertwright.text.languages import _TWO_AND_THREE_LETTERS, known_language
 from bertwright.text.sentences import split_sentences
 from tests.support.texts import OWN_TEXT
 
@@ -50,7 +51,7 @@ def test_other_languages(language: str, text: str, expected: list[str]) -> None:
     assert split(text, language=language) == expected
 
 
-@pytest.mark.parametrize("language", ["de", "DE", "de-AT", "de-x-other"])
+@pytest.mark.parametrize("language", ["de", "DE", "de-AT", "de-x-other", "deu", "ger", "DEU-AT"])
 def test_a_languages_rules_are_found_under_each_of_its_codes(language: str) -> None:
     text = "Am 3. Mai kam Prof. Kunz. Ende gut."
     assert split(text, language=language) == ["Am 3. Mai kam Prof. Kunz.", "Ende gut."]
@@ -70,6 +71,16 @@ def test_the_command_line_says_which_languages_there_are(capsys: pytest.CaptureF
 
 def test_a_language_without_two_letters_has_three() -> None:
     assert TextSettings(language="ast").language == "ast"
+
+
+def test_each_code_of_three_letters_belongs_to_one_language() -> None:
+    entries = [entry.split(":") for entry in _TWO_AND_THREE_LETTERS.split()]
+    codes = [code for _, *codes in entries for code in codes]
+    assert len(codes) == len({*codes}) > 184
+    assert {len(code) for code in codes} == {3}
+    assert {len(two) for two, *_ in entries} == {2}
+    assert all(codes for _, *codes in entries)
+    assert known_language("fra") == known_language("fre") == "fr"
     assert TextSettings(language="Nds-NL").language == "nds-nl"
 
 

@@ -105,7 +105,7 @@ def pretrain_command(
 
         refuse_several("--plan")
         run_settings, numerics = chosen(resume=resume)
-        return plan_pretraining(run_settings, **data, numerics=numerics)
+        return plan_pretraining(run_settings, **data, extend=extend, numerics=numerics)
     from bertwright.pretraining.run import pretrain
     from bertwright.reports.report import with_pages
     from bertwright.training.distributed import init_distributed, is_restart

@@ -14,6 +14,7 @@ from bertwright.errors import InputError
 from bertwright.model.system import MASKED_LM_SYSTEMS, NAMES
 from bertwright.objectives.dataset import used_documents
 from bertwright.objectives.settings import Part
+from bertwright.pretraining.extend import stable_checkpoint
 from bertwright.pretraining.measure import (
     Timings,
     advise_micro_tokens,
@@ -27,6 +28,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
 from bertwright.training.hardware import Numerics, apply_numerics
 from bertwright.training.memory import peak_bytes, usable_bytes
+from bertwright.training.run_files import step_of
 
 _FEWEST_EPOCHS, _MOST_EPOCHS = 1, 40
 """Passes over the text outside of which there is a warning; the paper made 40 over its own (§A.2)."""
@@ -56,6 +58,8 @@ class PhasePlan:
     passes: tuple[float, ...]
     """Number of passes over each corpus."""
     step_seconds: float
+    left: int
+    """Steps that a run with --extend still has to train; otherwise all."""
 
 
 def plan_pretraining(
@@ -65,6 +69,7 @@ def plan_pretraining(
     out: Path,
     held_out: Path | None = None,
     init_from: str | None = None,
+    extend: Path | None = None,
     numerics: Numerics | None = None,
 ) -> dict[str, Any]:
     """Return the plan of `pretrain` with the same arguments, without a file. InputError where the run cannot fit."""
@@ -72,11 +77,12 @@ def plan_pretraining(
     pretraining, measured = prepare_pretraining(settings, **paths, write_plans=False, numerics=numerics)
     apply_numerics(measured)
     refuse_without_predictions(pretraining)
+    done = step_of(begin_of_extension(extend, pretraining).name) if extend else 0
     memory, timings = advise_micro_tokens(pretraining, measured, lambda: _measure(pretraining, measured, out))
     steps = pretraining.steps or affordable_steps(pretraining.settings, timings)
-    phases = plan_phases(pretraining, timings, steps)
-    evaluations = len(pretraining.plan(steps).evaluate_at)
-    training_seconds = sum(phase.steps * phase.step_seconds for phase in phases)
+    phases = plan_phases(pretraining, timings, steps, done=done)
+    evaluations = sum(step > done for step in pretraining.plan(steps).evaluate_at)
+    training_seconds = sum(phase.left * phase.step_seconds for phase in phases)
     saves = 1 + int(training_seconds // (60 * settings.save_minutes))
     disk = run_disk(pretraining, phases, saves=saves, evaluations=evaluations)
     refuse_disk(disk, out, pretraining.corpus.folder)
@@ -92,6 +98,7 @@ def plan_pretraining(
         "precision": measured.precision,
         "threads": measured.threads,
         "steps": steps,
+        "steps_done": done,
         "rows": sum(phase.rows for phase in phases),
         "tokens": sum(phase.tokens for phase in phases),
         "epochs": sum(phase.epochs for phase in phases),
@@ -122,8 +129,26 @@ def _measure(pretraining: Pretraining, numerics: Numerics, out: Path) -> tuple[d
     return memory, timings
 
 
-def plan_phases(pretraining: Pretraining, timings: Timings, steps: int) -> list[PhasePlan]:
-    """Return the plan of each phase."""
+def data_facts(pretraining: Pretraining) -> dict[str, Any]:
+    """Return the fingerprints of the corpora and of the initial model, which a resumed run must have."""
+    corpora = [{"fingerprint": corpus.fingerprint, "weight": weight} for corpus, weight in pretraining.corpora]
+    validation_corpus, initial_model = pretraining.validation_corpus, pretraining.initial_model
+    return {
+        "corpus": corpora if len(corpora) > 1 else pretraining.corpus.fingerprint,
+        "held_out": validation_corpus.fingerprint if validation_corpus else None,
+        "init_from": f"sha256:{initial_model[1]}" if initial_model else None,
+        **({"teacher": pretraining.teaching.digest} if pretraining.teaching else {}),
+    }
+
+
+def begin_of_extension(extend: Path, pretraining: Pretraining) -> Path:
+    """Return the checkpoint of the run `extend` from which the longer run begins; see `stable_checkpoint`."""
+    warmup = pretraining.settings.optimizer.warmup
+    return stable_checkpoint(extend, data_facts(pretraining), pretraining.steps, warmup=warmup)
+
+
+def plan_phases(pretraining: Pretraining, timings: Timings, steps: int, *, done: int = 0) -> list[PhasePlan]:
+    """Return the plan of each phase of a run of `steps` steps, of which `done` are trained already."""
     phases = []
     bounds = pretraining.phase_bounds(steps)
     stages = zip(bounds, pretraining.stages, pretraining.phase_rows, timings.steps, strict=True)
@@ -141,6 +166,7 @@ def plan_phases(pretraining: Pretraining, timings: Timings, steps: int) -> list[
                 epochs=rows / corpus_rows,
                 passes=tuple(examples.passes(rows)),
                 step_seconds=seconds,
+                left=end - min(max(begin, done), end),
             )
         )
     return phases
@@ -276,12 +302,14 @@ def _plan_text(plan: Mapping[str, Any]) -> str:
     """Return the plan as text for a terminal."""
     disk, memory, seconds = plan["disk"], plan["memory"], plan["seconds"]
     states = sum(memory[name] for name in ("weights", "gradients", "moments"))
+    done, steps = plan["steps_done"], plan["steps"]
     lines = [
         f"{NAMES[plan['system']]} {plan['size']}: {plan['parameters']:,} parameters, {plan['precision']}, "
         f"threads: {plan['threads']}",
         "",
         *(f"  {line}" for line in table_lines(list(_phase_rows(plan)), left=1)),
         "",
+        *([f"  begin    at step {done:,}; the times are those of the other {steps - done:,} steps"] if done else []),
         f"  text     {plan['exposure']}",
         f"  time     {_time_text(3600 * plan['hours'])}, with {_time_text(seconds['evaluations'])} for "
         f"{plan['evaluations']} evaluations and {_time_text(seconds['checkpoints'])} for {plan['saves']:,} checkpoints",
@@ -302,7 +330,7 @@ def _phase_rows(plan: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of the table of phases: its head, a row for each phase, and the totals."""
     yield "length", "steps", "rows", "tokens", "corpus rows", "each seen", "a step", "time"
     totals = {**plan, "length": "total", "seconds": plan["seconds"]["training"]}
-    phases = [{**phase, "seconds": phase["steps"] * phase["step_seconds"]} for phase in plan["phases"]]
+    phases = [{**phase, "seconds": phase["left"] * phase["step_seconds"]} for phase in plan["phases"]]
     for part in (*phases, totals):
         yield (
             str(part["length"]),

@@ -8,8 +8,8 @@ from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
 from bertwright.model.system import NAMES
 from bertwright.objectives.masked_lm import GENERATOR_FOLDER
-from bertwright.pretraining.dry_run import refuse_without_predictions, run_warnings
-from bertwright.pretraining.extend import begin_from, extension, stable_checkpoint
+from bertwright.pretraining.dry_run import begin_of_extension, data_facts, refuse_without_predictions, run_warnings
+from bertwright.pretraining.extend import begin_from, extension
 from bertwright.pretraining.frequencies import no_better_than_frequencies
 from bertwright.pretraining.measure import (
     advise_micro_tokens,
@@ -76,12 +76,8 @@ def pretrain_prepared(
     """Start or resume the run of a prepared pre-training, on a machine with the numerics `measured`; see `pretrain`."""
     ranks = pretraining.ranks
     _refuse_changed_corpora(pretraining)
-    data = _data_facts(pretraining)
-    begin = (
-        stable_checkpoint(extend, data, pretraining.steps, warmup=pretraining.settings.optimizer.warmup)
-        if extend
-        else None
-    )
+    data = data_facts(pretraining)
+    begin = begin_of_extension(extend, pretraining) if extend else None
     if not (out / "run.json").exists():
         refuse_without_predictions(pretraining)
         apply_numerics(measured)
@@ -125,18 +121,6 @@ def _refuse_changed_corpora(pretraining: Pretraining) -> None:
     for corpus in (*(corpus for corpus, _ in pretraining.corpora), pretraining.validation_corpus):
         if corpus and pretraining.ranks.is_main:
             refuse_changed(corpus.folder, corpus.manifest)
-
-
-def _data_facts(pretraining: Pretraining) -> dict[str, Any]:
-    """Return the fingerprints of the corpora and of the initial model, which a resumed run must have."""
-    corpora = [{"fingerprint": corpus.fingerprint, "weight": weight} for corpus, weight in pretraining.corpora]
-    validation_corpus, initial_model = pretraining.validation_corpus, pretraining.initial_model
-    return {
-        "corpus": corpora if len(corpora) > 1 else pretraining.corpus.fingerprint,
-        "held_out": validation_corpus.fingerprint if validation_corpus else None,
-        "init_from": f"sha256:{initial_model[1]}" if initial_model else None,
-        **({"teacher": pretraining.teaching.digest} if pretraining.teaching else {}),
-    }
 
 
 def resolve_run(

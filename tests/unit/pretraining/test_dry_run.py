@@ -296,7 +296,7 @@ def test_a_run_of_steps_needs_the_disk_of_the_checkpoints_that_it_will_write(
 
 def phase(steps: int, rows: int, corpus_rows: int, length: int = 128) -> PhasePlan:
     seen = rows / corpus_rows
-    return PhasePlan(length, max(1, rows // steps), steps, rows, rows * length, corpus_rows, seen, (seen,), 1.0)
+    return PhasePlan(length, max(1, rows // steps), steps, rows, rows * length, corpus_rows, seen, (seen,), 1.0, steps)
 
 
 @pytest.mark.parametrize(

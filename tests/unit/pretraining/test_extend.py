@@ -1,5 +1,6 @@
 """Warm-up, stable, decay: its learning rates, and a longer run that equals one of that length from the start."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,25 @@ def test_the_masks_of_a_schedule_keep_their_steps_in_a_longer_run(own_corpus: Pa
     assert same[0] == same[1]
 
 
+def test_the_plan_of_a_longer_run_counts_the_time_of_its_own_steps(
+    own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    phases = {"lengths": "16:0.5,24:0.5", "held-out": "0.2", "evaluations": "5"}
+    assert main(options(own_corpus, run, 10, **phases)) == 0
+    capsys.readouterr()
+    more = ["--corpus", str(own_corpus), "--out", str(out), "--held-out", "0.2", "--steps", "20", "--plan"]
+    assert main(["pretrain", "--extend", str(run), *more, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["steps_done"], plan["steps"]) == (8, 20)
+    assert [(phase["steps"], phase["left"]) for phase in plan["phases"]] == [(10, 2), (10, 10)]
+    seconds = sum(phase["left"] * phase["step_seconds"] for phase in plan["phases"])
+    assert plan["seconds"]["training"] == pytest.approx(seconds)
+    assert main(["pretrain", "--extend", str(run), *more]) == 0
+    assert "begin    at step 8; the times are those of the other 12 steps" in capsys.readouterr().out
+    assert not out.exists()
+
+
 def test_a_run_that_cannot_be_extended_is_refused(
     own_corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +110,8 @@ def test_a_run_that_cannot_be_extended_is_refused(
             extended_settings(run, typed)
     extend = ["pretrain", "--extend", str(run), "--corpus", str(own_corpus), "--out", str(out)]
     assert main([*extend, "--steps", "4"]) == 2
+    assert "is at step 4; expected more steps than that, got 4" in capsys.readouterr().err
+    assert main([*extend, "--steps", "4", "--plan"]) == 2
     assert "is at step 4; expected more steps than that, got 4" in capsys.readouterr().err
     stable_checkpoint(run, read_object(run / "run.json")["data"], 20, warmup=0.2)
     assert "warm-up" not in capsys.readouterr().err

@@ -109,7 +109,9 @@ def pretrain_prepared(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )
         run.note(exposure=pretraining.exposure.record(steps, steps))
-        for warning in [] if is_resumed else run_warnings(pretraining, steps):
+        if "warnings" not in run.record:
+            run.note(warnings=run_warnings(pretraining, steps))
+        for warning in [] if is_resumed else run.record["warnings"]:
             say(f"warning: {warning}")
         with tracked(run):
             outcome = _train(pretraining, run, resolved, steps, sharding)

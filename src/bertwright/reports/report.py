@@ -132,6 +132,7 @@ def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
         metrics += [_seeds(run, owner)] if run.seeds else []
         metrics += [*validation_tables(run, owner), *_validation(run, owner), *blimp_tables(results, owner)]
     facts = [_settings(runs[0])] if len(runs) == 1 else [_settings_that_differ(runs, names)]
+    facts = [*_warnings(runs, names), *facts]
     facts += [_machine(runs, names), _data(runs, names)]
     pretrained = [run for run in runs if run.kind == "pretrain"]
     masked_lm = [run for run in pretrained if run.record["settings"].get("system", "bert") in MASKED_LM_SYSTEMS]
@@ -328,6 +329,12 @@ def _machine(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
             side["started or resumed"] = f"{len(sessions)} times"
         sides.append(side | _flat(run.record.get("versions") or {}))
     return _side_by_side_facts("Machine and versions", sides, names)
+
+
+def _warnings(runs: Sequence[Run], names: Sequence[str]) -> list[PageTable]:
+    """Return a table of the warnings that the runs printed before step 0; none where there are no warnings."""
+    rows = [[name, text] for run, name in zip(runs, names, strict=True) for text in run.record.get("warnings") or []]
+    return [PageTable("Warnings", ["", "printed before step 0"], rows)] if rows else []
 
 
 def _data(runs: Sequence[Run], names: Sequence[str]) -> PageTable:

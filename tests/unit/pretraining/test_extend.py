@@ -83,7 +83,9 @@ def test_the_plan_of_a_longer_run_counts_the_time_of_its_own_steps(
     run, out = tmp_path / "run", tmp_path / "out"
     phases = {"lengths": "16:0.5,24:0.5", "held-out": "0.2", "evaluations": "5"}
     assert main(options(own_corpus, run, 10, **phases)) == 0
-    capsys.readouterr()
+    printed, warnings = capsys.readouterr().err, read_object(run / "run.json")["warnings"]
+    assert [printed.count(f"warning: {text}") for text in warnings] == [1] * len(warnings)
+    assert any("warm-up has 0 steps" in text for text in warnings)
     more = ["--corpus", str(own_corpus), "--out", str(out), "--held-out", "0.2", "--steps", "20", "--plan"]
     assert main(["pretrain", "--extend", str(run), *more, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)

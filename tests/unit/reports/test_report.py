@@ -94,6 +94,14 @@ def test_a_page_is_whole_escaped_and_says_the_figures(tmp_path: Path) -> None:
     assert (run.folder / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_page_repeats_the_warnings_of_its_runs(tmp_path: Path) -> None:
+    plain, warned = pretraining(tmp_path / "a"), pretraining(tmp_path / "b")
+    warned.note(warnings=["the text is read 0.20 times"])
+    assert "printed before step 0" not in page_text(write_report(plain.folder, corpus=None))
+    shown = page_text(write_report(plain.folder, warned.folder, out=tmp_path / "page.html", corpus=None))
+    assert "Warnings printed before step 0 b the text is read 0.20 times" in shown
+
+
 def test_a_name_that_is_not_utf8_has_a_page_too(tmp_path: Path) -> None:
     run = pretraining(tmp_path / os.fsdecode(b"r\xff"))
     assert "r\\udcff" in page_text(write_report(run.folder, corpus=None))

@@ -19,6 +19,8 @@ from bertwright.errors import InputError
 _CORPORA: Final = frozenset({"corpus", "held_out"})
 _MODELS: Final = frozenset({"model", "tokenizer", "init_from", "teacher", "left", "right"})
 _TABLES: Final = frozenset({"data", "input"})
+_TABLES_OF: Final = frozenset({("index", "texts"), ("search", "queries")})
+"""Commands and their parameters that are tables too."""
 _WRITTEN: Final = frozenset({"out", "output", "errors"})
 _RUNS: Final = frozenset({"pretrain", "finetune"})
 """Commands whose --out may be a URL."""
@@ -135,7 +137,7 @@ def _copy(command: str, option: str, url: str) -> Path | None:
         from bertwright.corpus.fetch import fetch_corpus
 
         return fetch_corpus(url)
-    if option in _TABLES:
+    if option in _TABLES or (command, option) in _TABLES_OF:
         from bertwright.stores.cache import fetch_tables
 
         return fetch_tables(url)

@@ -12,6 +12,7 @@ from bertwright.finetuning.kept_rows import kept_rows
 from bertwright.model.folder import model_within, notes_of, open_model
 from bertwright.model.vector_settings import MODULES
 from bertwright.shipped import folder_of
+from bertwright.stores.cache import url_of_copy
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
 from bertwright.tasks.binding import TaskKind, open_tokenizer
@@ -71,6 +72,11 @@ def evaluate_task(
     saved = open_answering(model, precision, device)
     trained = task_of(saved)
     if calibrate:
+        if url := url_of_copy(model):
+            raise InputError(
+                f"--calibrate: writes the temperature to the model folder, and {url} is in a store; copy the folder to "
+                "this machine, and give its path as --model"
+            )
         refuse_unwritable(Path(saved.source) / "config.json", "--model", is_folder=False)
     if not isinstance(trained, kind.spec):
         raise InputError(

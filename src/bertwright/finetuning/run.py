@@ -170,7 +170,7 @@ def train_seeds(
         prepared = advise_on_full_gpu(weigh, lambda: CPU_ADVICE)
         advise_on_full_gpu(prepared.bound.prepare, lambda: CPU_ADVICE)
         advise_on_full_gpu(lambda: note_baselines(run, settings, prepared), lambda: CPU_ADVICE)
-        _check_best(settings, run, ranks)
+        _check_best(settings, run, prepared, ranks)
         seeds: list[dict[str, Any]] = []
         signalled = False
         for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
@@ -189,13 +189,15 @@ def train_seeds(
     return result, signalled
 
 
-def _check_best(settings: FinetuneSettings, run: RunFolder, ranks: Ranks) -> None:
+def _check_best(settings: FinetuneSettings, run: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
     """Raise InputError before step 0 where the metrics of the baselines lack the one that chooses the best epoch."""
     measured = ranks.broadcast(run.record["baselines"]["metrics"] if ranks.is_main else None)
     metrics = {name: value for of_baseline in measured.values() for name, value in of_baseline.items()}
+    if len(files := prepared.bound.validation) > 1:
+        metrics = {f"{file}.{name}": value for file in files for name, value in metrics.items()}
     if settings.best is not None and metrics:
         try:
-            with_chosen_first(metrics, settings.best.rpartition(".")[2])
+            with_chosen_first(metrics, settings.best)
         except InputError as error:
             raise InputError(
                 f"{error}. Then remove {run.folder}, or name another --out: its run has this --best"

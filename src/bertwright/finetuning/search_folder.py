@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import copy_folder, read_json, write_json
+from bertwright.files import copy_folder, file_digest, read_json, write_json
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.model.folder import model_folder
+from bertwright.model.folder import WEIGHTS, model_folder
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.run_lock import LOCK, locked
 
@@ -52,11 +52,15 @@ def opened_search(
 def keep_model(best: Path, out: Path) -> Path:
     """Copy the model folder `best` to `out`/model; return that path.
 
-    The copy stays as it is where a person has removed `best` since.
+    The copy stays as it is where a person has removed `best` since, and where it has the weights of `best`: a
+    temperature may have been added to it.
     """
     kept = out / "model"
     if not best.is_dir() and kept.is_dir():
         say(f"{best}: is no longer there; {kept}, which was copied from it, stays as it is")
+        return kept
+    source, copy = best / WEIGHTS, kept / WEIGHTS
+    if source.is_file() and copy.is_file() and file_digest(source) == file_digest(copy):
         return kept
     with model_folder(kept) as folder:
         copy_folder(best, folder)

@@ -92,7 +92,7 @@ class SentenceScorer(ABC):
         """Raise InputError where the settings name another direction than that in which the model was opened."""
         if settings.direction not in (None, opened):
             raise InputError(
-                f"direction {settings.direction}: {self.source} was opened with the direction {opened}; open it with "
+                f"direction {settings.direction}: this model was opened with the direction {opened}; open it with "
                 "the other one"
             )
 
@@ -136,7 +136,7 @@ class SentenceScorer(ABC):
             if num_tokens > self.max_length:
                 raise InputError(
                     f"{begin(index)}the sentence has {num_tokens:,} tokens; expected at most {self.max_length}, "
-                    f"the positions of {self.source}; shorten or divide it"
+                    f"the positions of this model; shorten or divide it"
                 )
             if not ids[self.scored_pieces(len(ids), settings)]:
                 why = "the first piece is left out" if ids else "the tokenizer keeps none of its characters"
@@ -197,8 +197,7 @@ class MaskedScorer(SentenceScorer):
         """Return the settings, within-word masking being the default. Raises InputError for `first_token`."""
         if settings.first_token is not None:
             raise InputError(
-                f"first_token {settings.first_token}: is for a language model, and {self.source} is a masked LM; leave "
-                "it out"
+                f"first_token {settings.first_token}: is for a language model, and this is a masked LM; leave it out"
             )
         self._refuse_direction(settings, "both")
         direction: Direction | None = "both" if self.shift else None
@@ -243,11 +242,11 @@ class LanguageScorer(SentenceScorer):
         """Return the settings with the default of this model. Raises InputError for `masking`."""
         if settings.masking is not None:
             raise InputError(
-                f"masking {settings.masking}: is for a masked LM, and {self.source} is a language model; leave it out"
+                f"masking {settings.masking}: is for a masked LM, and this is a language model; leave it out"
             )
         if settings.first_token == "count" and not self.has_frame:
             raise InputError(
-                f"first_token count: {self.source} reads sentences without a token before them, so that the first "
+                "first_token count: this model reads sentences without a token before them, so that the first "
                 "piece has no probability; leave it out"
             )
         self._refuse_direction(settings, "left")

@@ -28,7 +28,7 @@ from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, 
 from bertwright.serving.python_inputs import described, items_of, paired, texts_of, values_for
 from bertwright.serving.reranking import can_rerank, check_query, ranked_texts, relevance
 from bertwright.serving.results import RankedText, Vector
-from bertwright.serving.settings import AnswerPrecision, ExplainBaseline, ExplainMethod, ExplainSettings
+from bertwright.serving.settings import AnswerPrecision, ExplainBaseline, ExplainMethod, ExplainSettings, check_top_k
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.inference import Answerable, answerable
@@ -126,8 +126,7 @@ class Predictor:
 
     def fill(self, inputs: Any, *, top_k: int = 5) -> Any:
         """Return the candidates for each [MASK] of a text, or of several texts."""
-        if top_k < 1:
-            raise InputError(f"top_k {top_k}: at least 1")
+        check_top_k(top_k)
         return self._map(inputs, self.pipeline_for("fill"), top_k=top_k)
 
     def next_sentence(self, first: Any, second: Any) -> Any:
@@ -243,6 +242,7 @@ class Predictor:
         """
         if (index is None) == (texts is None):
             raise InputError("search: expected an index or texts, got " + ("neither" if index is None else "both"))
+        check_top_k(top_k)
         if index is None:
             opened: VectorIndex = self.index(texts)
         else:
@@ -264,8 +264,8 @@ class Predictor:
         """
         label = relevance(self.pipeline, self.source, relevant=relevant)
         check_query(query)
-        if top_k is not None and top_k < 1:
-            raise InputError(f"top_k {top_k}: expected at least 1, or None for all texts")
+        if top_k is not None:
+            check_top_k(top_k)
         documents = texts_of(texts, "document")
         results = self._map([(query, text) for text in documents], self.pipeline)
         return Results(ranked_texts(results, documents, label=label, top_k=top_k))

@@ -1,7 +1,8 @@
 """Settings of the HTTP service (its address and its limits) and of explanations. Read for --help, without torch."""
 
+import operator
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, SupportsIndex, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -39,6 +40,12 @@ class ExplainSettings:
                 raise InputError(f"{name} {value!r}: allowed are {', '.join(get_args(kind))}")
         if self.word is not None and (type(self.word) is not int or self.word < 0):
             raise InputError(f"word {self.word!r}: expected the number of a word, from 0 on")
+
+
+def check_top_k(top_k: object) -> None:
+    """Raise InputError where a number of results is no whole number from 1 on."""
+    if isinstance(top_k, bool) or not isinstance(top_k, SupportsIndex) or operator.index(top_k) < 1:
+        raise InputError(f"top_k {top_k!r}: expected a whole number from 1 on")
 
 
 class ServeSettings(Settings):

@@ -26,6 +26,7 @@ from bertwright.serving.pipeline import (
     rows_of_encoded,
 )
 from bertwright.serving.results import Choice, Entities, ExtractedAnswer, Label, Labels, Score, TextEntity
+from bertwright.tables.bad_rows import is_blank
 from bertwright.tasks.classification.encoding import Encoded, decode, encode
 from bertwright.tasks.classification.model import noted_task, open_classifier
 from bertwright.tasks.classification.task import positions_of
@@ -236,8 +237,8 @@ class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
             value = (value.get("question"), value.get("context"))
         pair = parse_pair(value)
         for name, text in zip(("question", "passage"), pair or (), strict=False):
-            if not text.strip():
-                raise InputError(f"the {name} is empty")
+            if is_blank(text):
+                raise InputError(f"the {name} is empty: it has no visible character")
         return pair
 
     @property
@@ -320,8 +321,8 @@ class ChoicePipeline(Pipeline[tuple[str, tuple[str, ...]], EncodedChoices]):
             return None
         if len(choices) < 2:
             raise InputError(f"expected at least two choices, got {len(choices)}")
-        if not all(choice.strip() for choice in choices):
-            raise InputError("a choice is empty; each must be a text")
+        if any(map(is_blank, choices)):
+            raise InputError("a choice is empty: it has no visible character; each must be a text")
         return context, choices
 
     def texts(self, item: tuple[str, tuple[str, ...]]) -> tuple[str, ...]:

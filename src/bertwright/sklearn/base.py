@@ -15,11 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertwright.errors import InputError
 from bertwright.sklearn.inputs import EstimatorError, Texts, check_texts, in_python
+from bertwright.sklearn.notes import NOTES, noted
 from bertwright.tasks.spec import TaskSpec
-
-NOTES = "estimator"
-"""Key in config.json of what only an estimator needs."""
-
 
 _WARNED_BY_COPIES: set[str] = set()
 """Warnings that estimators from a pickle have given, as in the processes of a search with `n_jobs`."""
@@ -74,10 +71,7 @@ class TextEstimator(BaseEstimator):  # type: ignore[misc]
             raise EstimatorError(f"X has {len(texts.sides)} features, but {expected}")
         fitted = getattr(self, "feature_names_in_", None)
         if texts.names is not None and fitted is not None and list(texts.names) != list(fitted):
-            names = f"{', '.join(map(str, fitted))} in fit, {', '.join(map(str, texts.names))} now"
-            raise EstimatorError(
-                f"The feature names should match those that were passed during fit, in their order: {names}"
-            )
+            raise _other_columns(fitted, texts.names)
         return texts
 
     def _note_columns(self, texts: Texts) -> None:
@@ -166,6 +160,19 @@ class Trained(TextEstimator):
         )
 
 
+def _other_columns(fitted: Sequence[Any], columns: Sequence[Any]) -> EstimatorError:
+    """Return the error for columns of texts that differ from those of `fit`, or have another order."""
+    names = f"{', '.join(map(str, fitted))} in fit, {', '.join(map(str, columns))} now"
+    return EstimatorError(f"The feature names should match those that were passed during fit, in their order: {names}")
+
+
+def refuse_other_order(trained: Sequence[str], columns: Sequence[Any] | None) -> None:
+    """Raise EstimatorError for the columns of the training in another order; other names are no error."""
+    names = [str(column) for column in columns or ()]
+    if names != [*trained] and sorted(names) == sorted(trained):
+        raise _other_columns(trained, names)
+
+
 def validated(settings: Any, values: dict[str, Any]) -> Any:
     """Return the settings with these values. Raises EstimatorError for the first invalid value."""
     try:
@@ -175,13 +182,6 @@ def validated(settings: Any, values: dict[str, Any]) -> Any:
         name = str(first["loc"][0]) if first["loc"] else "the parameters"
         name = "random_state" if name == "first_seed" else name
         raise EstimatorError(f"{name}: {first['input']!r}: {first['msg']}") from None
-
-
-def noted(learned: Any, name: str, default: Any) -> Any:
-    """Return an entry that a model folder stores for its estimator; the default where no entry has its type."""
-    notes = learned.saved.extra.get(NOTES)
-    value = notes.get(name, default) if isinstance(notes, dict) else default
-    return value if isinstance(value, type(default)) else default
 
 
 def python_scalar(value: Any) -> Any:

@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin, ClassNamePrefixFeaturesOutMixin, Regre
 from sklearn.utils.validation import check_is_fitted
 
 from bertwright.console import say
-from bertwright.sklearn.base import TextEstimator, Trained, in_order, noted, python_scalar, validated
+from bertwright.sklearn.base import TextEstimator, Trained, in_order, python_scalar, refuse_other_order, validated
 from bertwright.sklearn.inputs import (
     EstimatorError,
     Texts,
@@ -19,6 +19,7 @@ from bertwright.sklearn.inputs import (
     check_weights,
     label_name,
 )
+from bertwright.sklearn.notes import noted
 from bertwright.tasks.classification.encoding import Predictions, decode
 from bertwright.tasks.classification.examples import TextExamples, natural, standardised, weigh
 from bertwright.tasks.classification.spec import CLASSIFY, REGRESS, ClassificationTask, Long
@@ -61,6 +62,15 @@ class _OfTexts(Trained):
     def _set_fitted(self, learned: Any, task: Any) -> None:
         super()._set_fitted(learned, task)
         self.n_features_in_, self.long = len(task.text), task.long
+
+    def _as_fitted(self, X: Any) -> Texts:
+        """Return the texts of X; a loaded model refuses the columns of its training in another order."""
+        from bertwright.tasks.kinds import task_of
+
+        texts = super()._as_fitted(X)
+        task: Any = task_of(self.learned_.saved)
+        refuse_other_order(task.text, texts.names)
+        return texts
 
     def _predictions(self, X: Any) -> tuple[Predictions, NDArray[np.float64]]:
         """Return the predictions and their logits, which are divided by the temperature of a calibrated model."""
@@ -252,31 +262,36 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
     def fit(self, X: Any, y: Any = None) -> "BertVectorizer":
         """Open the model and check the type of X."""
         with self._in_python():
-            from bertwright.serving.embeddings import check_pool
             from bertwright.sklearn.fit import read
-            from bertwright.tasks.inference import PRECISIONS
 
             texts = self._texts(X)
             if len(texts.sides) > 1:
                 raise EstimatorError(f"X: expected single texts, got {len(texts.sides)} columns")
-            if self.pool not in (None, "mean", "max", "cls"):
-                raise EstimatorError(f"pool: expected mean, max or cls, or None, got {self.pool!r}")
-            if self.precision not in PRECISIONS:
-                raise EstimatorError(f"precision: expected one of {', '.join(PRECISIONS)}, got {self.precision!r}")
             learned = read(self.model)
-            check_pool(learned.saved.config, python_scalar(self.pool) or "mean")
-            layers = learned.saved.config.layers
-            if isinstance(self.layer, bool) or python_scalar(self.layer) not in range(-layers - 1, layers + 1):
-                raise EstimatorError(f"layer: expected {-layers - 1} to {layers}, got {self.layer!r}")
-            limit = python_scalar(self.max_length)
-            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-                raise EstimatorError(f"max_length: expected a whole number or None, got {limit!r}")
+            config = learned.saved.config
+            self._check(config)
             self.learned_ = learned
-            described = learned.head if self._as_described(layers) else None
-            hidden = learned.saved.config.hidden
-            self._n_features_out = described.size if described else hidden
+            described = learned.head if self._as_described(config.layers) else None
+            self._n_features_out = described.size if described else config.hidden
             self._note_columns(texts)
         return self
+
+    def _check(self, config: Any) -> None:
+        """Raise EstimatorError for a parameter that a model of this shape cannot have."""
+        from bertwright.serving.embeddings import check_pool
+        from bertwright.tasks.inference import PRECISIONS
+
+        if self.pool not in (None, "mean", "max", "cls"):
+            raise EstimatorError(f"pool: expected mean, max or cls, or None, got {self.pool!r}")
+        if self.precision not in PRECISIONS:
+            raise EstimatorError(f"precision: expected one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        check_pool(config, python_scalar(self.pool) or "mean")
+        layers = config.layers
+        if isinstance(self.layer, bool) or python_scalar(self.layer) not in range(-layers - 1, layers + 1):
+            raise EstimatorError(f"layer: expected {-layers - 1} to {layers}, got {self.layer!r}")
+        limit = python_scalar(self.max_length)
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+            raise EstimatorError(f"max_length: expected a whole number or None, got {limit!r}")
 
     def _as_described(self, layers: int) -> bool:
         """Return True where vectors are to be those that the model folder describes, if it describes any."""
@@ -293,8 +308,10 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
 
             texts = self._as_fitted(X)
             config = self.learned_.saved.config
+            self._check(config)  # parameters may have been set since `fit`
             sentences = open_sentences(self.learned_, precision=str(self.precision))
-            limit = python_scalar(self.max_length) or sentences.max_length
+            limit = python_scalar(self.max_length)
+            limit = sentences.max_length if limit is None else limit
             if self.learned_.head and self._as_described(config.layers):
                 rows, is_cut = sentences.rows(texts.sides[0], max_length=limit)
                 vectors, cut = sentences.of_rows(rows), sum(is_cut)

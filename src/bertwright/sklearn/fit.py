@@ -30,6 +30,7 @@ from bertwright.finetuning.setup import (
 )
 from bertwright.model.folder import TOKENIZER_FILES, WEIGHTS, SavedModel, open_model, save_model
 from bertwright.model.vector_head import VectorHead, head_bytes, head_of_bytes, open_vector_head
+from bertwright.sklearn.notes import NOTES
 from bertwright.tasks.binding import LabelledData, open_tokenizer
 from bertwright.tasks.inference import answerable
 from bertwright.tasks.kinds import kind_of
@@ -128,7 +129,8 @@ def _refuse_other_files(folder: Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: it is a file; name a new folder, or one with nothing but a model")
     names = {path.name for path in folder.iterdir()}
-    is_ours = _CONFIG in names and "bertwright" in read_object(folder / _CONFIG)
+    notes = read_object(folder / _CONFIG).get("bertwright") if _CONFIG in names else None
+    is_ours = isinstance(notes, dict) and NOTES in notes
     if others := sorted(names - _MODEL_FILES if is_ours else names):
         raise InputError(
             f"{folder}: it has {others[0]}, which would be lost; name a new folder, or one with nothing but a model"

@@ -69,7 +69,7 @@ def _layout(line: str, error: Exception | None) -> str:
     if not line.startswith("{"):
         return (
             f"; expected one object {{…}} a line, got {shown(line)}; a table is named .csv or .tsv, or is read with "
-            "--input-format"
+            "--input-format where a command has it"
         )
     if line.endswith(("{", "[", ",")):
         return "; the object goes on in the next line: write each object on one line, for example with jq -c ."

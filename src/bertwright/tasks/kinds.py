@@ -66,9 +66,12 @@ def task_of(saved: SavedModel) -> TaskSpec:
             import_hint(saved)
             or f"{saved.source}: not a fine-tuned model; run: bertwright finetune TASK --model {saved.source} …"
         )
+    mistakes: list[ValidationError] = []
     for kind in TASK_KINDS:
         try:
             return kind.spec.model_validate(stored)
-        except ValidationError:
-            continue
-    raise InputError(f"{saved.source}: unknown task in config.json: {stored!r}")
+        except ValidationError as error:
+            mistakes.append(error)
+    first = min(mistakes, key=ValidationError.error_count).errors()[0]  # that of the kind which fits best
+    field = ".".join(map(str, first["loc"])) or "task"
+    raise InputError(f"{saved.source}: unknown task in config.json: {field}: {first['msg']}, got {first['input']!r}")

@@ -139,5 +139,13 @@ def test_commands_read_tables_and_texts_by_url(
     assert learned["vocab_size"] == 400
     assert main(["corpus", "build", "faulty://b/absent", "--tokenizer", str(out), "--out", str(tmp_path / "c")]) == 2
     assert "bertwright: faulty://b/absent: no file of the store" in capsys.readouterr().err
+    assert main(["index", "faulty://b/absent", "--model", "small-wiki", "--out", str(tmp_path / "i")]) == 2
+    assert "bertwright: faulty://b/absent: no file of the store" in capsys.readouterr().err
+    put("b/rows.csv", b"id,text\nr1,The bridge is old.\n")
+    put("b/asked.csv", b"query\nWhich bridge?\n")
+    index = str(tmp_path / "index")
+    assert main(["index", "faulty://b/rows.csv", "--model", "small-wiki", "--out", index]) == 0
+    assert main(["search", index, "--queries", "faulty://b/asked.csv"]) == 0
+    assert "r1" in capsys.readouterr().out
     assert main(["predict", "--model", "faulty://b/absent", "--input", str(own_text)]) == 2
     assert "bertwright: faulty://b/absent: no file of the store" in capsys.readouterr().err

@@ -11,7 +11,9 @@ from transformers import AutoModelForSequenceClassification
 
 import bertwright
 from bertwright.cli import main
+from bertwright.errors import InputError
 from bertwright.files import write_json
+from bertwright.finetuning import evaluate
 from bertwright.finetuning.evaluate import evaluate_task, predict_file, task_name_of
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -139,6 +141,24 @@ def test_a_second_calibration_takes_the_place_of_the_first(noisy_run: Path, copi
     assert second["calibration_error.before"] == first["calibration_error"]
     stored = json.loads((copied_model / "config.json").read_text())
     assert stored["bertwright"]["task"]["temperature"] == first["temperature"]
+
+
+def test_a_model_of_a_store_is_not_calibrated_in_the_cache(
+    noisy_run: Path, copied_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (copied_model / "config.json").read_bytes()
+    monkeypatch.setattr(evaluate, "url_of_copy", lambda _: "s3://b/model")
+    with pytest.raises(InputError, match=r"--calibrate: writes .* s3://b/model is in a store; copy the fold"):
+        evaluate_task(get_task("classify"), model=str(copied_model), data=noisy_run / "data/dev.tsv", calibrate=True)
+    assert (copied_model / "config.json").read_bytes() == before
+
+
+def test_a_task_with_a_wrong_entry_names_the_entry(noisy_run: Path, copied_model: Path) -> None:
+    config = json.loads((copied_model / "config.json").read_text())
+    config["bertwright"]["task"]["temperature"] = 0
+    (copied_model / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"unknown task in config.json: temperature: Input should .*, got 0"):
+        evaluate_task(get_task("classify"), model=str(copied_model), data=noisy_run / "data/dev.tsv")
 
 
 def test_a_model_tuned_further_has_no_temperature(noisy_run: Path, copied_model: Path, tmp_path: Path) -> None:

@@ -21,6 +21,20 @@ def test_a_used_folder_is_refused_before_model_and_data_are_read(tmp_path: Path)
         finetune(FinetuneSettings(), get_spec("sst2"), model="absent", data=tmp_path / "absent", out=out)
 
 
+@pytest.mark.parametrize("best", ["dev.accuracy", "f1x", "accuracy.dev"])
+def test_a_metric_that_no_epoch_has_is_refused_before_the_first_step(
+    tmp_path: Path, own_tokenizer: Path, best: str
+) -> None:
+    for name in ("train", "dev"):
+        rows = "".join(f"{'good' if n % 2 else 'bad'} number {n}\t{n % 2}\n" for n in range(16))
+        (tmp_path / f"{name}.tsv").write_text(f"sentence\tlabel\n{rows}")
+    settings = FinetuneSettings(epochs=1, max_length=16, threads=1, precision="fp32", best=best)
+    where: Any = {"model": "random:tiny", "data": tmp_path, "tokenizer": own_tokenizer, "out": tmp_path / "run"}
+    with pytest.raises(InputError, match=f"--best {best}: expected a metric of this task: accuracy.*Then remove .*run"):
+        finetune(settings, get_spec("sst2"), **where)
+    assert not (tmp_path / "run" / "seed-0" / "metrics.jsonl").exists()
+
+
 def test_a_seed_ends_where_no_epoch_was_better_for_long(
     tmp_path: Path, own_tokenizer: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

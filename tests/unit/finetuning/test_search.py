@@ -177,6 +177,17 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
     assert len(result["rows"]) == 2
 
 
+def test_a_temperature_of_the_kept_model_stays(search_arguments: dict[str, Any], tmp_path: Path) -> None:
+    grid = parse_grid("learning-rate=1e-3,1e-5", FAST)
+    result = search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", **search_arguments))
+    config = json.loads((path := Path(result["model"]) / "config.json").read_text())
+    config["bertwright"]["task"]["temperature"] = 0.5  # as `evaluate --calibrate` writes it
+    path.write_text(json.dumps(config))
+    kept = contents(tmp_path / "s" / "model")
+    search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", resume=True, **search_arguments))
+    assert contents(tmp_path / "s" / "model") == kept
+
+
 def test_the_kept_model_stays_where_its_run_was_removed(
     search_arguments: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

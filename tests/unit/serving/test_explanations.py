@@ -336,6 +336,8 @@ def test_empty_texts_have_no_words(explained: dict[str, Predictor]) -> None:
     assert [(word.input, word.text) for word in one_side.words] == [(1, "rain")]
     with pytest.raises(InputError, match="the question is empty"):
         explained["squad"].explain((" ", "rain"))
+    with pytest.raises(InputError, match="the passage is empty: it has no visible character"):
+        explained["squad"].explain(("Where?", "\u200b"))
 
 
 @pytest.mark.parametrize("name", ["bf16", pytest.param("int8", marks=needs_bytes)])

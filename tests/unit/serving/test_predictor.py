@@ -184,6 +184,10 @@ def test_the_other_kinds(models: dict[str, Predictor]) -> None:
     assert isinstance(filled, FilledText)
     assert [len(mask) for mask in filled.masks] == [5, 5]
     assert models["lm"].fill(["the [MASK]"], top_k=2)[0].masks[0][0].probability > 0
+    assert len(models["lm"].fill("the [MASK]", top_k=np.int64(2)).masks[0]) == 2
+    for wrong in (0, 1.5, "a", True):
+        with pytest.raises(InputError, match=r"top_k .*: expected a whole number from 1 on"):
+            models["lm"].fill("the [MASK]", top_k=wrong)
     assert 0 < models["lm"].next_sentence(TEXTS[0], TEXTS[1]) < 1
     assert len(models["lm"].next_sentence(TEXTS, TEXTS)) == 4
 

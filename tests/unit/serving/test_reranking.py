@@ -118,7 +118,7 @@ def test_bad_input_from_python_names_what_is_wrong(models: dict[str, Predictor],
     for arguments, words in cases:
         with pytest.raises(InputError, match=words):
             number.rerank(*arguments)
-    with pytest.raises(InputError, match="top_k 0: expected at least 1"):
+    with pytest.raises(InputError, match="top_k 0: expected a whole number from 1 on"):
         number.rerank(QUERY, TEXTS, top_k=0)
     for name, words in (
         ("sst", "got one for t, which reads one text"),

@@ -39,7 +39,11 @@ def test_scores_from_python_and_over_http_are_those_of_the_scorer(models: dict[s
     ("body", "status", "words"),
     [
         ({"inputs": ["a river", " "]}, 422, "input 1: expected a sentence, got an empty one"),
-        ({"inputs": [". " * 63]}, 422, "input 0: the sentence has 65 tokens; expected at most 64"),
+        (
+            {"inputs": [". " * 63]},
+            422,
+            "the sentence has 65 tokens; expected at most 64, the positions of this model",
+        ),
         ({"inputs": ["a"], "masking": "word"}, 422, "masking: Input should be 'within-word' or 'piece'"),
         ({"inputs": ["a"], "first_token": "count"}, 422, "first_token count: is for a language model"),
         ({"inputs": ["a"], "model": "sst"}, 422, "model sst is a model for classification without a head over"),

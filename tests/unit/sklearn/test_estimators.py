@@ -436,6 +436,17 @@ def test_a_pooling_keeps_the_prompt_and_the_length_of_the_folder(
     assert vectors == pytest.approx(expected, abs=1e-5)
 
 
+def test_parameters_that_were_set_after_a_fit_are_checked_too() -> None:
+    vectors = BertVectorizer("model").fit(X)
+    for parameters, message in (
+        ({"layer": 99}, "layer: expected -3 to 2, got 99"),
+        ({"layer": -1, "max_length": 0}, "max_length 0: expected 3 to 64"),
+        ({"pool": "sum"}, "pool: expected mean, max or cls, or None, got 'sum'"),
+    ):
+        with pytest.raises(EstimatorError, match=message):
+            vectors.set_params(**parameters).transform(X)
+
+
 def test_pipelines_find_neighbours_and_clusters() -> None:
     vectors = bertwright.load("model", precision="fp32").vectors(X).astype(np.float64)
     near = make_pipeline(BertVectorizer("model", precision="fp32"), NearestNeighbors(n_neighbors=3, metric="cosine"))
@@ -543,6 +554,26 @@ def test_what_is_saved_is_a_model_folder_like_any_other(fitted: BertClassifier, 
             other.load(tmp_path / "m")
 
 
+def test_a_model_that_no_estimator_wrote_is_not_replaced(fitted: BertClassifier, encoder_folders: Path) -> None:
+    before = (encoder_folders / "small" / "model.safetensors").read_bytes()
+    with pytest.raises(EstimatorError, match=r"small: it has .*, which would be lost; name a new folder"):
+        fitted.save(encoder_folders / "small")
+    assert (encoder_folders / "small" / "model.safetensors").read_bytes() == before
+
+
+def test_columns_of_the_training_in_another_order_are_refused(tmp_path: Path) -> None:
+    pairs = pd.DataFrame({"first": X, "second": X[::-1]})
+    (tmp_path / "train.jsonl").write_text(pairs.assign(label=Y).to_json(orient="records", lines=True))
+    task = CLASSIFY.model_copy(update={"text": ("first", "second")})
+    settings = FinetuneSettings(**FAST | {"epochs": 1}, threads=1)
+    finetune(settings, task, model="small", data=tmp_path, out=tmp_path / "run")
+    model = BertClassifier.load(tmp_path / "run")
+    with pytest.raises(EstimatorError, match="in their order: first, second in fit, second, first now"):
+        model.predict(pairs[["second", "first"]])
+    renamed = pairs.rename(columns={"first": "a", "second": "b"})
+    assert np.array_equal(model.predict_proba(renamed), model.predict_proba(pairs))
+
+
 def test_a_run_of_the_command_line_becomes_an_estimator(tmp_path: Path) -> None:
     """Its labels are in natural order, 2 before 10, and scikit-learn's are sorted as they are: texts."""
     rows = [{"text": text, "label": "2" if said == "dry" else "10"} for text, said in zip(X, Y, strict=True)]
@@ -595,6 +626,8 @@ def test_a_copy_needs_no_folder_and_leaves_none(fitted: BertClassifier, tmp_path
     assert not any(isinstance(value, torch.Tensor | torch.nn.Module) for value in state.values())
     vectors = BertVectorizer("model").fit(X)
     joblib.dump(vectors, tmp_path / "two.joblib")
+    shipped = BertVectorizer("small-wiki", precision="fp32").fit(X)  # a masked LM whose classifier begins with its head
+    assert np.array_equal(pickle.loads(pickle.dumps(shipped)).transform(X[:2]), shipped.transform(X[:2]))
     monkeypatch.chdir(tmp_path)  # where there is no such model
     assert np.array_equal(joblib.load(tmp_path / "two.joblib").transform(X), vectors.transform(X))
 

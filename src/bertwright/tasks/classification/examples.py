@@ -24,6 +24,7 @@ from bertwright.tables.files import only_file, table_stem
 from bertwright.tables.reader import Table, read_table, usable_rows
 from bertwright.tasks.classification.encoding import Encoded
 from bertwright.tasks.classification.spec import SEPARATOR, ClassificationTask
+from bertwright.tasks.labels import checked_label
 from bertwright.tasks.spec import listed_labels, say_alike_labels
 from bertwright.text.document import OnError, raise_error
 
@@ -276,7 +277,7 @@ def _label_text(cell: object, column: str, table: Table, row: int) -> str:
         text = json.dumps(cell)
     if not text:
         raise BadRow("without a label", f"{table.location(row)}: expected a label in column '{column}', got {cell!r}")
-    return text
+    return checked_label(text, table.location(row))
 
 
 def _label_texts(cell: object, column: str, table: Table, row: int) -> tuple[str, ...]:

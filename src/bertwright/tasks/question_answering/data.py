@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from bertwright.errors import InputError, shown
 from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
 from bertwright.tables.decoding import decode_file, decode_lines, undecoded
-from bertwright.tables.files import InputFormat, open_lines, source_name
+from bertwright.tables.files import InputFormat, open_lines, source_name, without_packing
 from bertwright.tables.json_objects import is_cut, names_once
 from bertwright.tables.parquet import read_arrow_rows
 from bertwright.tasks.question_answering.spec import SpanTask, Version
@@ -93,19 +93,18 @@ def read_questions(
     lines = text.rstrip().split("\n")
     if not lines[0].strip():
         raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
-    if text.lstrip()[:1] not in ("{", "["):
+    are_lines = input_format == "jsonl" or without_packing(Path(path)).suffix in (".jsonl", ".ndjson")
+    if text.lstrip()[:1] not in ("{", "[") and (strict or not are_lines):
         raise InputError(f"{source}: expected SQuAD's JSON, {_ROWS}")
-    rows = _json_rows(lines, source, on_error)
-    if input_format == "jsonl":
-        return _of_rows(rows, source, answers, on_error)
     try:
         first: Any = json.loads(lines[0])
-    except (ValueError, RecursionError):  # an object over many lines, or invalid JSON, for which load_json raises
-        return questions_of(load_json(decode_file(raw, source), source), source, answers=answers, on_error=on_error)
+    except (ValueError, RecursionError):  # an object over many lines, or invalid JSON
+        first = None
     fields = first.keys() if isinstance(first, dict) else set()
-    if "data" in fields or (answers != "ignored" and not fields & {"question", "context"}):
+    is_whole = not are_lines and (first is None or (answers != "ignored" and not fields & {"question", "context"}))
+    if is_whole or ("data" in fields and input_format != "jsonl"):
         return questions_of(load_json(decode_file(raw, source), source), source, answers=answers, on_error=on_error)
-    return _of_rows(rows, source, answers, on_error)
+    return _of_rows(_json_rows(lines, source, on_error), source, answers, on_error)
 
 
 def questions_of(raw: Any, source: str, *, answers: Answers = "checked", on_error: OnError = raise_error) -> Questions:

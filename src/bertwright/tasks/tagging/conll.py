@@ -28,6 +28,7 @@ from bertwright.tables.bad_rows import BadRow
 from bertwright.tables.decoding import decode_lines, undecoded
 from bertwright.tables.files import InputFormat, open_lines, source_name, without_packing
 from bertwright.tables.json_objects import json_object
+from bertwright.tasks.labels import checked_label
 from bertwright.text.decompress import is_undecoded
 from bertwright.text.document import OnError, raise_error
 
@@ -290,7 +291,7 @@ class _Row:
             return None
         word, tag = cells[self.word], cells[self.tag]
         if word and (tag or not self.with_tags):
-            return word, tag
+            return word, checked_label(tag, position) if self.with_tags else tag
         what = "tag" if word else "word"
         raise BadRow(f"without a {what}", f"{position}: expected a {what}, got an empty cell in {list(cells)}")
 
@@ -336,7 +337,7 @@ class _Object(NamedTuple):
         words = _texts(fields, word, position, "words")
         if tag is None:
             return cls(words, (), fields.get("document"), line)
-        tags = _texts(fields, tag, position, "tags")
+        tags = tuple(checked_label(text, position) for text in _texts(fields, tag, position, "tags"))
         if len(words) != len(tags):
             message = f"{position}: expected one tag per word, got {len(words)} words and {len(tags)} tags"
             raise BadRow("with another number of tags than words", message)
@@ -356,11 +357,9 @@ def objects_of(lines: Lines, on_error: OnError = raise_error) -> Iterator[tuple[
         try:
             if is_undecoded(line):
                 raise undecoded(line, position)
-            fields = json_object(line, position)
+            yield number, json_object(line, position)
         except BadRow as error:
             on_error(error)
-            continue
-        yield number, fields
 
 
 def _texts(fields: dict[str, object], name: str, position: str, what: str) -> tuple[str, ...]:

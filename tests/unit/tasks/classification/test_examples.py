@@ -131,6 +131,14 @@ def test_an_empty_label_beside_another_is_named(write: Any) -> None:
         read_training(get_task("multilabel"), write("a.jsonl", '{"text": "a", "label": ["", "red"]}\n'))
 
 
+def test_a_label_that_a_model_folder_cannot_store_is_named(write: Any) -> None:
+    content = 'text,label\na,good\nb,"very\nbad"\nc,worse\n'
+    with pytest.raises(InputError, match=r"a\.csv:3: expected a label in one line .*, got 'very\\nbad'"):
+        read_training(get_task("classify"), write("a.csv", content))
+    with pytest.raises(InputError, match=r"a\.jsonl:1: expected a label in one line .*, got 'x\\ty'"):
+        read_training(get_task("multilabel"), write("a.jsonl", '{"text": "a", "label": ["x\\ty"]}\n'))
+
+
 def test_the_format_of_an_option_is_read(write: Any) -> None:
     for format, name, content in [
         ("csv", "rows.dat", "text,label\na,x\nb,y\n"),

@@ -266,7 +266,7 @@ def test_questions_are_asked_in_either_layout(write: Any, monkeypatch: pytest.Mo
             r"a\.jsonl: expected SQuAD's JSON, or JSON lines or Parquet with",
         ),
         (json.dumps(LINE) + '\n{"id": "y"', r"a\.jsonl:2: not valid JSON"),
-        ('{"id": "y"\n' + json.dumps(LINE), r"a\.jsonl:2: not valid JSON"),
+        ('{"id": "y"\n' + json.dumps(LINE), r"a\.jsonl:1: not valid JSON"),
         (json.dumps(LINE) + "\n\n" + json.dumps({**LINE, "id": "y"}), r"a\.jsonl:2: not valid JSON"),
         (json.dumps(LINE) + "\n" + json.dumps(LINE), r"a\.jsonl:2: duplicate id 'x'"),
         (json.dumps({**LINE, "id": "2"}) + '\n{"question": "B?", "context": "b"}', r"a\.jsonl:2: duplicate id '2'"),
@@ -451,6 +451,14 @@ def test_lines_that_are_no_json_or_not_utf8_are_left_out(write: Any, capsys: pyt
     # The file of a folder is found by its version, for which it is read too.
     folder = write("folder/train.jsonl", b"\n".join(lines)).parent
     assert train_questions_file(skipping(SQUAD1), folder) == folder / "train.jsonl"
+
+
+@pytest.mark.parametrize("first", [b'{"id": "x", "question": "a', b'{"id": "q"}', b"[1]", b"null", b'{"id": "\xff"}'])
+def test_a_first_line_that_is_wrong_is_left_out_too(write: Any, first: bytes) -> None:
+    good = json.dumps(hub_row("a")).encode()
+    questions = read_labelled(skipping(SQUAD1), write("train.jsonl", b"\n".join([first, good])))
+    assert [question.id for question in questions.items] == ["a"]
+    assert sum(questions.left_out.values()) == 1
 
 
 def test_questions_of_squads_layout_are_left_out(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

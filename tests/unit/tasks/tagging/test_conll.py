@@ -158,6 +158,7 @@ def test_json_lines(write):
             r"a\.conll:1: column 1 of 1 cannot be both word and tag",
         ),
         ("a O\n\xff O\n".encode("latin-1"), r"a\.conll:2: not UTF-8"),
+        ("a O\nb N\x07X\n", r"a\.conll:2: expected a label in one line without control characters, got 'N\\x07X'"),
         ("\n \n", "is empty"),
         ("-DOCSTART- O\n\n", r"a\.conll: expected sentences, found none"),
         ("", "is empty"),
@@ -207,6 +208,7 @@ def test_a_column_that_is_not_there_is_an_error(write, columns):
         ('{"tokens": ["a"], "tags": ["O"], "tags": ["O"]}', "'tags' is there twice in one object"),
         ("{", "not valid JSON"),
         ("", "not valid JSON"),
+        ('{"tokens": ["a"], "tags": ["N\\u0007"]}', "expected a label in one line without control characters"),
         (
             '{"tokens": ["a"], "tags": ["O"]}',
             "expected a text or number in 'document', in every line or in none, got None",

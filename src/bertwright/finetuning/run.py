@@ -199,9 +199,7 @@ def _check_best(settings: FinetuneSettings, run: RunFolder, prepared: Prepared, 
         try:
             with_chosen_first(metrics, settings.best)
         except InputError as error:
-            raise InputError(
-                f"{error}. Then remove {run.folder}, or name another --out: its run has this --best"
-            ) from None
+            raise InputError(f"{error}. Then remove {run.folder}, or name another --out") from None
 
 
 def _resolved(

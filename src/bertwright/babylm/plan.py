@@ -20,6 +20,7 @@ from bertwright.pretraining.choose import UTILISATION, Budget, choose_for_budget
 from bertwright.pretraining.dry_run import plan_pretraining
 from bertwright.pretraining.exposure import marks_up_to
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.pretraining.snapshots import words_folders
 from bertwright.reports.runs import duration, read_run
 from bertwright.scoring.pairs import TOKENS_PER_WORD, Paradigm, row_tokens
 from bertwright.text.word_counts import MILLION, words_text
@@ -87,7 +88,9 @@ def _step(name: str, what: str, *, minutes: float, finished: bool) -> dict[str, 
 
 
 def _corpus_step(request: EntryRequest, words: int, *, is_built: bool) -> dict[str, Any]:
-    what = f"{words_text(words)} words of text, {request.entry.vocab_size:,} pieces"
+    built = request.built_corpus
+    pieces = read_manifest(built).vocab_size if built else request.entry.vocab_size
+    what = f"{words_text(words)} words of text, {pieces:,} pieces"
     return _step("corpus", what, minutes=words / _TEXT_WORDS_A_SECOND / 60, finished=is_built)
 
 
@@ -100,7 +103,8 @@ def _pair_steps(
     request: EntryRequest, paradigms: Mapping[str, list[Paradigm]], *, pace: _Pace, tokens_per_word: float
 ) -> Iterator[dict[str, Any]]:
     """Yield the evaluations on minimal pairs: each of the final model, and each of the checkpoints."""
-    kept = [path.name for folder in (request.out / "checkpoints", request.run / "words") for path in folder.glob("*")]
+    parents = (request.out / "checkpoints", request.run / "words")
+    kept = [path.name for parent in parents for path in words_folders(parent)]
     marks = kept if _is_finished(request.run) else [f"{mark // MILLION}M" for mark in marks_up_to(pace.words)]
     for kind, of_kind in paradigms.items():
         what = f"{_num_pairs(of_kind):,} pairs"

@@ -16,6 +16,7 @@ from bertwright.errors import InputError, shown
 from bertwright.experiments.data import PAPER_TASKS, PaperTask, find_source
 from bertwright.files import read_object, refuse_occupied, write_json
 from bertwright.finetuning.glue_submission import TASKS
+from bertwright.model.system import system_config
 from bertwright.pretraining.exposure import SHORTFALL, refuse_uncounted
 from bertwright.pretraining.settings import PretrainSettings, merged, resolve_settings
 from bertwright.reports.blimp import ENTRY_RECORD
@@ -139,8 +140,11 @@ def check_request(request: EntryRequest) -> dict[str, list[Paradigm]]:
             f"--system {system}: an entry needs a masked LM, which scores minimal pairs; expected one of "
             f"{', '.join(ENTRY_SYSTEMS)}"
         )
+    if "size" in request.pretraining:  # refuses a size that is none
+        system_config(system, request.settings.size, request.entry.vocab_size)
     _check_folder(request)
     if request.built_corpus:
+        _refuse_text_options(request)
         _check_built(request.built_corpus, request.entry, run_record(request.run))
     else:
         for inputs in ([source.name] for source in request.sample.mix) if request.mix else [list(request.corpus)]:
@@ -175,25 +179,38 @@ def _check_folder(request: EntryRequest) -> None:
         earlier = read_object(request.out / ENTRY_RECORD)
         # Records of version 1.0.0 have no system.
         earlier.setdefault("pretraining", {}).setdefault("system", "bert")
-        _refuse_other(request.out, earlier, request.record())
-    else:
-        refuse_occupied(request.out)
+        _refuse_other(request, earlier)
+    elif not request.out.is_dir() or any(not path.name.startswith(".") for path in request.out.iterdir()):
+        refuse_occupied(request.out)  # hidden files are what a killed start left
 
 
-def _refuse_other(out: Path, earlier: Mapping[str, Any], record: Mapping[str, Any]) -> None:
+def _refuse_other(request: EntryRequest, earlier: Mapping[str, Any]) -> None:
     """Raise InputError where an entry was begun with another request; measurements may have been added.
 
-    The pairIDs to keep belong to the data of minimal pairs: they are added together with these.
+    The pairIDs to keep belong to the data of minimal pairs: they are added together with these. What nothing was made
+    with yet may change: all options before the vocabulary, and those of the pre-training before its run. The seed draws
+    the documents too.
     """
-    before, now = _flat(earlier), _flat(record)
-    for name in {**before, **now}:
+    if not (request.out / "tokenizer").is_dir() and not run_record(request.run):
+        return
+    before, now = _flat(earlier), _flat(request.record())
+    is_run = bool(run_record(request.run))
+    for name in [name for name in {**before, **now} if is_run or not _is_of_run(name)]:
         data = "blimp" if name == "blimp_pairs" else name
         is_added = data in _MEASUREMENTS and before.get(data) is None
         if not is_added and before.get(name) != now.get(name):
+            first, second = (shown(json.dumps(values.get(name))) for values in (before, now))
             raise InputError(
-                f"--out {out}: its entry was begun with {_option(name)} {shown(json.dumps(before.get(name)))}, now it "
-                f"is {shown(json.dumps(now.get(name)))}; give the same options, or name another folder"
+                f"--out {request.out}: its entry was begun with {_option(name)} {first}, now it is {second}; give the "
+                "same options, or name another folder"
             )
+
+
+def _is_of_run(name: str) -> bool:
+    """Return True for a value of the record that the pre-training reads first."""
+    return name in ("entry.passes", "entry.held_out") or (
+        name.startswith("pretraining.") and name != "pretraining.seed"
+    )
 
 
 def _option(name: str) -> str:
@@ -213,6 +230,16 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in record.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return flat
+
+
+def _refuse_text_options(request: EntryRequest) -> None:
+    """Raise InputError for options of the text or the vocabulary beside a corpus, which has both."""
+    entry = {name: getattr(request.entry, name) for name in ("vocab_size", "cased")}
+    plain = {**EntrySettings().model_dump(), **TextSettings().model_dump()}
+    typed = [name for name, value in {**entry, **request.text.model_dump()}.items() if value != plain[name]]
+    if typed:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
+        raise InputError(f"--corpus {request.built_corpus}: has a vocabulary and its text; leave out {names}")
 
 
 def _check_built(folder: Path, entry: EntrySettings, run: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from bertwright.console import say, table_lines
 from bertwright.corpus.manifest import read_manifest
 from bertwright.files import copy_folder, read_object_if_there
 from bertwright.model.folder import CARD, model_folder, open_model
+from bertwright.model.hf_weights import num_parameters
 from bertwright.model.system import NAMES
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.reports.figures import new_figure, save_figure
@@ -65,7 +66,7 @@ def budget_of(request: EntryRequest, corpus: Path) -> dict[str, Any]:
         "tokens": round(result["steps"] * settings.tokens_per_step),
         "system": settings.system,
         "size": settings.size,
-        "parameters": sum(weight.numel() for weight in weights.values()),
+        "parameters": num_parameters(weights),
         "minutes": None if seconds is None else round(seconds / 60, 1),
         "validation": result["held_out"],
     }

@@ -28,6 +28,7 @@ from bertwright.pretraining.choose import plain_settings
 from bertwright.pretraining.held_out import held_out_fraction
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.pretraining.snapshots import words_folders
 from bertwright.reports.report import REPORT, try_report, with_pages
 from bertwright.text.word_counts import MILLION
 from bertwright.training.hardware import Numerics
@@ -123,5 +124,4 @@ def _checkpoints(request: EntryRequest) -> Mapping[str, Path]:
     source, target = request.run / "words", request.out / "checkpoints"
     if source.is_dir() and not target.exists():
         source.rename(target)
-    folders = target.iterdir() if target.is_dir() else ()
-    return {folder.name: folder for folder in sorted(folders, key=lambda folder: int(folder.name.rstrip("M")))}
+    return {folder.name: folder for folder in words_folders(target)}

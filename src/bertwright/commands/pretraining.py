@@ -94,8 +94,6 @@ def pretrain_command(
         settings = with_system_of(init_from, settings)
     unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
     folder = Path(held_out) if held_out and fraction is None else None
-    if settings.get("evaluations") and not (folder or unadapted.held_out_share):
-        say(f"--evaluations {unadapted.evaluations}: there is no validation data; add --held-out FOLDER or FRACTION")
     source: Any = {"corpus": corpora, "out": out, "init_from": init_from}
     data = {**source, "held_out": folder}
     chosen = partial(_chosen_settings, recipe, settings, extend=extend, **source)
@@ -105,6 +103,7 @@ def pretrain_command(
 
         refuse_several("--plan")
         run_settings, numerics = chosen(resume=resume)
+        _say_unused_evaluations(settings, run_settings, folder)
         return plan_pretraining(run_settings, **data, extend=extend, numerics=numerics)
     from bertwright.pretraining.run import pretrain
     from bertwright.reports.report import with_pages
@@ -116,9 +115,16 @@ def pretrain_command(
         resume = resume or is_restart()
         refuse_used(out, resume=resume, ranks=ranks)
         run_settings, numerics = chosen(resume=resume, ranks=ranks)
+        _say_unused_evaluations(settings, run_settings, folder)
         start: Any = {"resume": resume, "allow_other_numerics": allow_other_numerics, "numerics": numerics}
         result = pretrain(run_settings, **data, **start, extend=extend, ranks=ranks, sharding=sharding)
     return with_pages(result, out)
+
+
+def _say_unused_evaluations(typed: Mapping[str, Any], settings: PretrainSettings, folder: Path | None) -> None:
+    """Print a line where evaluations are asked for, and the run has no data for validation."""
+    if typed.get("evaluations") and not (folder or settings.held_out_share):
+        say(f"--evaluations {settings.evaluations}: there is no validation data; add --held-out FOLDER or FRACTION")
 
 
 def _chosen_settings(
@@ -141,6 +147,8 @@ def _chosen_settings(
 
     if resume:
         refuse_other_model(out, init_from)
+    if extend and recipe:
+        raise InputError(f"--recipe {recipe}: with --extend the settings are those of the run {extend}; leave it out")
     if extend:
         return extended_settings(extend, typed), None
     if recipe is None:
@@ -266,5 +274,7 @@ def fraction_of(held_out: str | None) -> float | None:
     except ValueError:
         return None
     if not 0 < fraction < 1:
+        if Path(str(held_out)).exists():
+            return None
         raise InputError(f"--held-out {held_out}: expected a fraction between 0 and 1, or a corpus folder")
     return fraction

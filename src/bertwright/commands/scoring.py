@@ -96,6 +96,8 @@ def generate_command(
     if bool(prompt) == (input is not None):
         raise InputError("generate: expected prompts, either as --prompt TEXT or in a file: --input FILE")
     prompts = prompt if input is None else tuple(lines(input))
+    if not prompts:
+        raise InputError(f"--input {input}: expected a prompt on each line, got no line")
     continuations = open_generator(model, precision, device).generate(prompts, settings)
     text = "\n".join(" ".join(continuation.text.split()) for continuation in continuations)
     return {"continuations": [asdict(continuation) for continuation in continuations], "text": text}

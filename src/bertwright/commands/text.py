@@ -360,8 +360,8 @@ def _refuse_wordpiece_only(kind: str, *, vocab_size: int | None, cased: bool, st
     """Raise InputError where --kind bpe or byte-bpe comes with an option of WordPiece."""
     if vocab_size is not None and kind == "bpe":
         raise InputError(
-            f"--vocab-size {vocab_size}: needs WordPiece; with --kind bpe give the number of --merges, without "
-            "the characters of the text"
+            f"--vocab-size {vocab_size}: is not for --kind bpe; give the number of --merges, without the characters of "
+            "the text"
         )
     if cased or strip_accents:
         option = "--cased" if cased else "--strip-accents"

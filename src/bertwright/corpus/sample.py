@@ -193,6 +193,8 @@ def _refuse_too_few(source: SampleSource, words: NDArray[np.int64], budget: int,
             f"{of_source} {total:,} words in {len(words):,} documents, and {words_text(budget)} are asked for; add "
             "text, or lower --words or the fraction"
         )
+    if not budget:
+        raise InputError(f"{of_source} a fraction of less than one word; raise it or --words, or leave the source out")
     if not is_drawn.any():
         raise InputError(
             f"{of_source} {len(words):,} documents of {total // len(words):,} words on average, and the first that was "

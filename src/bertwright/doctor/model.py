@@ -17,6 +17,7 @@ from bertwright.model.bert import ARCHITECTURES, Bert, open_architecture
 from bertwright.model.config import BackboneConfig, attends_both_ways
 from bertwright.model.families.bert import FEATURES
 from bertwright.model.folder import SavedModel, open_model
+from bertwright.model.hf_weights import num_parameters
 from bertwright.model.system import NAMES, system_of
 from bertwright.pretraining.init_from import size_name
 from bertwright.tasks.binding import for_rows_of
@@ -174,7 +175,7 @@ def as_written(digest: str | None) -> Finding:
 def weight_findings(weights: Mapping[str, Tensor]) -> Iterator[Finding]:
     """Look for NaN and infinite numbers, for matrices that hold one number, and for parts that were never trained."""
     broken = [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())]
-    total = sum(tensor.numel() for tensor in weights.values())
+    total = num_parameters(weights)
     if broken:
         text = f"{name_list(broken)}: holds NaN or infinite numbers"
         advice = (

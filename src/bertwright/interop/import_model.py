@@ -13,6 +13,7 @@ from bertwright.files import refuse_unwritable
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.checkpoint import ForeignCheckpoint, check_complete, write_checkpoint
 from bertwright.model.config import need_segments
+from bertwright.model.hf_weights import num_parameters
 from bertwright.model.vector_head import VectorHead
 from bertwright.tasks.classification.spec import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG
@@ -75,7 +76,7 @@ def import_model(
         "labels": list(foreign.labels),
         "task": foreign.extra["task"].get("name", "") if "task" in foreign.extra else "",
         "vectors": _described(foreign.vectors) if foreign.vectors else "",
-        "parameters": sum(tensor.numel() for tensor in foreign.weights.values()),
+        "parameters": num_parameters(foreign.weights),
         "left_out": list(foreign.left_out),
         "model": str(out),
     }

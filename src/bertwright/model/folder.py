@@ -355,5 +355,8 @@ def _random(source: str, tokenizer: Path | None, vocab_size: int | None) -> Save
         raise InputError(f"{source}: there is no system {system!r}; there are {', '.join(SYSTEMS)}")
     size_config(size, 1)  # raises with the list of sizes
     if tokenizer is None or vocab_size is None:
-        raise InputError(f"{source}: random weights need a vocabulary: --tokenizer DIR (a tokenizer or model folder)")
+        raise InputError(
+            f"{source}: random weights need a vocabulary: --tokenizer DIR (a tokenizer or model folder); a command "
+            "without that option needs a trained model"
+        )
     return SavedModel(source, system_config(system, size, vocab_size), None, model_within(folder_of(tokenizer)))

@@ -130,6 +130,11 @@ def fuse_qkv(weights: Mapping[str, Tensor], *, source: str, in_file: Callable[[s
     return fused
 
 
+def num_parameters(weights: Mapping[str, Tensor]) -> int:
+    """Return the number of parameters; a tensor under two names, such as a head that two tasks begin with, is one."""
+    return sum({(tensor.data_ptr(), tensor.numel()): tensor.numel() for tensor in weights.values()}.values())
+
+
 def module_of(name: str) -> str:
     """Return the module of a parameter: `a.3.b.weight` → `a.#.b`."""
     return re.sub(r"\.\d+\.", ".#.", name.rpartition(".")[0])

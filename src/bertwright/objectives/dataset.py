@@ -31,7 +31,8 @@ from bertwright.objectives.settings import ExampleSettings, Part, predictions_by
 # Purposes in the keys of the streams.
 _TRUNCATION, _CHOICE, _REPLACEMENT, _HELD_OUT, _SPANS = 0x7C17, 0xC401, 0x4E91, 0x4E1D, 0x5CA7
 _NEEDS_MASK = (
-    "masked LM needs a WordPiece one (bertwright tokenizer train, then corpus build); for a GPT-1 say --system gpt"
+    "masked LM needs a WordPiece or byte-level one (bertwright tokenizer train, then corpus build); a GPT-1 is trained "
+    "with pretrain --system gpt"
 )
 
 
@@ -232,7 +233,7 @@ def _check_size(corpus: Corpus, num_documents: int, settings: ExampleSettings, p
         text = "two sentences" if settings.second_sentence == "order" else "text"
         raise InputError(f"{where}: expected at least one document with {text}, found none{hint}")
     if num_documents == 1 and settings.second_sentence == "next":
-        pairs = "; validation rows always have next sentences"
+        pairs = "; a corpus for --held-out needs two in any case"
         raise InputError(f"{where}: {ONE_DOCUMENT.text}; {ONE_DOCUMENT.advice}{pairs}{hint}")
 
 

@@ -137,7 +137,9 @@ def _kept_part(model: str, corpus: Corpus) -> dict[str, Any]:
     There are none for another corpus; nor, with a warning, for one that the run was trained on as a whole.
     """
     folder = model_within(folder_of(model)).absolute()
-    records = [path for path in (parent / "run.json" for parent in (folder, *folder.parents[:2])) if path.is_file()]
+    above = (folder, *folder.parents[:2])
+    runs = [*above, *(parent / "pretraining" for parent in above)]  # the run of an entry lies beside its models
+    records = [path for path in (run / "run.json" for run in runs) if path.is_file()]
     record = read_object(records[0]) if records else {}
     if record.get("kind") != "pretrain":
         return {}

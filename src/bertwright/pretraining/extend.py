@@ -21,8 +21,10 @@ from bertwright.training.run_folder import RunFolder
 
 EXTENDS = "extends"
 """Entry of the data in run.json: digest of the checkpoint from which a longer run began."""
-_OF_THE_LENGTH = BUDGETS | {"evaluations", "snapshots", "checkpoints_by_words"}
-"""Settings that a longer run does not take from the run that it extends."""
+BEGIN = "begins_at"
+"""Entry of run.json: number of the steps that a longer run has from the run that it extends."""
+_FREE = BUDGETS | {"evaluations", "snapshots", "checkpoints_by_words", "log_every", "save_minutes"}
+"""Settings that may differ from those of the run that is extended; BUDGETS are not taken from it."""
 _KEEP_THEIR_STEPS = ("batch_schedule", "mask_schedule")
 """Schedules whose phases end at the same steps in a longer run."""
 
@@ -45,12 +47,12 @@ def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
         )
     if not BUDGETS & set(typed) or "minutes" in typed:
         raise InputError(f"--extend {run}: give the length of the longer run: --steps, --words or --epochs")
-    kept = {name: value for name, value in settings.items() if name not in _OF_THE_LENGTH}
+    kept = {name: value for name, value in settings.items() if name not in BUDGETS}
     for schedule in _KEEP_THEIR_STEPS:
         if len(getattr(noted, schedule)) > 1:
             kept[schedule] = _longer_schedule(run, record, schedule, typed)
     extended = PretrainSettings.model_validate(merged(kept, typed))
-    free = _OF_THE_LENGTH | PretrainSettings.changeable | PretrainSettings.numeric | {"log_every", "save_minutes"}
+    free = _FREE | PretrainSettings.changeable | PretrainSettings.numeric
     changed = {name for name in PretrainSettings.model_fields if getattr(extended, name) != getattr(noted, name)}
     changed -= {*_KEEP_THEIR_STEPS} - {*typed}  # their fractions alone
     if others := sorted(changed - free):
@@ -123,6 +125,7 @@ def begin_from(checkpoint: Path | None, run: RunFolder) -> None:
         return
     source = checkpoint.parents[1]
     shutil.copyfile(source / "metrics.jsonl", run.folder / "metrics.jsonl")
+    run.note(**{BEGIN: step_of(checkpoint.name)})
     with atomic_folder(run.checkpoints / checkpoint.name) as temporary:  # last: with it, the copy is whole
         copy_folder(checkpoint, temporary)
     say(f"{run.folder}: extends {source} from step {step_of(checkpoint.name):,}")

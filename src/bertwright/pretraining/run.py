@@ -1,6 +1,7 @@
 """Shards → encoder: a pre-training run from settings to a model folder (paper §3.1 and A.2)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from bertwright.corpus.checks import refuse_changed
 from bertwright.model.system import NAMES
 from bertwright.objectives.masked_lm import GENERATOR_FOLDER
 from bertwright.pretraining.dry_run import begin_of_extension, data_facts, refuse_without_predictions, run_warnings
-from bertwright.pretraining.extend import begin_from, extension
+from bertwright.pretraining.extend import BEGIN, begin_from, extension
 from bertwright.pretraining.frequencies import no_better_than_frequencies
 from bertwright.pretraining.measure import (
     advise_micro_tokens,
@@ -180,13 +181,16 @@ def _train(pretraining: Pretraining, run: RunFolder, numerics: Numerics, steps: 
         f"{NAMES[settings.system]} {settings.size}: {pretraining.num_parameters:,} parameters · {steps:,} steps of "
         f"{settings.batch_text} rows · {pretraining.exposure.text(steps, steps)}"
     )
+    plan = pretraining.plan(steps, run=run)
+    begin = run.record.get(BEGIN, 0)  # evaluations before it are those of the run that this one extends
+    plan = replace(plan, evaluate_at=frozenset(step for step in plan.evaluate_at if step > begin))
     return advise_micro_tokens(
         pretraining,
         numerics,
         lambda: train(
             pretraining.trainable(),
             pretraining.batches(steps),
-            plan=pretraining.plan(steps, run=run),
+            plan=plan,
             numerics=numerics,
             run=run,
             ranks=pretraining.ranks,

@@ -1,5 +1,6 @@
 """Copies of the model that a run keeps: after fractions of its steps, and after numbers of words seen."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,3 +35,9 @@ def snapshot_folder(run: Path, step: int) -> Path:
 def words_folder(run: Path, words: int) -> Path:
     """Return the model folder that a run keeps after so many million words, such as words/10M."""
     return run / "words" / f"{words // MILLION}M"
+
+
+def words_folders(folder: Path) -> list[Path]:
+    """Return the model folders in `folder` that are named after words, such as 10M, in the order of their words."""
+    named = [path for path in folder.glob("*M") if re.fullmatch("[0-9]+M", path.name) and path.is_dir()]
+    return sorted(named, key=lambda path: int(path.name[:-1]))

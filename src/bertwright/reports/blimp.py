@@ -4,7 +4,6 @@ They lie in the folder `blimp` of the run, or of the entry that the run belongs 
 model of the run was measured.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import numpy as np
 from bertwright.errors import InputError
 from bertwright.files import digest_note, file_digest
 from bertwright.model.folder import WEIGHTS
+from bertwright.pretraining.snapshots import words_folders
 from bertwright.reports.charts import Chart, Series, short
 from bertwright.reports.runs import Run, number
 from bertwright.reports.validation import PageTable
@@ -128,7 +128,7 @@ def _kept_models(run: Run) -> list[KeptModel]:
     for step, folder in step_folders(run.folder / "snapshots").items():
         models.append(KeptModel(folder, f"step {step:,}", float(np.interp(step, steps, counts)) if lines else None))
     parents = [base / name for base in _bases(run) for name in ("words", "checkpoints")]
-    folders = [path for parent in parents for path in parent.glob("*M") if re.fullmatch("[0-9]+M", path.name)]
+    folders = [path for parent in parents for path in words_folders(parent)]
     models += [KeptModel(folder, f"{folder.name} words", MILLION * int(folder.name[:-1])) for folder in folders]
     models.sort(key=lambda model: model.words or 0.0)
     words = number((run.record.get("result") or {}).get("words"))

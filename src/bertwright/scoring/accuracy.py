@@ -148,7 +148,7 @@ def _notes(metrics: MinimalPairMetrics) -> list[str]:
         notes.append(f"the same sentence twice: {', '.join(metrics.same)}")
     if metrics.absent:
         names = ", ".join(metrics.absent)
-        count = len(PHENOMENON_OF) - len(metrics.absent)
+        count = len(metrics.paradigms)
         notes.append(f"{len(metrics.absent)} of BLiMP's 67 paradigms are absent, the means are of {count}: {names}")
     return notes
 

@@ -57,6 +57,8 @@ def measure_minimal_pairs(
     resolved = scorer.resolve(settings)
     computed = saved.computed if isinstance(saved, Answerable) and saved.computed != "plain" else "fp32"
     kept = None if out is None else KeptScores(out, _identity(saved, scorer, resolved, computed))
+    if kept:
+        kept.refuse_fewer(paradigms)
     with kept.locked() if kept else nullcontext():
         accuracies = advise_on_full_gpu(
             lambda: [

@@ -1,6 +1,6 @@
 """scores of minimal pairs ↔ a folder that keeps those of each paradigm, so that a stopped evaluation continues."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -68,6 +68,17 @@ class KeptScores:
         if scores.shape != (len(paradigm.pairs), 2) or not np.isfinite(scores).all():
             raise InputError(f"{path}: expected two scores for each of {len(paradigm.pairs)} pairs; remove the file")
         return scores
+
+    def refuse_fewer(self, paradigms: Sequence[Paradigm]) -> None:
+        """Raise InputError where the folder has metrics of paradigms that are not to be measured now."""
+        path = self._folder / _METRICS
+        earlier = read_object(path).get("paradigms") if path.is_file() else None
+        names = earlier if isinstance(earlier, dict) else {}
+        if absent := [name for name in names if name not in {paradigm.uid for paradigm in paradigms}]:
+            raise InputError(
+                f"{path}: has metrics of {len(absent)} paradigms that --data lacks, such as {absent[0]}, and they "
+                "would be lost; name another folder with --out"
+            )
 
     def write(self, paradigm: Paradigm, scores: NDArray[np.float64]) -> None:
         """Keep the scores [N, 2] of a paradigm."""

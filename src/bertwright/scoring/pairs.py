@@ -101,6 +101,8 @@ def _pairs(path: Path) -> Iterator[tuple[str, str, MinimalPair]]:
     """Yield UID, term and pair of each line. The first line decides whether lines have a UID."""
     has_uid: bool | None = None
     for number, line in decoded_lines(path, read_lines(path)):
+        if not line.strip():
+            continue
         location = f"{path}:{number}"
         fields = json_object(line, location)
         if has_uid is None:

@@ -96,9 +96,11 @@ class Learned:
     def __getstate__(self) -> dict[str, Any]:
         saved = self.saved
         assert saved.weights is not None
+        # Copies: safetensors refuses a tensor that has two names, as the head of a ModernBERT has.
+        weights = {name: part.clone(memory_format=torch.contiguous_format) for name, part in saved.weights.items()}
         return {
             "config": saved.config,
-            "weights": safetensors.torch.save({name: part.contiguous() for name, part in saved.weights.items()}),
+            "weights": safetensors.torch.save(weights),
             "architecture": saved.architecture,
             "labels": list(saved.labels),
             "extra": dict(saved.extra),

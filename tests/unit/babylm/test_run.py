@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from bertwright.babylm import measures, plan, results
@@ -22,9 +23,9 @@ from bertwright.corpus.sample import draw_documents
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.files import read_object, write_json
-from bertwright.model.folder import open_model
 from bertwright.objectives.dataset import used_documents
 from bertwright.pretraining.measure import Timings
+from bertwright.pretraining.snapshots import words_folders
 from bertwright.reports.blimp import read_blimp
 from bertwright.reports.runs import read_run
 from bertwright.scoring.evaluate import measure_minimal_pairs
@@ -159,7 +160,7 @@ def test_its_numbers_are_those_of_the_single_commands(entry: Path, entry_data: P
 
 def test_its_card_has_every_budget(entry: Path, entry_data: Path) -> None:
     card, budget = (entry / "model" / "README.md").read_text("utf-8"), read_object(entry / "results.json")["budget"]
-    parameters = sum(weight.numel() for weight in (open_model(str(entry / "model")).weights or {}).values())
+    parameters = sum(weight.numel() for weight in load_file(entry / "model" / "model.safetensors").values())
     steps = budget["steps"]
     assert budget["parameters"] == parameters
     assert budget["tokens"] == steps * 8 * 16
@@ -178,6 +179,19 @@ def test_its_card_has_every_budget(entry: Path, entry_data: Path) -> None:
         assert line in card
     assert card.startswith("---\nlibrary_name: transformers\n")
     assert (entry / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_its_models_are_measured_on_the_documents_kept_for_validation(
+    entry: Path, entry_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = []
+    for model in ("model", "checkpoints/1M", "pretraining"):
+        command = ["evaluate", "pretraining", "--model", str(entry / model), "--corpus", str(entry_data / "corpus")]
+        assert main([*command, "--length", "16"]) == 0
+        streams = capsys.readouterr()
+        assert "only the documents that training kept for validation are measured" in streams.err
+        printed.append(streams.out)
+    assert printed[0] == printed[2] != printed[1]
 
 
 def test_the_report_of_its_pre_training_has_the_minimal_pairs(entry: Path) -> None:
@@ -386,6 +400,8 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("--mix {text}=0.5 --words 1k", "expected fractions that sum to 1"),
     ("--corpus {corpus} --words 2M", "has 1,000,000 words, and --words 2M are asked for"),
     ("--corpus {corpus} --words 900k", "has 1,000,000 words, and --words 900k are asked for"),
+    ("--corpus {corpus} --words 1M --vocab-size 123 --cased", "text; leave out --vocab-size, --cased"),
+    ("--corpus {corpus} --words 1M --lines sentences", "has a vocabulary and its text; leave out --lines"),
     ("--corpus {text} --words 1k --system electra", "--system electra: an entry needs a masked LM"),
     ("--corpus {text} --words 1k --system gpt2", "--system gpt2: an entry needs a masked LM"),
     ("--corpus {text} --words 1k --blimp absent", "--blimp absent: there is no such file or folder"),
@@ -416,6 +432,44 @@ def test_bad_input_leaves_nothing(
     assert entry_of(tmp_path / "entry", *options.format_map(names).split()) == 2
     assert message in capsys.readouterr().err
     assert [*tmp_path.iterdir()] == []
+
+
+def test_a_size_that_is_none_is_refused_before_the_folder_is_made(
+    entry_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["babylm", "--corpus", str(entry_data / "text.txt"), "--words", "1k", "--out", str(tmp_path / "entry")]
+    assert main([*command, "--size", "2x30"]) == 2
+    assert "2x30" in capsys.readouterr().err
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_what_nothing_was_made_with_may_change(entry_data: Path, tmp_path: Path) -> None:
+    def begin(vocab_size: int, **pretraining: Any) -> None:
+        request = request_of(entry_data, tmp_path, text_words=1000, vocab_size=vocab_size)
+        with opened(replace(request, pretraining={"size": "1x64", **pretraining})):
+            pass
+
+    (tmp_path / ".lock").touch()  # a start that was killed at once
+    begin(10)
+    begin(200)
+    (tmp_path / "tokenizer").mkdir()
+    begin(200, batch_size=7)
+    with pytest.raises(InputError, match=r"its entry was begun with --vocab-size 200, now it is 300; give the same"):
+        begin(300, batch_size=7)
+    with pytest.raises(InputError, match=r"its entry was begun with seed null, now it is 3"):  # it draws the documents
+        begin(200, seed=3)
+    (tmp_path / "pretraining").mkdir()
+    write_json(tmp_path / "pretraining" / "run.json", {"kind": "pretrain"})
+    with pytest.raises(InputError, match=r"its entry was begun with batch_size 7, now it is 8"):
+        begin(200, batch_size=8)
+
+
+def test_only_folders_named_after_words_are_checkpoints(tmp_path: Path) -> None:
+    for name in ("10M", "2M", "notes", "1M.old"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".DS_Store").touch()
+    (tmp_path / "3M").touch()
+    assert [path.name for path in words_folders(tmp_path)] == ["2M", "10M"]
 
 
 @pytest.mark.parametrize("others", [[], ["--plan"]])

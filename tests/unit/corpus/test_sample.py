@@ -125,12 +125,14 @@ def test_a_built_sample_says_what_was_drawn(
         ("wiki --seed 0", "--seed: needs --words"),
         ("wiki --words 1k --shard 1/2", "a sample is drawn from all inputs; leave --shard out"),
         ("novels.txt --documents file --words 100", "and the first that was drawn has more than the 100 words"),
+        ("--words 1k --mix wiki=0.9999 --mix empty.txt=0.0001", "empty.txt=0.0001: it has a fraction of less"),
         ("", "expected one input or more"),
     ],
 )
 def test_bad_samples_are_refused(
     sources: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str], options: str, message: str
 ) -> None:
+    (sources / "empty.txt").touch()
     command = ["corpus", "build", "--tokenizer", str(own_tokenizer), "--out", "corpus", *options.split()]
     breaks = [] if "--documents" in options else ["--documents", "lines"]
     assert main([*command, *breaks]) == 2

@@ -96,6 +96,13 @@ def test_the_plan_of_a_longer_run_counts_the_time_of_its_own_steps(
     assert main(["pretrain", "--extend", str(run), *more]) == 0
     assert "begin    at step 8; the times are those of the other 12 steps" in capsys.readouterr().out
     assert not out.exists()
+    assert main(["pretrain", "--extend", str(run), *[word for word in more if word != "--plan"]]) == 0
+    printed = capsys.readouterr().err
+    assert "are missing" not in printed  # evaluations that only a run of 20 steps from the start has
+    assert "there is no validation data" not in printed
+    assert read_object(out / "run.json")["settings"]["evaluations"] == 5
+    evaluated = [line["step"] for line in read_jsonl(out / "metrics.jsonl") if "held_out" in line]
+    assert evaluated == [2, 4, 6, 8, 12, 16, 20]
 
 
 def test_a_run_that_cannot_be_extended_is_refused(
@@ -120,6 +127,8 @@ def test_a_run_that_cannot_be_extended_is_refused(
     stable_checkpoint(run, read_object(run / "run.json")["data"], 50, warmup=0.2)
     assert "10 steps, ends after step 4, where it begins: the learning rate falls to 0.40" in capsys.readouterr().err
     assert not out.exists()
+    assert main([*extend, "--steps", "9", "--recipe", "paper-base"]) == 2
+    assert "--recipe paper-base: with --extend the settings are those of the run" in capsys.readouterr().err
     linear = tmp_path / "linear"
     assert main(options(own_corpus, linear, 2, schedule="linear")) == 0
     with pytest.raises(InputError, match="expected a run with --schedule wsd, got one with --schedule linear"):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bertwright.cli import main
+from bertwright.commands.pretraining import fraction_of
 from bertwright.corpus.build import build_corpus
 from bertwright.errors import InputError
 from bertwright.pretraining.held_out import held_out_fraction
@@ -70,6 +71,17 @@ def test_inspect_and_pretrain_say_the_same_about_one_document(
 def test_the_command_trains_with_a_fraction_that_fits(own_corpus: Path, tmp_path: Path) -> None:
     start = f"pretrain --corpus {own_corpus} --out {tmp_path / 'run'} --steps 1 --lengths 32 --batch-size 4"
     assert main([*start.split(), "--held-out", "0.001", "--threads", "1"]) == 0
+
+
+def test_a_folder_that_is_named_as_a_number_is_a_corpus(
+    own_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fraction_of("0.5") == 0.5
+    with pytest.raises(InputError, match="--held-out 2024: expected a fraction between 0 and 1, or a corpus folder"):
+        fraction_of("2024")
+    (tmp_path / "2024").symlink_to(own_corpus)
+    assert fraction_of("2024") is None
 
 
 def test_a_percentage_is_refused_with_the_fraction(

@@ -157,6 +157,18 @@ def test_a_folder_of_other_scores_is_refused(random_lm: str, tmp_path: Path, own
         measure_minimal_pairs(random_lm, folder, out=tmp_path / "used")
 
 
+def test_metrics_of_more_paradigms_are_not_replaced(random_lm: str, tmp_path: Path) -> None:
+    data, out = write_blimp(tmp_path / "blimp"), tmp_path / "out"
+    measure_minimal_pairs(random_lm, data, out=out, precision="fp32")
+    before = (out / "metrics.json").read_bytes()
+    one = sorted(data.iterdir())[0]
+    with pytest.raises(
+        InputError, match=r"metrics.json: has metrics of 4 paradigms that --data lacks, such as .* lost"
+    ):
+        measure_minimal_pairs(random_lm, one, out=out, precision="fp32")
+    assert (out / "metrics.json").read_bytes() == before
+
+
 def test_a_sentence_that_is_too_long_is_named_before_anything_is_scored(random_lm: str, tmp_path: Path) -> None:
     folder = write_blimp(tmp_path / "blimp")
     lines = [*made_up_pairs("wh_island", 2), pair_line("wh_island", 7, "Rain.", ". " * 63)]

@@ -41,6 +41,7 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     assert fractions(temperature=1.0) == pytest.approx([0.1, 0.5, 0.15, 0.25], abs=0.03)
     squares = [0.01, 0.25, 0.0225, 0.0625]
     assert fractions(temperature=0.5) == pytest.approx([part / sum(squares) for part in squares], abs=0.03)
+    assert fractions(temperature=1e-40) == [0, 1, 0, 0]
     assert fractions(top_k=2) == pytest.approx([0, 2 / 3, 0, 1 / 3], abs=0.03)
     assert fractions(top_p=0.6) == pytest.approx([0, 2 / 3, 0, 1 / 3], abs=0.03)  # 0.5 alone does not reach it
 
@@ -60,7 +61,7 @@ def test_the_command_and_python_give_the_same_texts(random_models: dict[str, str
     assert (full.tokens, full.stopped) == (24 - len(model.tokenizer.ids(["the old bridge"])[0]) + 1, "positions")
 
 
-def test_what_cannot_be_continued_is_refused(random_models: dict[str, str]) -> None:
+def test_what_cannot_be_continued_is_refused(random_models: dict[str, str], tmp_path: Path) -> None:
     gpt2, prompt = random_models["gpt2"], ("a bridge",)
     for settings, message in (
         ({"temperature": 0.0}, "temperature 0: expected a number above 0; leave it out to take the most probable"),
@@ -76,5 +77,10 @@ def test_what_cannot_be_continued_is_refused(random_models: dict[str, str]) -> N
     ):
         with pytest.raises(InputError, match=message):
             generate_command(gpt2, **{"prompt": prompt, **settings})  # type: ignore[arg-type]
+    (empty := tmp_path / "empty.txt").touch()
+    with pytest.raises(InputError, match=r"--input .*empty.txt: expected a prompt on each line, got no line"):
+        generate_command(gpt2, input=str(empty))
+    with pytest.raises(InputError, match=r"random:tiny: .* a command without that option needs a trained model"):
+        generate_command("random:tiny", prompt=prompt)
     with pytest.raises(InputError, match=r"expected a GPT-1, GPT-2 or GPT-BERT, .* got another model \(BERT\)"):
         generate_command(random_models["bert"], prompt=prompt)

@@ -46,6 +46,12 @@ def test_a_file_without_uid_is_a_paradigm_of_its_name(tmp_path: Path) -> None:
     ]
 
 
+def test_blank_lines_are_no_pairs(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "a.jsonl", [{"sentence_good": "A b.", "sentence_bad": "A c."}])
+    path.write_text(path.read_text() + "\n  \n")
+    assert content(path) == [("a", "a", [("", "A b.", "A c.")])]
+
+
 def test_a_list_of_ids_keeps_its_pairs_alone(tmp_path: Path) -> None:
     folder = write_blimp(tmp_path / "blimp")
     chosen = tmp_path / "ids.json"

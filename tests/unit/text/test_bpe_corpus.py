@@ -97,7 +97,7 @@ def test_masked_lm_needs_another_vocabulary(
     merged_corpora: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (
-        r"corpus: expected a tokenizer with .MASK., got byte pairs .* masked LM needs a WordPiece one "
+        r"corpus: expected a tokenizer with .MASK., got byte pairs .* masked LM needs a WordPiece or byte-level one "
         r"\(bertwright tokenizer train"
     )
     with pytest.raises(InputError, match=words):
@@ -155,7 +155,7 @@ def test_the_command_learns_byte_pairs(tmp_path: Path, capsys: pytest.CaptureFix
     ("options", "words"),
     [
         (["--vocab-size", "500", "--merges", "9"], "--merges 9: needs --kind bpe"),
-        (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: needs WordPiece"),
+        (["--kind", "bpe", "--vocab-size", "500"], "--vocab-size 500: is not for --kind bpe; give the number of"),
         (["--kind", "bpe", "--cased"], "--cased: needs WordPiece"),
         (["--kind", "bpe", "--strip-accents"], "--strip-accents: needs WordPiece"),
         (["--kind", "bpe", "--merges", "0"], "0 merges: expected 1 or more"),

@@ -108,7 +108,7 @@ class _ModernBert(EncoderFamily[ModernBertConfig]):
         for name, tensor in list(named.items()):
             for begin, other in begins.items():
                 if name.startswith(begin):
-                    named[other + name.removeprefix(begin)] = tensor.clone()  # a file may hold a tensor only once
+                    named[other + name.removeprefix(begin)] = tensor
         return named
 
     def tables_for(self, names: Collection[str], architecture: str | None) -> Sequence[Mapping[str, str]]:

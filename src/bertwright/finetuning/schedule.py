@@ -25,8 +25,8 @@ FEW_ROWS: Final = 200
 MOST_CONTRASTED_ROWS: Final = 128
 """Largest number of rows of a batch whose rows are each other's negatives, where none is set."""
 MOST_CONTRASTED_EPOCHS: Final = 10
-LEAST_CONTRASTED_STEPS: Final = 500
-"""Number of steps that such a run has at least, as far as the epochs allow; it trains no new output layer."""
+MOST_CONTRASTED_STEPS: Final = 1250
+"""Number of steps into which the epochs of such a run fit, but for one (docs/log.md, "a longer training on pairs")."""
 FEATURES_RATE: Final = 1e-3
 """Learning rate of the BiLSTM that learns from a frozen encoder."""
 GPT_WIDTH: Final = 768
@@ -59,16 +59,14 @@ def scheduled(
     """
     if contrasts:
         batch_size = settings.batch_size or _contrasted_rows(rows)
-        least_epochs, most_epochs, least_steps = 1, MOST_CONTRASTED_EPOCHS, LEAST_CONTRASTED_STEPS
+        epochs = min(MOST_CONTRASTED_EPOCHS, max(1, MOST_CONTRASTED_STEPS // math.ceil(rows / batch_size)))
     else:
         batch_size = settings.batch_size or (8 if rows < FEW_ROWS else 16 if rows < LARGE_DATA else 32)
-        least_epochs, most_epochs, least_steps = LEAST_EPOCHS, MOST_EPOCHS, LEAST_STEPS
-    steps_per_epoch = math.ceil(rows / batch_size)
-    epochs = settings.epochs or min(most_epochs, max(least_epochs, math.ceil(least_steps / steps_per_epoch)))
+        epochs = min(MOST_EPOCHS, max(LEAST_EPOCHS, math.ceil(LEAST_STEPS / math.ceil(rows / batch_size))))
     backbone = config.inner if isinstance(config, TopConfig) else config
     warmup = 0.002 if backbone.is_tuned_as_gpt and not settings.features else 0.1
     schedule = {
-        "epochs": epochs,
+        "epochs": settings.epochs or epochs,
         "batch_size": batch_size,
         "learning_rate": settings.learning_rate or (FEATURES_RATE if settings.features else rate_for(backbone)),
         "warmup": warmup if settings.warmup is None else settings.warmup,

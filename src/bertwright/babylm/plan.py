@@ -138,7 +138,8 @@ def _finished_pace(request: EntryRequest) -> _Pace:
     """Return the pace of a finished pre-training: the mean of its steps."""
     run = read_run(request.run)
     settings, result = PretrainSettings.model_validate(run.record["settings"]), run.record["result"]
-    config = system_config(settings.system, settings.size, request.entry.vocab_size)
+    pieces = read_manifest(request.built_corpus or request.out / "corpus").vocab_size
+    config = system_config(settings.system, settings.size, pieces)
     speed = 60 * run.speed.tokens_per_second if run.speed else 1.0
     return _Pace(settings.size, config, result.get("words") or 0, 0.0, speed, "the speed of the pre-training")
 

@@ -19,12 +19,11 @@ from bertwright.finetuning.glue_submission import TASKS
 from bertwright.model.system import system_config
 from bertwright.pretraining.exposure import SHORTFALL, refuse_uncounted
 from bertwright.pretraining.settings import PretrainSettings, merged, resolve_settings
-from bertwright.reports.blimp import ENTRY_RECORD
 from bertwright.scoring.pairs import Paradigm, read_paradigms
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import find_inputs
 from bertwright.text.word_counts import words_text
-from bertwright.training.run_files import run_record
+from bertwright.training.run_files import ENTRY_RECORD, run_record
 from bertwright.training.run_lock import locked
 
 _MEASUREMENTS: Final = ("blimp", "blimp_pairs", "supplement", "glue")
@@ -144,7 +143,8 @@ def check_request(request: EntryRequest) -> dict[str, list[Paradigm]]:
         system_config(system, request.settings.size, request.entry.vocab_size)
     _check_folder(request)
     if request.built_corpus:
-        _refuse_text_options(request)
+        if not request.is_begun:  # an earlier version stored them
+            _refuse_text_options(request)
         _check_built(request.built_corpus, request.entry, run_record(request.run))
     else:
         for inputs in ([source.name] for source in request.sample.mix) if request.mix else [list(request.corpus)]:

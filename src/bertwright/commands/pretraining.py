@@ -150,7 +150,7 @@ def _chosen_settings(
     if extend and recipe:
         raise InputError(f"--recipe {recipe}: with --extend the settings are those of the run {extend}; leave it out")
     if extend:
-        return extended_settings(extend, typed), None
+        return extended_settings(extend, typed, begun=out if resume else None), None
     if recipe is None:
         return plain_settings(typed, out=out, init_from=init_from, resume=resume, **more)
     requested = requested_values(recipe, typed, from_model=init_from is not None)

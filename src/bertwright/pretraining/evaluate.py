@@ -32,7 +32,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 from bertwright.training.hardware import prepare_processor, resolve_device
-from bertwright.training.run_files import noted_corpora
+from bertwright.training.run_files import ENTRY_RECORD, noted_corpora
 from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
@@ -138,7 +138,7 @@ def _kept_part(model: str, corpus: Corpus) -> dict[str, Any]:
     """
     folder = model_within(folder_of(model)).absolute()
     above = (folder, *folder.parents[:2])
-    runs = [*above, *(parent / "pretraining" for parent in above)]  # the run of an entry lies beside its models
+    runs = [*above, *(parent / "pretraining" for parent in above if (parent / ENTRY_RECORD).is_file())]
     records = [path for path in (run / "run.json" for run in runs) if path.is_file()]
     record = read_object(records[0]) if records else {}
     if record.get("kind") != "pretrain":

@@ -23,15 +23,17 @@ EXTENDS = "extends"
 """Entry of the data in run.json: digest of the checkpoint from which a longer run began."""
 BEGIN = "begins_at"
 """Entry of run.json: number of the steps that a longer run has from the run that it extends."""
-_FREE = BUDGETS | {"evaluations", "snapshots", "checkpoints_by_words", "log_every", "save_minutes"}
+_MEASURED = frozenset({"evaluations", "snapshots", "checkpoints_by_words"})
+_FREE = BUDGETS | _MEASURED | {"log_every", "save_minutes"}
 """Settings that may differ from those of the run that is extended; BUDGETS are not taken from it."""
 _KEEP_THEIR_STEPS = ("batch_schedule", "mask_schedule")
 """Schedules whose phases end at the same steps in a longer run."""
 
 
-def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
+def extended_settings(run: Path, typed: Mapping[str, Any], *, begun: Path | None = None) -> PretrainSettings:
     """Return the settings of a longer run: those of `run`, and the typed ones.
 
+    begun: folder of the longer run, where it is resumed; it keeps its evaluations and the models on its way.
     Raises InputError where `run` is no pre-training with the schedule wsd, where nothing typed says how long the longer
     run is, and for a typed setting that would change the steps that are done.
     """
@@ -48,6 +50,8 @@ def extended_settings(run: Path, typed: Mapping[str, Any]) -> PretrainSettings:
     if not BUDGETS & set(typed) or "minutes" in typed:
         raise InputError(f"--extend {run}: give the length of the longer run: --steps, --words or --epochs")
     kept = {name: value for name, value in settings.items() if name not in BUDGETS}
+    own = run_record(begun).get("settings", {}) if begun else {}
+    kept |= {name: own[name] for name in _MEASURED if name in own}
     for schedule in _KEEP_THEIR_STEPS:
         if len(getattr(noted, schedule)) > 1:
             kept[schedule] = _longer_schedule(run, record, schedule, typed)

@@ -22,10 +22,8 @@ from bertwright.reports.runs import Run, number
 from bertwright.reports.validation import PageTable
 from bertwright.scoring.kept_scores import KeptEvaluation, is_evaluation, read_evaluation
 from bertwright.text.word_counts import MILLION
-from bertwright.training.run_files import step_folders
+from bertwright.training.run_files import ENTRY_RECORD, step_folders
 
-ENTRY_RECORD: Final = "entry.json"
-"""File of an entry's folder with its request; it marks the folder as an entry's."""
 _CHANCE: Final = 50.0
 _FINAL: Final = MappingProxyType({"generator": "generator", "model": "final model"})
 """Folders of a run with its models after the last step → their titles; of an ELECTRA the generator alone is scored."""

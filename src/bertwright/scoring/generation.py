@@ -151,8 +151,8 @@ def chooser(settings: GenerateSettings, number: int) -> Callable[[Tensor], int]:
 
 def drawn_token(logits: Tensor, *, settings: GenerateSettings, generator: torch.Generator) -> int:
     """Return a token that is drawn from logits [V]: divided by the temperature, then cut to top-k, then to top-p."""
-    shifted = logits - logits.max()  # a very small temperature then gives no infinite number but that of no chance
-    ordered, tokens = (shifted / (settings.temperature or 1.0)).sort(descending=True, stable=True)
+    temperature = max(settings.temperature or 1.0, 1e-30)  # below, the most probable token is taken for certain
+    ordered, tokens = ((logits - logits.max()) / temperature).sort(descending=True, stable=True)
     ordered, tokens = ordered[: settings.top_k], tokens[: settings.top_k]
     probabilities = ordered.softmax(0)
     if settings.top_p is not None:  # the fewest tokens whose probabilities reach top-p

@@ -76,8 +76,8 @@ class KeptScores:
         names = earlier if isinstance(earlier, dict) else {}
         if absent := [name for name in names if name not in {paradigm.uid for paradigm in paradigms}]:
             raise InputError(
-                f"{path}: has metrics of {len(absent)} paradigms that --data lacks, such as {absent[0]}, and they "
-                "would be lost; name another folder with --out"
+                f"{path}: has metrics of paradigms that are not measured now ({len(absent)} of them, such as "
+                f"{absent[0]}), and they would be lost; name another folder with --out"
             )
 
     def write(self, paradigm: Paradigm, scores: NDArray[np.float64]) -> None:

@@ -1,8 +1,9 @@
 """Settings of sentence scores and of continuations. This module is read for --help, so it imports no torch."""
 
 import math
+import operator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, SupportsIndex, get_args
 
 from bertwright.errors import InputError
 
@@ -35,6 +36,11 @@ class ScoreSettings:
                 raise InputError(f"{name} {value!r}: allowed are {', '.join(get_args(kind))}")
 
 
+def is_count(number: object) -> bool:
+    """Return True for a whole number from 1 on, of Python or NumPy; True and False are none."""
+    return isinstance(number, SupportsIndex) and not isinstance(number, bool) and operator.index(number) >= 1
+
+
 @dataclass(frozen=True)
 class GenerateSettings:
     """Settings of continuations. Without temperature, top_k and top_p the most probable token is taken each time.
@@ -54,8 +60,8 @@ class GenerateSettings:
 
     def __post_init__(self) -> None:
         for name, number in (("tokens", self.tokens), ("top_k", self.top_k)):
-            if number is not None and number < 1:
-                raise InputError(f"{name} {number}: expected 1 or more")
+            if number is not None and not is_count(number):
+                raise InputError(f"{name} {number!r}: expected a whole number, 1 or more")
         if self.temperature is not None and not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise InputError(
                 f"temperature {self.temperature:g}: expected a number above 0; leave it out to take the most probable "

@@ -1,13 +1,13 @@
 """Settings of the HTTP service (its address and its limits) and of explanations. Read for --help, without torch."""
 
-import operator
 from dataclasses import dataclass
-from typing import Annotated, Literal, SupportsIndex, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
 from bertwright.config import Option, Positive, PositiveNumber, Settings
 from bertwright.errors import InputError
+from bertwright.scoring.settings import is_count
 
 AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]
 """Number format in which a model answers: auto is bf16 where that is faster on this machine, else fp32."""
@@ -44,7 +44,7 @@ class ExplainSettings:
 
 def check_top_k(top_k: object) -> None:
     """Raise InputError where a number of results is no whole number from 1 on."""
-    if isinstance(top_k, bool) or not isinstance(top_k, SupportsIndex) or operator.index(top_k) < 1:
+    if not is_count(top_k):
         raise InputError(f"top_k {top_k!r}: expected a whole number from 1 on")
 
 

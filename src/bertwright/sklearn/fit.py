@@ -90,7 +90,7 @@ class Learned:
                 tokenizer=Path(temporary),
                 architecture=saved.architecture,
                 labels=saved.labels,
-                extra=saved.extra,
+                extra={NOTES: {}, **saved.extra},
             )
 
     def __getstate__(self) -> dict[str, Any]:

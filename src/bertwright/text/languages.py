@@ -16,7 +16,7 @@ _TWO_AND_THREE_LETTERS: Final = """
     mn:drh:khk:mon mr:mar ms:may:msa:zsm mt:mlt my:bur:mya na:nau nb:nob nd:nde ne:nep:npi ng:ndo nl:dut:nld nn:nno
     no:nor nr:nbl nv:nav ny:nya oc:oci oj:ojg:oji om:gaz:orm or:ori:ory os:oss pa:pan pi:pli pl:pol ps:pbu:pus
     pt:por qu:que:quz rm:roh rn:run ro:ron:rum ru:rus rw:kin sa:cls:san sc:src:srd sd:snd se:sme sg:sag sh:hbs
-    si:sin sk:slk:slo sl:slv sm:smo sn:sna so:som sq:alb:als:sqi sr:scc:srp ss:ssw st:sot su:sun sv:swe sw:swa:swh
+    si:sin sk:slk:slo sl:slv sm:smo sn:sna so:som sq:alb:sqi sr:scc:srp ss:ssw st:sot su:sun sv:swe sw:swa:swh
     ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi ty:tah ug:uig uk:ukr
     ur:urd uz:uzb:uzn ve:ven vi:vie vo:vol wa:wln wo:wol xh:xho yi:ydd:yid yo:yor za:zha:zyb zh:chi:cmn:zho zu:zul
 """
@@ -38,4 +38,7 @@ def known_language(name: str) -> str:
             f"{name!r} is no language; allowed are the two letters of ISO 639-1, such as en or ko, or the three "
             "letters of ISO 639-3, such as ast"
         )
-    return _TWO_LETTERS.get(language, code)
+    if code == "nds-nl":  # Low German of the Netherlands has rules of its own
+        return code
+    is_region = re.fullmatch("[a-z]{2}|[0-9]{3}", code.removeprefix(f"{language}-"))
+    return _TWO_LETTERS.get(language, language if is_region else code)

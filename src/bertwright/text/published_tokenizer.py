@@ -134,8 +134,8 @@ class PublishedTokenizer(MaskTokenizer):
         if not self._is_byte_level:
             return self.pieces
         bytes_of = {_letter_of(byte): byte for byte in range(256)}
-        special = {self.pieces[id] for id in self.special_ids}
-        return [piece if piece in special else _readable(piece, bytes_of) for piece in self.pieces]
+        literal = {token["content"] for token in self.described.get("added_tokens") or []}
+        return [piece if piece in literal else _readable(piece, bytes_of) for piece in self.pieces]
 
     @cached_property
     def continuation(self) -> npt.NDArray[np.bool_]:

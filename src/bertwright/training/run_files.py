@@ -12,6 +12,8 @@ from bertwright.files import read_object_if_there
 
 IDENTITY: Final = ".store.json"
 """File that identifies the run, and the process that writes it to the store: two runs or processes never mix there."""
+ENTRY_RECORD: Final = "entry.json"
+"""File of an entry's folder with its request; it marks the folder as an entry's, with its run in `pretraining`."""
 RUN_FILE: Final = "run.json"
 """File of a run folder with its settings, and whether it has finished."""
 METRICS_FILE: Final = "metrics.jsonl"

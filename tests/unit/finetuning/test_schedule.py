@@ -36,7 +36,16 @@ def test_few_rows_get_small_batches_and_many_epochs(rows: int, batch_size: int, 
 
 @pytest.mark.parametrize(
     ("rows", "batch_size", "epochs"),
-    [(2, 4, 10), (50, 4, 10), (919, 64, 10), (5177, 128, 10), (19_501, 128, 8), (50_000, 128, 3), (100_000, 128, 1), (10**6, 128, 1)],
+    [
+        (2, 4, 10),
+        (50, 4, 10),
+        (919, 64, 10),
+        (5177, 128, 10),
+        (19_501, 128, 8),
+        (50_000, 128, 3),
+        (100_000, 128, 1),
+        (10**6, 128, 1),
+    ],
 )
 def test_rows_that_are_each_others_negatives_get_large_batches(rows: int, batch_size: int, epochs: int) -> None:
     settings = scheduled(FinetuneSettings(), TINY, rows, contrasts=True)

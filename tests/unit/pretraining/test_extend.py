@@ -103,6 +103,11 @@ def test_the_plan_of_a_longer_run_counts_the_time_of_its_own_steps(
     assert read_object(out / "run.json")["settings"]["evaluations"] == 5
     evaluated = [line["step"] for line in read_jsonl(out / "metrics.jsonl") if "held_out" in line]
     assert evaluated == [2, 4, 6, 8, 12, 16, 20]
+    record = read_object(out / "run.json")
+    record["settings"]["evaluations"] = 20  # as an earlier version began it
+    (out / "run.json").write_text(json.dumps(record))
+    words = [word for word in more if word != "--plan"]
+    assert main(["pretrain", "--extend", str(run), *words, "--resume"]) == 0
 
 
 def test_a_run_that_cannot_be_extended_is_refused(

@@ -163,7 +163,7 @@ def test_metrics_of_more_paradigms_are_not_replaced(random_lm: str, tmp_path: Pa
     before = (out / "metrics.json").read_bytes()
     one = sorted(data.iterdir())[0]
     with pytest.raises(
-        InputError, match=r"metrics.json: has metrics of 4 paradigms that --data lacks, such as .* lost"
+        InputError, match=r"metrics.json: has metrics of paradigms that are not measured now .4 of them, .* lost"
     ):
         measure_minimal_pairs(random_lm, one, out=out, precision="fp32")
     assert (out / "metrics.json").read_bytes() == before

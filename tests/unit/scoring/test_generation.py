@@ -41,7 +41,8 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     assert fractions(temperature=1.0) == pytest.approx([0.1, 0.5, 0.15, 0.25], abs=0.03)
     squares = [0.01, 0.25, 0.0225, 0.0625]
     assert fractions(temperature=0.5) == pytest.approx([part / sum(squares) for part in squares], abs=0.03)
-    assert fractions(temperature=1e-40) == [0, 1, 0, 0]
+    for temperature in (1e-20, 1e-40, 1e-300):
+        assert fractions(temperature=temperature) == [0, 1, 0, 0]
     assert fractions(top_k=2) == pytest.approx([0, 2 / 3, 0, 1 / 3], abs=0.03)
     assert fractions(top_p=0.6) == pytest.approx([0, 2 / 3, 0, 1 / 3], abs=0.03)  # 0.5 alone does not reach it
 
@@ -68,8 +69,10 @@ def test_what_cannot_be_continued_is_refused(random_models: dict[str, str], tmp_
         ({"temperature": -1.0}, "temperature -1: expected"),
         ({"top_p": 0.0}, "top_p 0: expected a probability above 0 and at most 1"),
         ({"top_p": 1.5}, "top_p 1.5: expected"),
-        ({"top_k": 0}, "top_k 0: expected 1 or more"),
-        ({"tokens": 0}, "tokens 0: expected 1 or more"),
+        ({"top_k": 0}, "top_k 0: expected a whole number, 1 or more"),
+        ({"top_k": 1.5}, "top_k 1.5: expected a whole number, 1 or more"),
+        ({"top_k": True}, "top_k True: expected a whole number, 1 or more"),
+        ({"tokens": 0}, "tokens 0: expected a whole number, 1 or more"),
         ({"seed": -1}, "seed -1: expected"),
         ({"prompt": ()}, "expected prompts, either as --prompt TEXT or in a file"),
         ({"prompt": ("a", "")}, "prompt 1: expected a text"),

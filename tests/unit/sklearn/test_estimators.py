@@ -582,6 +582,9 @@ def test_a_run_of_the_command_line_becomes_an_estimator(tmp_path: Path) -> None:
     settings = FinetuneSettings(**FAST, threads=1)
     finetune(settings, CLASSIFY, model="model", data=tmp_path, out=tmp_path / "run")
     model = BertClassifier.load(tmp_path / "run")
+    for _ in range(2):  # the second one takes the place of the first
+        model.save(tmp_path / "copy")
+    assert np.array_equal(BertClassifier.load(tmp_path / "copy").predict_proba(X), model.predict_proba(X))
     assert model.learned_.saved.labels == ("2", "10")
     assert model.classes_.tolist() == ["10", "2"]
     assert model.predict(X).tolist() == [row["label"] for row in rows]

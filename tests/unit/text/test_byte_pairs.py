@@ -141,6 +141,11 @@ def test_the_number_of_threads_changes_no_byte(own_text: Path) -> None:
     assert len(hashes) == 1
 
 
+def added(content: str, id: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "special"), False)
+    return {"id": id, "content": content, "normalized": False, **flags}
+
+
 def test_pieces_are_read_as_text_and_parts_of_characters_as_bytes() -> None:
     texts = ["안녕 세상\n\tthe café ▁ <mask>"] * 3
     tokenizer = train_byte_pairs(texts, vocab_size=330)
@@ -150,4 +155,7 @@ def test_pieces_are_read_as_text_and_parts_of_characters_as_bytes() -> None:
     assert readable["Ċ"] == r"\n"
     assert readable["ë"] == r"\xeb"  # the first of three bytes
     assert readable["<mask>"] == "<mask>"
+    tokens = [*tokenizer.described["added_tokens"], added("M\u00fcller", tokenizer.vocab_size)]
+    more = PublishedTokenizer({**tokenizer.described, "added_tokens": tokens}, tokenizer.settings)
+    assert more.readable_pieces == [*tokenizer.readable_pieces, "M\u00fcller"]
     assert len(readable) == tokenizer.vocab_size

@@ -70,7 +70,8 @@ def test_the_command_line_says_which_languages_there_are(capsys: pytest.CaptureF
 
 
 def test_a_language_without_two_letters_has_three() -> None:
-    assert TextSettings(language="ast").language == "ast"
+    assert [known_language(name) for name in ("ast", "AST-es", "ast-419", "als")] == ["ast", "ast", "ast", "als"]
+    assert TextSettings(language="Nds-NL").language == "nds-nl"
 
 
 def test_each_code_of_three_letters_belongs_to_one_language() -> None:
@@ -81,7 +82,16 @@ def test_each_code_of_three_letters_belongs_to_one_language() -> None:
     assert {len(two) for two, *_ in entries} == {2}
     assert all(codes for _, *codes in entries)
     assert known_language("fra") == known_language("fre") == "fr"
-    assert TextSettings(language="Nds-NL").language == "nds-nl"
+
+
+def test_no_code_of_three_letters_loses_rules_that_sentencex_has_for_it() -> None:
+    """sentencex has rules for some of them, such as als, the code of the Alemannic Wikipedia."""
+    text = "Am 3. Mai kam Prof. Kunz, vgl. Dr. Maier. St. Gallen z. B. liegt dort. 1. und 2. Art. 5 Abs. 3. Ende."
+    english = sentences.sentencex.segment("en", text)
+    for entry in _TWO_AND_THREE_LETTERS.split():
+        for code in entry.split(":")[1:]:
+            own = sentences.sentencex.segment(code, text)
+            assert own in (english, sentences.sentencex.segment(known_language(code), text)), code
 
 
 @pytest.mark.parametrize("mark", ["。", "！", "？」", "。\u201d", "．", "｡", "。」", "！」"])

@@ -91,20 +91,30 @@ def read_questions(
     strict = on_error is raise_error
     text = decode_file(raw, source) if strict else "".join(decode_lines(io.BytesIO(raw), source, strict=False))
     lines = text.rstrip().split("\n")
-    if not lines[0].strip():
-        raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
     are_lines = input_format == "jsonl" or without_packing(Path(path)).suffix in (".jsonl", ".ndjson")
+    if not lines[0].strip() and (strict or not are_lines or len(lines) == 1):
+        raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
     if text.lstrip()[:1] not in ("{", "[") and (strict or not are_lines):
         raise InputError(f"{source}: expected SQuAD's JSON, {_ROWS}")
     try:
         first: Any = json.loads(lines[0])
     except (ValueError, RecursionError):  # an object over many lines, or invalid JSON
         first = None
+        are_lines = are_lines and not (input_format != "jsonl" and _is_one_object(text))
     fields = first.keys() if isinstance(first, dict) else set()
     is_whole = not are_lines and (first is None or (answers != "ignored" and not fields & {"question", "context"}))
     if is_whole or ("data" in fields and input_format != "jsonl"):
         return questions_of(load_json(decode_file(raw, source), source), source, answers=answers, on_error=on_error)
     return _of_rows(_json_rows(lines, source, on_error), source, answers, on_error)
+
+
+def _is_one_object(text: str) -> bool:
+    """Return True for SQuAD's one JSON object over many lines, whatever the name of the file says."""
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(whole, dict) and "data" in whole
 
 
 def questions_of(raw: Any, source: str, *, answers: Answers = "checked", on_error: OnError = raise_error) -> Questions:

@@ -453,12 +453,23 @@ def test_lines_that_are_no_json_or_not_utf8_are_left_out(write: Any, capsys: pyt
     assert train_questions_file(skipping(SQUAD1), folder) == folder / "train.jsonl"
 
 
-@pytest.mark.parametrize("first", [b'{"id": "x", "question": "a', b'{"id": "q"}', b"[1]", b"null", b'{"id": "\xff"}'])
+@pytest.mark.parametrize(
+    "first", [b'{"id": "x", "question": "a', b'{"id": "q"}', b"[1]", b"null", b'{"id": "\xff"}', b" "]
+)
 def test_a_first_line_that_is_wrong_is_left_out_too(write: Any, first: bytes) -> None:
     good = json.dumps(hub_row("a")).encode()
     questions = read_labelled(skipping(SQUAD1), write("train.jsonl", b"\n".join([first, good])))
     assert [question.id for question in questions.items] == ["a"]
     assert sum(questions.left_out.values()) == 1
+
+
+def test_one_object_over_many_lines_is_read_whatever_its_name_says(write: Any) -> None:
+    squad = {
+        "version": "1.1",
+        "data": [{"paragraphs": [{"context": "Ada swam.", "qas": [{"id": "a", "question": "?"}]}]}],
+    }
+    questions = read_unlabelled(write("a.jsonl", json.dumps(squad, indent=1)))
+    assert [question.id for question in questions.items] == ["a"]
 
 
 def test_questions_of_squads_layout_are_left_out(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

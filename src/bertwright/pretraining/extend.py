@@ -50,8 +50,8 @@ def extended_settings(run: Path, typed: Mapping[str, Any], *, begun: Path | None
     if not BUDGETS & set(typed) or "minutes" in typed:
         raise InputError(f"--extend {run}: give the length of the longer run: --steps, --words or --epochs")
     kept = {name: value for name, value in settings.items() if name not in BUDGETS}
-    own = run_record(begun).get("settings", {}) if begun else {}
-    kept |= {name: own[name] for name in _MEASURED if name in own}
+    resumed = run_record(begun).get("settings", {}) if begun else {}
+    kept |= {name: resumed[name] for name in _MEASURED if name in resumed}
     for schedule in _KEEP_THEIR_STEPS:
         if len(getattr(noted, schedule)) > 1:
             kept[schedule] = _longer_schedule(run, record, schedule, typed)

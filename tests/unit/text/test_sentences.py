@@ -90,8 +90,8 @@ def test_no_code_of_three_letters_loses_rules_that_sentencex_has_for_it() -> Non
     english = sentences.sentencex.segment("en", text)
     for entry in _TWO_AND_THREE_LETTERS.split():
         for code in entry.split(":")[1:]:
-            own = sentences.sentencex.segment(code, text)
-            assert own in (english, sentences.sentencex.segment(known_language(code), text)), code
+            parts = sentences.sentencex.segment(code, text)
+            assert parts in (english, sentences.sentencex.segment(known_language(code), text)), code
 
 
 @pytest.mark.parametrize("mark", ["。", "！", "？」", "。\u201d", "．", "｡", "。」", "！」"])

@@ -327,7 +327,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
     monkeypatch.setattr(held_out, "held_out_fraction", lambda _, wanted: wanted)
-    monkeypatch.setattr(finetuning_run, "finetune", catch)
+    monkeypatch.setattr(finetuning_run, "tune", catch)
     monkeypatch.setattr(search, "search_grid", catch)
     monkeypatch.setattr(server, "open_models", lambda *_, **__: ({}, 1.0))
     monkeypatch.setattr(server, "serve", lambda _, settings, **__: catch(settings))

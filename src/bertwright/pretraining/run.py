@@ -109,10 +109,10 @@ def pretrain_prepared(
         resolved, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )
-        run.note(exposure=pretraining.exposure.record(steps, steps))
-        if "warnings" not in run.record:
-            run.note(warnings=run_warnings(pretraining, steps))
-        for warning in [] if is_resumed else run.record["warnings"]:
+        noted = run.record.get("warnings")
+        warnings = run_warnings(pretraining, steps) if noted is None else noted
+        run.note(exposure=pretraining.exposure.record(steps, steps), warnings=warnings)
+        for warning in [] if is_resumed else warnings:
             say(f"warning: {warning}")
         with tracked(run):
             outcome = _train(pretraining, run, resolved, steps, sharding)

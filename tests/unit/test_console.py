@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,10 @@ def test_lines_are_counted_and_what_is_read_ahead_is_not_done(
 ) -> None:
     source = tmp_path / "a.txt"
     source.write_text("short\n" * 3 + "é" * 8 + "s\n")
-    computed: Any = lambda texts: map(minutes.work, list(texts))  # noqa: E731
+
+    def computed(texts: Iterator[str]) -> Iterator[str]:
+        return map(minutes.work, list(texts))
+
     assert list(features._with_progress(str(source), computed)) == ["short"] * 3 + ["é" * 8 + "s"]
     left = ["5:00", "4:00", "3:00", "0:00"]
     assert capsys.readouterr().err.splitlines() == [

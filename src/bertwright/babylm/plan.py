@@ -87,10 +87,13 @@ def _step(name: str, what: str, *, minutes: float, finished: bool) -> dict[str, 
     return {"step": name, "what": what, "minutes": minutes, "finished": finished}
 
 
+def _vocab_size(request: EntryRequest) -> int:
+    """Return the number of pieces of the vocabulary: that of a built corpus, or of the one that the entry learns."""
+    return read_manifest(request.built_corpus).vocab_size if request.built_corpus else request.entry.vocab_size
+
+
 def _corpus_step(request: EntryRequest, words: int, *, is_built: bool) -> dict[str, Any]:
-    built = request.built_corpus
-    pieces = read_manifest(built).vocab_size if built else request.entry.vocab_size
-    what = f"{words_text(words)} words of text, {pieces:,} pieces"
+    what = f"{words_text(words)} words of text, {_vocab_size(request):,} pieces"
     return _step("corpus", what, minutes=words / _TEXT_WORDS_A_SECOND / 60, finished=is_built)
 
 
@@ -138,8 +141,7 @@ def _finished_pace(request: EntryRequest) -> _Pace:
     """Return the pace of a finished pre-training: the mean of its steps."""
     run = read_run(request.run)
     settings, result = PretrainSettings.model_validate(run.record["settings"]), run.record["result"]
-    pieces = read_manifest(request.built_corpus or request.out / "corpus").vocab_size
-    config = system_config(settings.system, settings.size, pieces)
+    config = system_config(settings.system, settings.size, _vocab_size(request))
     speed = 60 * run.speed.tokens_per_second if run.speed else 1.0
     return _Pace(settings.size, config, result.get("words") or 0, 0.0, speed, "the speed of the pre-training")
 

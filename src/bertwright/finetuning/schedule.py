@@ -26,7 +26,7 @@ MOST_CONTRASTED_ROWS: Final = 128
 """Largest number of rows of a batch whose rows are each other's negatives, where none is set."""
 MOST_CONTRASTED_EPOCHS: Final = 10
 MOST_CONTRASTED_STEPS: Final = 1250
-"""Number of steps into which the epochs of such a run fit, but for one (docs/log.md, "a longer training on pairs")."""
+"""Largest number of steps of such a run; a single epoch may have more (docs/log.md, "a longer training on pairs")."""
 FEATURES_RATE: Final = 1e-3
 """Learning rate of the BiLSTM that learns from a frozen encoder."""
 GPT_WIDTH: Final = 768

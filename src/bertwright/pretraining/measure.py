@@ -179,6 +179,7 @@ def choose_compiled(pretraining: Pretraining, numerics: Numerics) -> Numerics:
     if not can_compile():
         say("no C++ compiler found (c++): the step is not compiled; the results are the same, perhaps slower")
         return plain
+    torch.compiler.reset()  # torch compiles a function at most eight times, and earlier models of this process count
     start = time.perf_counter()
     try:
         compiled_seconds = _longest_phase_seconds(pretraining, compiled)
@@ -207,7 +208,10 @@ def resume_compiled(numerics: Numerics, *, allow_other: bool) -> Numerics:
 
     Raises InputError where the step cannot be compiled here and `allow_other` is False.
     """
-    if not numerics.compiled or can_compile():
+    if not numerics.compiled:
+        return numerics
+    if can_compile():
+        torch.compiler.reset()
         return numerics
     if not allow_other:
         raise InputError(

@@ -1,10 +1,13 @@
 """The choice of a compiled step: by settings, by a trial, and in a resumed run; and its messages."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from bertwright.errors import InputError
 from bertwright.pretraining import measure as compiling
@@ -61,6 +64,33 @@ def test_without_a_compiler_the_step_is_not_compiled(
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert not choose_compiled(run_of("on", 0.1), NUMERICS).compiled
     assert "no C++ compiler found" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("begun", ["chosen", "resumed"])
+def test_earlier_models_of_the_process_do_not_use_up_what_torch_compiles(
+    step_seconds: dict[bool, float], monkeypatch: pytest.MonkeyPatch, begun: str
+) -> None:
+    """torch compiles a function at most eight times, then runs it as it is. All models have the same step function."""
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def step(module: nn.Module) -> Callable[[Tensor], Tensor]:
+        return torch.compile(lambda rows: module(rows), backend=backend, dynamic=True)
+
+    for num_layers in range(1, 11):
+        model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(num_layers)))
+        if begun == "chosen":
+            monkeypatch.setattr(
+                compiling, "_longest_phase_seconds", lambda *_, model=model: float(step(model)(torch.ones(2, 2)).sum())
+            )
+            choose_compiled(run_of("on", 0.1), NUMERICS)
+        else:
+            resume_compiled(NUMERICS.model_copy(update={"compiled": True}), allow_other=False)
+            step(model)(torch.ones(2, 2))
+        assert len(graphs) == num_layers
 
 
 def test_a_failing_compiler_does_not_stop_the_run(

@@ -5,8 +5,8 @@ A row has its label, its answer of the teacher, or both: texts without labels ha
 Shapes: B batch, T tokens, L outputs, N texts, R rows.
 """
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +65,17 @@ class SoftTask(BoundTask):
     teacher: Teacher
     texts: TextExamples | None
     cache: Path
-    _computed: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def prepare(self) -> None:
         """Compute the teacher's answers, or read them where an earlier start of the run has computed them."""
-        self._answers()
+        _ = self._answers
 
     def batch(self, chosen: NDArray[np.int64]) -> SoftBatch:
         """Return a padded batch of the chosen training rows."""
-        weights = self._row_weights()
+        weights = self._row_weights
         return SoftBatch(
             rows=CLASSIFICATION.collate(self, chosen),
-            answers=torch.from_numpy(self._row_answers()[chosen]),
+            answers=torch.from_numpy(self._row_answers[chosen]),
             weights=None if weights is None else torch.from_numpy(weights[chosen]),
         )
 
@@ -124,7 +123,7 @@ class SoftTask(BoundTask):
         teacher = self.teacher
         student, task = open_on_device(open_model(str(folder)), teacher.device)
         logits = {name: predict_logits(student, inputs) for name, (_, inputs) in self.validation.items()}
-        answers = {name: self._answers()[_validation(name)] for name in self.validation}
+        answers = {name: self._answers[_validation(name)] for name in self.validation}
         learned = {name: self._in_units(values, task) for name, values in logits.items()}
         wanted = {name: self._in_units(values, teacher.task) for name, values in answers.items()}
         times = self._times(student)
@@ -162,30 +161,24 @@ class SoftTask(BoundTask):
             same.append((sides[0] == sides[1]).reshape(len(sides[0]), -1).all(axis=1))
         return float(np.concatenate(same).mean())
 
+    @cached_property
     def _answers(self) -> TeacherAnswers:
-        if "answers" not in self._computed:
-            texts = {_TRAIN: self.train[0], **({_TEXTS: self.texts} if self.texts else {})}
-            texts |= {_validation(name): rows for name, (rows, _) in self.validation.items()}
-            self._computed["answers"] = self.teacher.answers(texts, self.cache)
-        answers: TeacherAnswers = self._computed["answers"]
-        return answers
+        texts = {_TRAIN: self.train[0], **({_TEXTS: self.texts} if self.texts else {})}
+        texts |= {_validation(name): rows for name, (rows, _) in self.validation.items()}
+        return self.teacher.answers(texts, self.cache)
 
+    @cached_property
     def _row_answers(self) -> NDArray[np.float32]:
         """Return the teacher's answers by training row [R, L]: a text in windows has several rows."""
-        if "rows" not in self._computed:
-            parts = [self._answers()[name] for name in (_TRAIN, _TEXTS) if name in self._answers()]
-            answers = self._in_units(np.concatenate(parts), self.teacher.task)
-            self._computed["rows"] = np.repeat(answers, self.train[1].num_rows, axis=0)
-        rows: NDArray[np.float32] = self._computed["rows"]
-        return rows
+        parts = [self._answers[name] for name in (_TRAIN, _TEXTS) if name in self._answers]
+        answers = self._in_units(np.concatenate(parts), self.teacher.task)
+        return np.repeat(answers, self.train[1].num_rows, axis=0)
 
+    @cached_property
     def _row_weights(self) -> NDArray[np.float32] | None:
         """Return the weight of the answer of each row [R]: the rows of a text have 1 together; None where all are 1."""
-        if "weights" not in self._computed:
-            unweighted, inputs = self.task.model_copy(update={"weights": ()}), self.train[1]
-            self._computed["weights"] = row_weights(unweighted, np.zeros(len(inputs.num_rows)), inputs)
-        weights: NDArray[np.float32] | None = self._computed["weights"]
-        return weights
+        unweighted, inputs = self.task.model_copy(update={"weights": ()}), self.train[1]
+        return row_weights(unweighted, np.zeros(len(inputs.num_rows)), inputs)
 
     def _in_units(self, answers: NDArray[np.float32], task: ClassificationTask) -> NDArray[np.float32]:
         """Return the answers of a model of `task` in units of the targets, which a regression scales."""

@@ -61,7 +61,7 @@ class FeatureTask(BoundTask):
     cache: Path
     weights: str
     device: Device = "cpu"
-    _computed: dict[Any, Any] = field(default_factory=dict, repr=False)
+    _states: dict[str | None, States] = field(default_factory=dict, repr=False)
 
     @property
     def head(self) -> str:
@@ -96,15 +96,14 @@ class FeatureTask(BoundTask):
 
     def states(self, name: str | None) -> States:
         """Return the states of a validation file, or of the training rows (None)."""
-        if name not in self._computed:
+        if name not in self._states:
             positions = self.positions if name is None else self.kind.feature_positions(*self.validation[name])
             encoder = self.encoder.to(resolve_device(self.device))
             layers = states_of(self.way, self.saved.config.layers)
-            self._computed[name] = states_for(
+            self._states[name] = states_for(
                 encoder, positions, layers, cache=self.cache, key=self.weights, what=_PROGRESS
             )
-        states: States = self._computed[name]
-        return states
+        return self._states[name]
 
     def prepare(self) -> None:
         """Compute all features, then move the encoder to the CPU: the head needs the memory of the GPU."""

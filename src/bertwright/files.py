@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from os.path import samefile
@@ -59,52 +58,6 @@ def _descriptor(path: Path) -> int | None:
     """Return the descriptor that a path such as /dev/stdout or /dev/fd/3 stands for; None for other paths."""
     match = re.fullmatch(r"(/dev/fd/|/proc/self/fd/)(\d+)", str(path))
     return int(match[2]) if match else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
-
-
-def refuse_target(target: str, *, source: str, option: str = "--output", read: str = "--input") -> None:
-    """Raise InputError for a target that cannot be written, or that is the file that is read.
-
-    option, read: names of the options that hold the two. "-" stands for a standard stream, which is always accepted.
-    """
-    if target != "-":
-        refuse_unwritable(Path(target), option, is_folder=False)
-    if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
-        raise InputError(f"{option} {target}: expected another file than that of {read}; name another one")
-
-
-def refuse_folder(target: str | Path, option: str = "--output") -> None:
-    """Raise InputError for a folder where a file is written; `option` names where it was given."""
-    if Path(target).is_dir():
-        raise InputError(f"{option} {target}: expected a file, got a folder; name a file")
-
-
-def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
-    """Raise InputError where `path` cannot be written, before a command begins its work.
-
-    option: name of the option that holds the path, for the message. is_folder: `path` becomes a folder, and missing
-    folders above it are made later; the folder of a file must exist.
-    """
-    try:
-        if is_stream(path):
-            return
-        folder = path if path.is_dir() else next(parent for parent in path.absolute().parents if parent.exists())
-        is_loop = path.is_symlink() and os.path.islink(os.path.realpath(path))
-    except OSError as error:
-        raise InputError(f"{option} {path}: cannot be opened ({error.strerror}); name another path") from None
-    if is_loop:
-        raise InputError(f"{option} {path}: is a link that leads to itself; name another path")
-    if (length := len(os.fsencode(path.name))) > LONGEST_NAME:
-        raise InputError(f"{option} {path}: the name has {length} bytes; expected at most {LONGEST_NAME}")
-    if not folder.is_dir():
-        raise InputError(f"{option} {path}: expected a folder, but {folder} is a file; name another path")
-    if not is_folder and not path.parent.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {path.parent}; make it first")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise InputError(
-            f"{option} {path}: no file can be written in {folder} ({error.strerror}); name a path that can be written"
-        ) from None
 
 
 def refuse_occupied(path: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from bertwright.errors import DiskFull, InputError
-from bertwright.files import atomic_file, atomic_folder, copy_folder, new_folder, refuse_occupied, refuse_unwritable
+from bertwright.files import atomic_file, atomic_folder, copy_folder, new_folder, refuse_occupied
 from bertwright.leftovers import remove_leftovers
 from bertwright.locks import lock_path
 from bertwright.model.folder import write_folder
+from bertwright.targets import refuse_unwritable
 from bertwright.text.documents import find_inputs
 
 

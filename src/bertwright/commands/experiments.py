@@ -70,6 +70,8 @@ def paper_command(
             bits.
     """
     if name is None:
+        if page or plan or seeds or pretraining_seeds:
+            raise InputError("paper: expected the name of an experiment; bertwright paper alone lists them")
         return _listed(_experiments().values())
     counts = {"--seeds": seeds, "--pretraining-seeds": pretraining_seeds}
     experiment = _chosen(name, counts, page=page, plan=plan)
@@ -188,12 +190,14 @@ def _used_model(
         return None
     if corpus:
         raise InputError(f"--corpus: {experiment.name} pre-trains nothing; leave --corpus out")
+    from bertwright.experiments.inputs import refuse_empty
     from bertwright.experiments.used_model import noted_model, open_used_model
 
     if model is not None:
         return open_used_model(model, lock)
     if not page:
         raise InputError(f"paper {experiment.name}: name the encoder that is used with --model")
+    refuse_empty(lock.parents[1])
     return noted_model(lock)
 
 

@@ -103,6 +103,11 @@ def doctor_command(
     """
     from bertwright.doctor.examine import Request, examine
 
+    needs_tokenizer = model.startswith("random:") if model else data is not None
+    if tokenizer is not None and not needs_tokenizer:
+        raise InputError(
+            f"--tokenizer {tokenizer}: is for --model random:SIZE, or for --data without a model; leave it out"
+        )
     request = Request(
         model=model,
         corpus=corpus,

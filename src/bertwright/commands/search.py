@@ -60,6 +60,7 @@ def index_command(
     from bertwright.search.texts import TextTables
 
     of_texts = bool(texts or add or model or width or text_column or id_column or approximate)
+    of_texts = of_texts or (input_format, on_error) != ("auto", "stop")
     removes = bool(remove or remove_ids)
     for option, chosen, others in (("--join", join, removes or verify), ("--verify", verify, removes)):
         if chosen and (of_texts or others):

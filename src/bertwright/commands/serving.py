@@ -135,7 +135,8 @@ def _named(typed: tuple[str, ...], option: str, value: str) -> dict[str, str]:
         if not name or not path:
             raise InputError(f"{option} {text}: expected {value} or NAME={value}")
         if name in folders:
-            raise InputError(f"{option} {text}: there are two folders called {name}; write NAME={value}")
+            advice = "write another name" if sign else f"write NAME={value}"
+            raise InputError(f"{option} {text}: there are two folders called {name}; {advice}")
         folders[name] = path
     return folders
 

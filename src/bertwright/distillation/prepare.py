@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import check_settings
 from bertwright.model.folder import SavedModel
-from bertwright.tables.bad_rows import BadRow, is_blank
-from bertwright.tables.reader import read_table
+from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
+from bertwright.tables.files import InputFormat, without_packing
+from bertwright.tables.reader import Table, read_table, usable_rows
 from bertwright.tasks.binding import LabelledData
 from bertwright.tasks.classification.examples import TextExamples, examples_of
 from bertwright.tasks.classification.spec import ClassificationTask, with_columns
@@ -53,6 +55,11 @@ def prepare_student(
     Raises InputError for settings that a distillation does not have, and for data whose labels the teacher lacks.
     """
     _refuse_settings(settings)
+    if request.texts and not soft.soft_weight and not soft.relations:
+        raise InputError(
+            f"--texts {request.texts}: texts without labels teach by the teacher's answers, which "
+            "--soft-weight 0 leaves out; leave one of the two options out"
+        )
     saved = student_of(teacher.saved, soft)
     check_settings(settings, saved.config, teacher.saved.source)
     task = with_columns(teacher.task, text=request.text_column, label=request.label_column)
@@ -82,19 +89,28 @@ def prepare_student(
 def read_texts(task: ClassificationTask, path: Path) -> TextExamples:
     """Read texts without labels: a table with the text columns of the task, or a .txt file with a text a line.
 
-    Raises InputError for an empty text, and for a file of lines where the task has pairs.
+    Rows without a text are left out and counted where the task says so. Raises InputError for such a row otherwise, and
+    for a file of lines where the task has pairs.
     """
-    is_lines = path.suffix == ".txt"
+    is_lines = without_packing(path).suffix == ".txt"
     if is_lines and len(task.text) > 1:
         raise InputError(f"--texts {path}: expected a table with the columns {', '.join(task.text)}, got a .txt file")
     names = task.text if is_lines else task.columns
-    table = read_table(path, columns=task.text, headerless=names, format="lines" if is_lines else "auto")
+    kind: InputFormat = "lines" if is_lines else "auto"
+    with bad_rows_of(path, task.on_error) as bad_rows:
+        table = read_table(path, columns=task.text, headerless=names, format=kind, on_error=bad_rows.add)
+        table = usable_rows(table, partial(_refuse_blank, task), bad_rows.add)
+    return examples_of(task, table, require_label=False)
+
+
+def _refuse_blank(task: ClassificationTask, table: Table) -> None:
+    """Raise BadRow for the first row without a text."""
     examples = examples_of(task, table, require_label=False)
     for row in range(len(examples)):
         for side in (examples.texts_a, examples.texts_b or examples.texts_a):
             if is_blank(side[row]):
-                raise InputError(f"{examples.location(row)}: expected a text, got {side[row]!r}; take the row out")
-    return examples
+                message = f"{examples.location(row)}: expected a text, got {side[row]!r}; take the row out"
+                raise BadRow("without a text", message)
 
 
 def _refuse_settings(settings: FinetuneSettings) -> None:

@@ -217,7 +217,7 @@ def head_findings(saved: SavedModel) -> Iterator[Finding]:
     weights = saved.weights or {}
     if "pooler.dense.weight" in weights:
         yield _finding("pooler", "ok", True, "present: sentences can be classified")
-    elif saved.architecture == "BertForSequenceClassification":
+    elif saved.architecture == "BertForSequenceClassification" and saved.config.classifier_has_pooler:
         advice = "the file lost part of its weights: convert or fine-tune the model again"
         yield _finding("pooler", "error", False, "absent, and this classifier needs it", advice)
     elif saved.architecture in ("BertModel", "BertForMaskedLM", "BertForPreTraining"):

@@ -161,13 +161,19 @@ def read_huggingface(
         raise InputError(
             f"{path}: id2label names {len(labels)} labels, but there are {classes} outputs; name each output (--label)"
         )
+    tokenizer = _tokenizer(folder, cased, as_wordpiece=as_wordpiece, family=family_of(described.config))
+    if getattr(described.config, "first_position", 0) and described.config.pad_id != tokenizer.pad_id:
+        raise InputError(
+            f"{path}: pad_token_id is {described.config.pad_id}, but {tokenizer.pad_id} in the tokenizer; expected the "
+            "same, since the positions of this family begin after it"
+        )
     return ForeignCheckpoint(
         source=str(folder),
         layout=f"Hugging Face's layout, {files}",
         config=_readable(described, str(folder)),
         architecture=architecture,
         weights=weights,
-        tokenizer=_tokenizer(folder, cased, as_wordpiece=as_wordpiece, family=family_of(described.config)),
+        tokenizer=tokenizer,
         labels=labels,
         extra=described.extra,
         multi_label=described.raw.get("problem_type") == MULTI_LABEL,

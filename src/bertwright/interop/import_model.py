@@ -9,12 +9,12 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.files import refuse_unwritable
 from bertwright.interop import google, huggingface, openai
 from bertwright.interop.checkpoint import ForeignCheckpoint, check_complete, write_checkpoint
 from bertwright.model.config import need_segments
 from bertwright.model.hf_weights import num_parameters
 from bertwright.model.vector_head import VectorHead
+from bertwright.targets import refuse_unwritable
 from bertwright.tasks.classification.spec import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2, SpanTask

@@ -12,7 +12,7 @@ import torch
 
 from bertwright.console import say
 from bertwright.errors import InputError, MissingExtra
-from bertwright.files import file_digest, new_folder, refuse_unwritable, write_json
+from bertwright.files import file_digest, new_folder, write_json
 from bertwright.interop.onnx_graph import (
     OPSET,
     SENTENCE_VECTORS,
@@ -30,6 +30,7 @@ from bertwright.model.config import encoder_shape
 from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
 from bertwright.model.vector_head import VectorHead, open_vector_head, write_vector_head
+from bertwright.targets import refuse_unwritable
 from bertwright.tasks.beir import open_retrieval
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import Encoded

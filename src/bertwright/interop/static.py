@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.files import new_folder, refuse_unwritable
+from bertwright.files import new_folder
 from bertwright.model.folder import open_model, weights_digest
+from bertwright.targets import refuse_unwritable
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.sentence_vectors import SentenceEncoder, prompt_of

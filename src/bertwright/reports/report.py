@@ -136,6 +136,10 @@ def _content(runs: Sequence[Run], corpus: Path | None) -> Report:
     facts += [_machine(runs, names), _data(runs, names)]
     pretrained = [run for run in runs if run.kind == "pretrain"]
     masked_lm = [run for run in pretrained if run.record["settings"].get("system", "bert") in MASKED_LM_SYSTEMS]
+    if corpus is not None and not masked_lm:
+        raise InputError(
+            f"--corpus {corpus}: expected a pre-training with masked LM, whose masks are filled; leave it out"
+        )
     masks = [(run, fill_own_masks(run, corpus)) for run in masked_lm]
     heads = [_head(run, name) for run, name in zip(runs, names, strict=True)]
     curves = run_charts(runs, names, blimp_charts(blimp, names))

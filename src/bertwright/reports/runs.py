@@ -266,6 +266,10 @@ def _read(folder: Path, record: Any) -> Run:
     for name in ("settings", "data"):
         if not isinstance(record.get(name), Mapping):
             raise InputError(f"{folder / 'run.json'}: expected an object under {name!r}, got {record.get(name)!r}")
+    for name, expected in (("places", Mapping), ("resolved", Mapping), ("warnings", list)):
+        if not isinstance(record.get(name), expected | None):
+            noun = "a list" if expected is list else "an object"
+            raise InputError(f"{folder / 'run.json'}: expected {noun} under {name!r}, got {record[name]!r}")
     seeds = {}
     if kind == "finetune":
         first = int(record["settings"].get("first_seed", 0))

@@ -3,9 +3,10 @@
 import math
 import operator
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, SupportsIndex, get_args
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 
 Masking = Literal["within-word", "piece"]
 """Pieces that are masked together with the one that is predicted: the later ones of its word, or none."""
@@ -36,9 +37,9 @@ class ScoreSettings:
                 raise InputError(f"{name} {value!r}: allowed are {', '.join(get_args(kind))}")
 
 
-def is_count(number: object) -> bool:
-    """Return True for a whole number from 1 on, of Python or NumPy; True and False are none."""
-    return isinstance(number, SupportsIndex) and not isinstance(number, bool) and operator.index(number) >= 1
+def is_count(number: object, *, least: int = 1) -> bool:
+    """Return True for a whole number from `least` on, of Python or NumPy; True and False are none."""
+    return isinstance(number, SupportsIndex) and not isinstance(number, bool) and operator.index(number) >= least
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,9 @@ class GenerateSettings:
         for name, number in (("tokens", self.tokens), ("top_k", self.top_k)):
             if number is not None and not is_count(number):
                 raise InputError(f"{name} {number!r}: expected a whole number, 1 or more")
+        for name, value in (("temperature", self.temperature), ("top_p", self.top_p)):
+            if not isinstance(value, Real | None):
+                raise InputError(f"{name} {shown(value)}: expected a number")
         if self.temperature is not None and not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise InputError(
                 f"temperature {self.temperature:g}: expected a number above 0; leave it out to take the most probable "
@@ -69,8 +73,8 @@ class GenerateSettings:
             )
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"top_p {self.top_p:g}: expected a probability above 0 and at most 1")
-        if not 0 <= self.seed < 2**40:
-            raise InputError(f"seed {self.seed}: expected a number from 0 to 2**40 - 1")
+        if not is_count(self.seed, least=0) or self.seed >= 2**40:
+            raise InputError(f"seed {shown(self.seed)}: expected a whole number from 0 to 2**40 - 1")
 
     @property
     def is_greedy(self) -> bool:

@@ -15,11 +15,16 @@ from bertwright.search.exact import BestDocuments, as_compared, check_similarity
 from bertwright.search.metrics import DEPTH, RETRIEVAL_METRICS, retrieval_metrics
 from bertwright.tables.bad_rows import bad_rows_of
 from bertwright.tables.files import InputFormat
-from bertwright.tasks.beir import RetrievalData, is_retrieval, open_retrieval
+from bertwright.tasks.beir import RetrievalData, open_retrieval
 from bertwright.tasks.embedding.beir import judged_pairs
 from bertwright.tasks.embedding.measure import measure_tables
 from bertwright.tasks.embedding.pairs import TextPairs
-from bertwright.tasks.embedding.read import folder_layout, read_measured
+from bertwright.tasks.embedding.read import (
+    folder_layout,
+    read_measured,
+    refuse_table_options,
+    refuse_unused_scores,
+)
 from bertwright.tasks.embedding.spec import EMBED, VectorTask, with_pair_columns
 from bertwright.tasks.sentence_vectors import TextRole
 from bertwright.tasks.spec import with_reading, with_settings
@@ -71,18 +76,15 @@ def evaluate_embed(
         raise InputError(f"--data {data}: there is no such file or folder")
     task = with_reading(_with_reading_settings(settings), input_format=input_format, on_error=on_error)
     task = with_pair_columns(task, text=text, label=label)
-    is_search = is_retrieval(data) if data.is_file() else folder_layout(task, data) == "beir"
-    if is_search and (text or label or input_format != "auto"):
-        raise InputError(
-            f"--data {data}: is in BEIR's layout, whose columns are fixed; leave --text-column, --label-column and "
-            "--input-format out"
-        )
+    layout = folder_layout(task, data)
+    refuse_table_options(task, data, layout)
     encoder = open_vectors(model, precision, device)
     encoder.check_width(width, "--width")
     described = {"model": model, "size": width or encoder.size}
-    if not is_search:
+    if layout != "beir":
         part = part_of(task)
         tables = read_measured(task, data) if part is None else {data.name: part}
+        refuse_unused_scores(task, tables.values(), data)
         return {**described, **measure_tables(encoder, tables, width=width)}
     with bad_rows_of(data, on_error) as bad_rows:
         retrieval = open_retrieval(data, on_error=bad_rows.add)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +46,8 @@ class MemoryIndex(VectorIndex):
         """Return an index of texts; without `ids` a text has its position as id, from 0 on.
 
         width: number of first components of the vectors. Raises InputError for no text, an empty one, ids of another
-        number or that are there twice, and a similarity that is no product of vectors; RunFailed for a vector that is
-        not finite.
+        number, empty ones or two that are equal, and a similarity that is no product of vectors; RunFailed for a vector
+        that is not finite.
         """
         encoder.check_width(width, "width")
         check_similarity(encoder.similarity)
@@ -64,7 +65,7 @@ class MemoryIndex(VectorIndex):
         return cls(Path("the index in memory"), manifest, [segment])
 
 
-def _check(texts: Sequence[str], ids: Sequence[str]) -> None:
+def _check(texts: Sequence[str], ids: Sequence[Any]) -> None:
     """Raise InputError for texts and ids that cannot be searched."""
     if not texts:
         raise InputError("texts: expected at least one text, got none")
@@ -73,6 +74,9 @@ def _check(texts: Sequence[str], ids: Sequence[str]) -> None:
     if len(set(ids)) < len(ids):
         twice = next(id for id, count in Counter(ids).items() if count > 1)
         raise InputError(f"ids: '{shown(twice)}' is there twice; ids must differ")
+    for id in ids:
+        if isinstance(id, str) and is_blank(id):
+            raise InputError(f"ids: expected a visible text for each id, got {shown(repr(id))}")
     for number, text in enumerate(texts):
         refuse_halves([text], f"text {number} ")
         if is_blank(text):

@@ -45,13 +45,15 @@ class VectorIndex:
         self._begins = np.cumsum([0, *map(len, segments)])
 
     def check_model(self, encoder: TextVectors) -> None:
-        """Raise InputError where the vectors of `encoder` are not those of the index."""
+        """Raise InputError where the vectors of `encoder` are not those of the index, or fewer than it compares."""
         if encoder.fingerprint != self.manifest.fingerprint:
+            made_by = f"{self.manifest.model}, " if self.manifest.model else ""
             raise InputError(
-                f"{self.folder}: expected the model that made this index ({self.manifest.model}, fingerprint "
+                f"{self.folder}: expected the model that made this index ({made_by}fingerprint "
                 f"{self.manifest.fingerprint[:12]}), got one with the fingerprint {encoder.fingerprint[:12]}: its "
                 "weights, tokenizer or settings of vectors differ; use that model, or build the index again"
             )
+        encoder.check_width(self.manifest.width, f"{self.folder}: width")
 
     def search(
         self, encoder: TextVectors, queries: Sequence[str], top_k: int = 10, *, exact: bool = False

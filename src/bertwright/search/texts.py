@@ -73,6 +73,8 @@ class TextTables:
 
     def _columns(self, table: Table, source: str) -> _Columns:
         """Return the columns of texts and of ids in a table. Raises InputError where one of them is missing."""
+        if len(set(self.text)) < len(self.text):
+            raise InputError(f"--text-column {', '.join(self.text)}: a column is given twice")
         texts = self.text or tuple(name for name in _TEXT_COLUMNS if name in table.columns)[:1]
         if not texts:
             refuse_guessed_header(table, source, self.format, columns="'text'", unit="text")

@@ -72,7 +72,9 @@ class VectorPipeline(TextPipeline[TruncatedInputs]):
         if name is not None and name not in prompts:
             known = f"expected one of {', '.join(prompts)}" if prompts else "it has none; give the text as prompt"
             raise InputError(f"prompt_name {shown(name)!r}: {source} has no prompt of this name; {known}")
-        prompt = prompts[name] if name is not None else str(text)
+        prompt: Any = text if name is None else prompts[name]
+        if not isinstance(prompt, str):
+            raise InputError(f"prompt {shown(prompt)}: expected a text")
         refuse_halves([prompt], "prompt ")
         num_prompt_tokens(self.tokenizer, prompt, max_length=self.max_length)
         pipeline = copy.copy(self)

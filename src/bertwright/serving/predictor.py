@@ -156,7 +156,7 @@ class Predictor:
         if pool not in (None, "mean", "max", "cls"):
             raise InputError(f"pool {pool!r}: allowed are mean, max and cls")
         layers = self.layers
-        if isinstance(layer, float) or layer not in range(-layers - 1, layers + 1):  # 1.0 is in a range
+        if isinstance(layer, bool | float) or layer not in range(-layers - 1, layers + 1):  # 1.0 is in a range
             raise InputError(f"layer {layer!r}: allowed are {-layers - 1} to {layers}; 0 is the embeddings")
         pipeline = self.pipeline_for("vectors").with_prompt(prompt_name, prompt, self.source)
         results = self._map(inputs, pipeline, pool=pool, layer=layer)

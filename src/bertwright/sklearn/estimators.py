@@ -271,10 +271,15 @@ class BertVectorizer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, TextEsti
             config = learned.saved.config
             self._check(config)
             self.learned_ = learned
-            described = learned.head if self._as_described(config.layers) else None
-            self._n_features_out = described.size if described else config.hidden
             self._note_columns(texts)
         return self
+
+    @property
+    def _n_features_out(self) -> int:
+        """Number of components of a vector, with the parameters of now; scikit-learn names the columns by it."""
+        config = self.learned_.saved.config
+        head = self.learned_.head
+        return head.size if head and self._as_described(config.layers) else int(config.hidden)
 
     def _check(self, config: Any) -> None:
         """Raise EstimatorError for a parameter that a model of this shape cannot have."""

@@ -151,7 +151,9 @@ def check_numbers(y: Any, count: int) -> NDArray[np.float64]:
     numbers = _python_values(_column(y, count, "numbers"))
     for row, number in enumerate(numbers):
         if isinstance(number, str | bytes | bool | complex) or not _is_number(number):
-            raise EstimatorError(f"y[{row}]: expected a finite number, got {number!r}")
+            is_large = type(number) is int or (type(number) is float and math.isfinite(number))
+            kind = f"a number between ±{FLOAT32_MAX:.1e}" if is_large else "a finite number"
+            raise EstimatorError(f"y[{row}]: expected {kind}, got {number!r}")
     return np.array(numbers, dtype=np.float64)
 
 

@@ -177,7 +177,7 @@ def _plain(value: Any, location: str) -> object:
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, bytes):
-        raise InputError(f"{location}, which is no text; leave the column out, or write predictions as .parquet")
+        raise InputError(f"{location}, which is no text; take it out of the file, or, for predictions, write .parquet")
     if isinstance(value, list | tuple):
         return [_plain(part, location) for part in value]
     if isinstance(value, dict):

@@ -139,8 +139,8 @@ class SentenceEncoder:
 
     def check_width(self, width: int | None, option: str) -> None:
         """Raise InputError where `width` is more than the vectors have; `option` names where it was given."""
-        if width is not None:
-            self.settings.check_width(width, self.head.hidden, option)
+        if width is not None and not 1 <= width <= self.size:
+            raise InputError(f"{option} {width}: expected 1 to {self.size}, the size of this model's vectors")
 
     def limit(self, role: TextRole) -> int:
         """Return the maximum number of tokens of texts of a role."""

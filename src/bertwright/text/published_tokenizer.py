@@ -229,20 +229,29 @@ class PublishedTokenizer(MaskTokenizer):
     @classmethod
     def load(cls, folder: Path) -> "PublishedTokenizer":
         """Read tokenizer.json and tokenizer_config.json of a folder. Raises InputError for broken files."""
-        settings = folder / _SETTINGS
-        return cls(
-            read_object(folder / _DESCRIPTION),
-            read_object_if_there(settings),
-            place=str(folder / _DESCRIPTION),
-        )
+        described, settings = read_object(folder / _DESCRIPTION), read_object_if_there(folder / _SETTINGS)
+        tokenizer = cls(described, settings, place=str(folder / _DESCRIPTION))
+        tokenizer._check_space(folder)
+        return tokenizer
+
+    def _check_space(self, folder: Path) -> None:
+        """Raise InputError where the two files differ in the space before a text: transformers follows the settings."""
+        wanted, steps = self.settings.get("add_prefix_space"), self.described.get("pre_tokenizer") or {}
+        for step in steps.get("pretokenizers", [steps]):
+            has = step.get("add_prefix_space") if step.get("type") == "ByteLevel" else None
+            if None not in (wanted, has) and wanted != has:
+                raise InputError(
+                    f"{folder / _SETTINGS}: add_prefix_space is {wanted}, but {has} in {_DESCRIPTION}; they must agree"
+                )
 
     def _encodings(self, texts: Sequence[str], *, spans: bool = True) -> list[Any]:
         encodings = super()._encodings(texts, spans=spans)
         if not self._lists_special:
             return encodings
-        names = [self.pieces[id] for id in self.special_ids]
+        names, normalizer = [self.pieces[id] for id in self.special_ids], self._rust.normalizer
         for index, text in enumerate(texts):
-            if any(name in text for name in names):
+            read = text if normalizer is None else normalizer.normalize_str(text)
+            if any(name in read for name in names):
                 encodings[index] = self._rust_plain.encode(text, add_special_tokens=False)
         return encodings
 
@@ -257,10 +266,10 @@ class PublishedTokenizer(MaskTokenizer):
 
     @cached_property
     def _rust_plain(self) -> tokenizers.Tokenizer:
-        """A Unigram tokenizer in which a NUL, which stands in no text, precedes the names of the special tokens."""
+        """A Unigram tokenizer in which the names of the special tokens begin with characters that stand in no text."""
         special = {self.pieces[id] for id in self.special_ids}
         model = self.described["model"]
-        pieces = [[f"\0{piece}" if piece in special else piece, score] for piece, score in model["vocab"]]
+        pieces = [[f"\0\uffff\0{piece}" if piece in special else piece, score] for piece, score in model["vocab"]]
         changed: dict[str, Any] = {"model": {**model, "vocab": pieces}, "added_tokens": [], "post_processor": None}
         return self._build("tokenizer", self.described | changed)
 

@@ -196,8 +196,7 @@ def _rules_of_config(config: dict[str, Any], path: Path) -> Rules:
             f"{path}: expected do_lower_case (true or false), since there is no tokenizer.json, got {lower!r}; add it, "
             "or make a tokenizer folder with: bertwright tokenizer import vocab.txt [--cased]"
         )
-    if not config.get("tokenize_chinese_chars", True):
-        raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer has true")
+    _check_ideographs(config, path)
     usual = {"do_basic_tokenize": (True, None), "never_split": ([], None), "strip_accents": (True, False, None)}
     for name, allowed in usual.items():
         if config.get(name) not in allowed:
@@ -279,6 +278,13 @@ def _check_config(config: dict[str, Any], path: Path, rules: Rules) -> None:
         value = config.get(name)
         if value is not None and bool(value) != expected:
             raise InputError(f"{path}: {name} is {value}, but {expected} in tokenizer.json; expected the same")
+    _check_ideographs(config, path)
+
+
+def _check_ideographs(config: dict[str, Any], path: Path) -> None:
+    """Raise InputError where ideographs are not split into words of their own."""
+    if config.get("tokenize_chinese_chars", True) is False:
+        raise InputError(f"{path}: tokenize_chinese_chars is false; a BERT tokenizer has true")
 
 
 def _own_entries(config: dict[str, Any]) -> dict[str, Any]:

@@ -124,6 +124,8 @@ CHANGES: dict[str, Change] = {
     "--remove: there is no id 'z' in": lambda index, _: ["index", "--out", index, "--remove", "z"],
     "ids.txt:2: there is no id 'z' in": lambda index, _: ["index", "--out", index, "--remove-ids", "ids.txt"],
     "no.txt: there is no such file": lambda index, _: ["index", "--out", index, "--remove-ids", "no.txt"],
+    "--remove: removes rows": lambda index, _: ["index", "--out", index, "--remove", "a", "--on-error", "skip"],
+    "--join: takes an index alone": lambda index, _: ["index", "--out", index, "--join", "--input-format", "csv"],
     "--remove: removes rows of --out": lambda index, _: ["index", "a.csv", "--out", index, "--remove", "a"],
     "index: expected TEXTS": lambda index, _: ["index", "--out", index],
     "expected the model that made this index": lambda index, _: ["search", index, "a", "--model", "other"],

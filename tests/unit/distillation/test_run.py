@@ -213,6 +213,14 @@ def test_settings_that_distill_does_not_have_are_refused(
         )
 
 
+def test_texts_without_labels_need_the_teachers_answers(reviews_folder: Path, teacher: str, tmp_path: Path) -> None:
+    (tmp_path / "more.txt").write_text("a film\n", "utf-8")
+    with pytest.raises(InputError, match=r"--texts .*more\.txt: .* answers, which --soft-weight 0 leaves out"):
+        distill(
+            teacher, tmp_path / "out", reviews_folder / "few", texts=tmp_path / "more.txt", soft={"soft_weight": 0.0}
+        )
+
+
 @pytest.mark.parametrize(("name", "labels"), [("stsb", ()), ("multilabel", ("a", "b", "c"))])
 def test_numbers_of_pairs_and_independent_labels_are_learned(
     name: str, labels: tuple[str, ...], own_tokenizer: Path, tmp_path: Path

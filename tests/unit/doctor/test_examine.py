@@ -234,6 +234,8 @@ def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytes
         ["--task", "squad2", "--data", "x.json", "--label-column", "a"],
         ["--task", "squad2", "--data", "x.json", "--input-format", "csv"],
         ["--text-column", "text"],
+        ["--tokenizer", "nope"],
+        ["--model", "small-wiki", "--tokenizer", "nope"],
         ["--data", "x.tsv", "--max-length", "3"],
         ["--max-length", "0"],
         ["--label-column", "a"],

@@ -15,6 +15,7 @@ from bertwright.doctor.findings import Finding
 from bertwright.doctor.model import casing, check_model, labels, special_tokens, vocabulary
 from bertwright.doctor.training import MaskedLoss, masked_lm_finding, masked_loss, overfit_batch, verdict
 from bertwright.errors import InputError
+from bertwright.interop.import_model import import_model
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import EncoderConfig
 from bertwright.model.encoder import init_weights
@@ -32,6 +33,7 @@ from bertwright.text.vocabulary import SPECIAL, Rules
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, named, small_config, write_corpus, write_model
 from tests.support.folders import update_json
+from tests.support.gpt2_files import publish_gpt2, write_gpt2_tokenizer
 
 
 def found_in(folder: Path) -> list[Finding]:
@@ -217,6 +219,13 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
     assert levels(found_in(poor)) == {"heads": "error", "pooler": "error"}
     update_json(whole / "config.json", architectures=["BertForSomethingElse"])
     assert levels(found_in(whole)) == {"heads": "warning"}
+
+
+def test_a_classifier_of_a_family_without_a_pooler_is_whole(tmp_path: Path) -> None:
+    size = write_gpt2_tokenizer(tmp_path / "m")
+    publish_gpt2(tmp_path / "m", "GPT2ForSequenceClassification", vocab_size=size, pad_token_id=size - 1)
+    import_model(str(tmp_path / "m"), tmp_path / "out")
+    assert "error" not in levels(found_in(tmp_path / "out")).values()
 
 
 def test_a_model_on_features_is_one_of_ours(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import CorpusFacts
 from bertwright.experiments.inputs import refuse_foreign_files, refuse_other_corpus
@@ -33,6 +34,14 @@ def out(tmp_path: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "run.json").write_text(json.dumps({"data": {"corpus": "aaaa"}}))
     return tmp_path
+
+
+def test_pages_and_plans_need_a_name_and_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--page"], ["--plan"], ["--seeds", "3"]):
+        assert main(["paper", *arguments, "--out", str(tmp_path / "none")]) == 2
+        assert "paper: expected the name of an experiment" in capsys.readouterr().err
+    assert main(["paper", "using", "--page", "--out", str(tmp_path / "none")]) == 2
+    assert "holds no part of an experiment" in capsys.readouterr().err
 
 
 def test_a_page_of_another_corpus_is_refused(out: Path) -> None:

@@ -184,6 +184,8 @@ def test_finetuning_shows_its_seeds(tmp_path: Path) -> None:
     assert "seed 1 3 0.700 collapsed" in shown
     assert "1 of 2 seeds collapsed" in shown
     assert "the default: 0.01" in shown
+    with pytest.raises(InputError, match=r"--corpus nope: expected a pre-training with masked LM"):
+        write_report(run.folder, corpus=Path("nope"))
     pre = pretraining(tmp_path / "p")
     with pytest.raises(InputError, match="of one kind"):
         write_report(run.folder, pre.folder, corpus=None)

@@ -310,3 +310,11 @@ def test_what_a_run_goes_on_with_is_noted(tmp_path: Path, capsys: pytest.Capture
             pass
         assert read_json(run.folder / "run.json")["settings"]["keep"] == keep
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("part", "value"), [("places", "x"), ("resolved", 5), ("warnings", "x")])
+def test_a_record_of_another_kind_is_no_run(tmp_path: Path, part: str, value: Any) -> None:
+    run = started_run(tmp_path / "r")
+    run.note(**{part: value})
+    with pytest.raises(InputError, match=rf"run\.json: expected an? \w+ under '{part}', got"):
+        read_run(tmp_path / "r")

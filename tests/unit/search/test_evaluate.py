@@ -188,6 +188,27 @@ def test_bad_pairs_are_refused(
         evaluate_embed(str(tmp_path / "model"), table, **options)
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("corpus", {"label": "c"}, r"--data .*corpus: is a corpus, which has no columns; leave --text-column"),
+        ("beir", {"input_format": "csv"}, r"--data .*data: is in BEIR's layout, whose columns are fixed; leave"),
+        ("pairs", {"label": "positive"}, r"dev.tsv: --label-column positive: expected scores or labels .*, got pairs;"),
+        ("pairs", {"settings": ("scores=0,5",)}, r"scores=0,5: expected pairs with scores in .*, found none"),
+        ("judgements", {"settings": ("layout=scored",)}, r"test.tsv: is beir, but the layout is set to scored"),
+    ],
+)
+def test_options_that_the_data_cannot_have_are_refused(
+    kind: str, options: dict[str, Any], message: str, tmp_path: Path, own_tokenizer: Path
+) -> None:
+    model = write_encoder(tmp_path / "model", own_tokenizer)
+    data = pairs_data(tmp_path / "folder", own_tokenizer, "beir" if kind == "judgements" else kind)
+    if kind == "judgements":
+        data = data / "qrels" / "test.tsv"
+    with pytest.raises(InputError, match=message):
+        evaluate_embed(model, data, **options)
+
+
 def test_empty_texts_are_left_out_and_counted_on_request(tmp_path: Path, own_tokenizer: Path) -> None:
     model = write_encoder(tmp_path / "model", own_tokenizer)
     table = write_pairs(tmp_path / "pairs.tsv", PAIRS)

@@ -1,5 +1,7 @@
 """An index in memory: the hits of a folder with the same texts, and texts that are refused."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,21 @@ def test_a_model_searches_texts(memory_model: Path) -> None:
         model.search("ship")
 
 
+def test_a_width_above_that_of_truncated_vectors_is_refused(memory_model: Path, tmp_path: Path) -> None:
+    """Earlier versions built such an index: it has its model's fingerprint, and no query could be compared."""
+    model = tmp_path / "model"
+    shutil.copytree(memory_model, model)
+    settings = json.loads((model / "config_sentence_transformers.json").read_text("utf-8"))
+    (model / "config_sentence_transformers.json").write_text(json.dumps({**settings, "truncate_dim": 8}), "utf-8")
+    encoder = open_sentence_encoder(str(model), None, "cpu")
+    with pytest.raises(InputError, match=r"width 16: expected 1 to 8, the size of this model's vectors"):
+        MemoryIndex.of_texts(encoder, TEXTS, width=16)
+    index = MemoryIndex.of_texts(encoder, TEXTS)
+    index.manifest = index.manifest.model_copy(update={"width": 16})
+    with pytest.raises(InputError, match=r"the index in memory: width 16: expected 1 to 8"):
+        index.search(encoder, QUERIES)
+
+
 @pytest.mark.filterwarnings("ignore:2 of 4 texts have more tokens")
 def test_an_index_and_its_texts_give_the_same_hits(memory_model: Path) -> None:
     model = load(memory_model, precision="fp32")
@@ -74,6 +91,7 @@ def test_an_index_and_its_texts_give_the_same_hits(memory_model: Path) -> None:
         (["a", "\ud800"], None, "text 1 holds half of a character"),
         (["a", "b"], ["x"], "ids: expected 2, one for each text, got 1"),
         (["a", "b"], ["x", "x"], "ids: 'x' is there twice"),
+        (["a", "b"], ["x", " "], "ids: expected a visible text for each id, got ' '"),
     ],
 )
 def test_texts_that_cannot_be_searched_are_refused(

@@ -59,6 +59,18 @@ def test_a_row_that_is_left_out_keeps_its_number(tmp_path: Path, monkeypatch: py
     assert [row.id for row in rows(broken, table, on_error="skip")] == ["1", "4", "5", "7", "9"]
 
 
+def test_commas_in_the_first_line_of_a_pipe_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(b"id,text\n5,hey\n")))
+    with pytest.raises(InputError, match=r"with commas between them\? add --input-format csv"):
+        next(TextTables(("-",)).blocks())
+
+
+def test_a_column_of_texts_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("title,id\nship,1\n", "utf-8")
+    with pytest.raises(InputError, match="--text-column title, title: a column is given twice"):
+        next(TextTables((str(tmp_path / "t.csv"),), text=("title", "title")).blocks())
+
+
 def test_the_first_line_of_a_pipe_is_no_column_unless_it_is_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def piped(*lines: str, **options: Any) -> list[str]:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO("\n".join(lines).encode())))

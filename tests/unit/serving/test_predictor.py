@@ -207,10 +207,14 @@ def test_vectors(models: dict[str, Predictor]) -> None:
         pooled(features.states, pool).base is None for pool in ("cls", "mean", "max")
     )  # else it keeps all tokens' states
     assert np.allclose(model.vectors("rain", layer=2), model.vectors("rain"))
-    others: list[Any] = [3, 1.0, "last"]
+    others: list[Any] = [3, 1.0, "last", True]
     for layer in others:
         with pytest.raises(InputError, match=f"layer {layer!r}: allowed are -3 to 2"):
             model.vectors("rain", layer=layer)
+    prompts: list[Any] = [5, ["a"]]
+    for prompt in prompts:
+        with pytest.raises(InputError, match=r"prompt .*: expected a text"):
+            model.vectors("rain", prompt=prompt)
     with pytest.raises(InputError, match="pool 'sum': allowed are"):
         model.vectors("rain", pool="sum")
 

@@ -224,4 +224,4 @@ def test_an_index_of_another_model_is_refused_at_the_start(
     assert "expected the model that made this index among the served ones" in capsys.readouterr().err.replace("\n", " ")
     assert main([*arguments, str(tmp_path / "nix")]) == 2
     assert main([*arguments, f"a={folder}", "--index", f"a={folder}"]) == 2
-    assert "there are two folders called a; write NAME=INDEX" in capsys.readouterr().err.replace("\n", " ")
+    assert "there are two folders called a; write another name" in capsys.readouterr().err.replace("\n", " ")

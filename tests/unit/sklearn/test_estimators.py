@@ -417,6 +417,7 @@ def test_vectors_are_those_of_the_model() -> None:
         assert vectorizer.transform(X).dtype == np.float32
     assert vectorizer.get_feature_names_out()[[0, 47]].tolist() == ["bertvectorizer0", "bertvectorizer47"]
     assert vectorizer.set_output(transform="pandas").transform(X).shape == (8, 48)
+    assert vectorizer.set_params(pool="cls").transform(X).shape == (8, 48)
     with pytest.warns(UserWarning, match="8 of 8 texts exceed 4 tokens"):
         BertVectorizer("model", max_length=4).fit_transform(X)
 
@@ -720,6 +721,8 @@ def test_wrong_tags_and_numbers_are_named_with_their_place(tmp_path: Path) -> No
         tagger.fit([["a", "b"]], [["B-PER", "FOO"]])
     with pytest.raises(EstimatorError, match=r"y\[2\]: expected a finite number, got inf"):
         BertRegressor("model").fit(X[:3], [1.0, 2.0, np.inf])
+    with pytest.raises(EstimatorError, match=r"y\[0\]: expected a number between ±3\.4e\+38, got 1e\+300"):
+        BertRegressor("model").fit(X[:2], [1e300, 2.0])
     for boolean in (True, np.True_):
         with pytest.raises(EstimatorError, match=r"y\[1\]: expected a finite number, got True"):
             BertRegressor("model").fit(X[:3], [1.0, boolean, 2.0])

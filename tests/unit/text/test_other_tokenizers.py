@@ -115,6 +115,14 @@ def test_settings_of_another_tokenizer_are_named(case: str, tmp_path: Path) -> N
         Tokenizer.load(tmp_path / "whole")
 
 
+def test_ideographs_that_are_no_words_are_refused_beside_tokenizer_json(tmp_path: Path) -> None:
+    import_vocabulary(written(tmp_path, [*SPECIAL, "a", "##b"]), cased=False).save(tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenize_chinese_chars": False}))
+    with pytest.raises(InputError, match=r"tokenizer_config\.json: tokenize_chinese_chars is false"):
+        Tokenizer.load(tmp_path)
+
+
 def test_a_class_that_config_json_names_counts(tmp_path: Path) -> None:
     path = written(tmp_path, [*SPECIAL, "a", "##b"])
     (tmp_path / "config.json").write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')

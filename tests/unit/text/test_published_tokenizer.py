@@ -88,6 +88,24 @@ def test_letters_of_alphabets_and_hangul_continue_a_word_whole_or_in_part() -> N
     ]
 
 
+def test_names_of_special_tokens_are_text_before_and_after_normalisation(tmp_path: Path) -> None:
+    WRITERS["unigram"](tmp_path)
+    ours = open_tokenizer_folder(tmp_path)
+    for text in ("a \uff1cpad\uff1e b", "a \0<pad> b"):
+        assert ours.pad_id not in ours.ids([text])[0]
+
+
+def test_a_space_before_texts_that_two_files_tell_differently_is_refused(tmp_path: Path) -> None:
+    WRITERS["byte pairs"](tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text("utf-8"))
+    path.write_text(json.dumps({**settings, "add_prefix_space": False}), "utf-8")
+    assert open_tokenizer_folder(tmp_path).vocab_size > 0
+    path.write_text(json.dumps({**settings, "add_prefix_space": True}), "utf-8")
+    with pytest.raises(InputError, match=r"add_prefix_space is True, but False in tokenizer\.json; they must agree"):
+        open_tokenizer_folder(tmp_path)
+
+
 def test_descriptions_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     WRITERS["byte pairs"](tmp_path)
     described = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))

@@ -1,6 +1,7 @@
 """--data → pairs for training and validation: a table, a folder of tables, a folder in BEIR's layout, or a corpus."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from bertwright.console import say
@@ -21,14 +22,19 @@ from bertwright.tasks.embedding.tables import read_pairs
 def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
     """Read the training and validation pairs; without a validation file a tenth of the first texts is kept for it."""
     layout = folder_layout(task, data)
+    refuse_table_options(task, data, layout)
     if layout == "corpus":
         return read_spans(task, data)
+    if task.pairs != VectorTask.model_fields["pairs"].default:
+        raise InputError(f"--task-setting pairs={task.pairs}: expected a folder of corpus build in --data, got {data}")
     if task.spans:
         alone = "; for texts that match themselves, use the column text alone" if task.spans == "twins" else ""
         raise InputError(
             f"--task-setting spans={task.spans}: expected a folder of corpus build in --data, got {data}{alone}"
         )
     if layout == "beir":
+        if data.is_file():
+            raise InputError(f"--data {data}: is a file of judgements; to train, give its folder {data.parent.parent}")
         path, dev_path = qrels_file(data, "train"), qrels_file(data, "dev")
         if path is None:
             raise InputError(f"{data}: expected {QRELS}/train.tsv, found none")
@@ -53,9 +59,10 @@ def read_measured(task: VectorTask, data: Path) -> dict[str, TextPairs]:
     data: a table, a folder of tables, a folder of BEIR, one of its files qrels/NAME.tsv, or a corpus. Of a folder with
     a train and a dev file the dev file is read, and of a corpus the documents that training keeps for validation.
     """
-    if data.is_file():
-        return {data.name: read_judged(task, data) if is_retrieval(data) else _read_validation(task, data)}
     layout = folder_layout(task, data)
+    refuse_table_options(task, data, layout)
+    if data.is_file():
+        return {data.name: read_judged(task, data) if layout == "beir" else _read_validation(task, data)}
     if layout == "corpus":
         return {data.name: read_validation_spans(data)}
     if layout == "beir":
@@ -76,15 +83,32 @@ def read_measured(task: VectorTask, data: Path) -> dict[str, TextPairs]:
 
 
 def folder_layout(task: VectorTask, data: Path) -> Layout | None:
-    """Return beir or corpus for a folder of that layout, None for tables. InputError where another layout is set."""
+    """Return beir or corpus for a folder of that layout or a file of `qrels`, None for tables.
+
+    Raises InputError where another layout is set.
+    """
     layout: Layout | None = None
     if (data / MANIFEST).is_file():
         layout = "corpus"
-    elif data.is_dir() and is_retrieval(data):
+    elif is_retrieval(data):
         layout = "beir"
     if layout != task.layout and (layout or task.layout in ("beir", "corpus")) and task.layout != "auto":
         raise InputError(f"{data}: is {layout or 'no such folder'}, but the layout is set to {task.layout}")
     return layout
+
+
+def refuse_table_options(task: VectorTask, data: Path, layout: Layout | None) -> None:
+    """Raise InputError for options of tables where `data` is no table: its columns are fixed, or it has none."""
+    if layout and (task.text or task.label or task.input_format != "auto"):
+        kind = "a corpus, which has no columns" if layout == "corpus" else "in BEIR's layout, whose columns are fixed"
+        raise InputError(f"--data {data}: is {kind}; leave --text-column, --label-column and --input-format out")
+
+
+def refuse_unused_scores(task: VectorTask, tables: Iterable[TextPairs], data: object) -> None:
+    """Raise InputError for the limits of scores where no pair has a score."""
+    if task.scores and all(pairs.scores is None for pairs in tables):
+        low, high = task.scores
+        raise InputError(f"--task-setting scores={low:g},{high:g}: expected pairs with scores in {data}, found none")
 
 
 def _read_validation(task: VectorTask, path: Path) -> TextPairs:

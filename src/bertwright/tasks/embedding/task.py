@@ -37,7 +37,7 @@ from bertwright.tasks.embedding.model import (
     vectors_of_parts,
 )
 from bertwright.tasks.embedding.pairs import TextPairs
-from bertwright.tasks.embedding.read import read_measured, read_vector_data
+from bertwright.tasks.embedding.read import read_measured, read_vector_data, refuse_unused_scores
 from bertwright.tasks.embedding.spec import DOCUMENT, QUERY, VectorTask, with_vectors
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.metrics import measure
@@ -97,6 +97,12 @@ class VectorKind(TaskKind):
         if not attends_both_ways(config):
             raise InputError(f"{data.task.name}: expected an encoder whose tokens attend to both sides, such as BERT")
         _check_mining(data.task, data.train)
+        refuse_unused_scores(data.task, (data.train, *data.validation.values()), data.train.source)
+        if data.task.symmetric and data.train.scores is not None:
+            raise InputError(
+                f"--task-setting symmetric=true: expected pairs that match in {data.train.source}, got pairs with "
+                "scores, whose two texts are compared in one way alone"
+            )
         if data.train.alike:
             _check_settings_of_roles(data.task, data.train.source)
         if any(pairs.scores is not None for pairs in data.validation.values()):

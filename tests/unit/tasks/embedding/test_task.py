@@ -158,6 +158,24 @@ def test_widths_above_the_width_of_truncated_vectors_are_refused_or_left_out(
     assert (settings.width, settings.widths) == (16, (8,))
 
 
+@pytest.mark.parametrize(
+    ("setting", "header", "message"),
+    [
+        ("scores=0,5", "anchor\tpositive\tx", r"scores=0,5: expected pairs with scores in .*train.tsv, found none"),
+        ("pairs=5", "anchor\tpositive\tx", r"pairs=5: expected a folder of corpus build in --data"),
+        ("symmetric=true", "sentence1\tsentence2\tscore", r"symmetric=true: expected pairs that match in .*train.tsv"),
+    ],
+)
+def test_settings_that_the_pairs_cannot_have_are_refused(
+    setting: str, header: str, message: str, start_model: str, write: Callable[[str, Any], Path]
+) -> None:
+    rows = [header, *(f"the harbour {number}\tthe bridge {number}\t{number % 5}" for number in range(12))]
+    data = write("data/train.tsv", "\n".join(rows) + "\n").parent
+    write("data/dev.tsv", "\n".join(rows[:8]) + "\n")
+    with pytest.raises(InputError, match=message):
+        bound(with_settings(EMBED, [setting]), data, start_model)
+
+
 def test_a_batch_of_one_has_no_negatives(pairs_folder: Path, start_model: str, tmp_path: Path) -> None:
     alone = SETTINGS.model_copy(update={"batch_size": 1})
     with pytest.raises(InputError, match="expected at least two rows in a batch"):

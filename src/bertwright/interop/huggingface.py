@@ -281,14 +281,18 @@ def _architecture(weights: Mapping[str, Tensor], described: ModelDescription, fo
     if isinstance(described.config, EncoderConfig) and described.config.pair_head_shares_layer:
         heads -= {"next_sentence"}  # no class of ModernBERT has it; it comes along with the masked-LM head
     fitting = [name for name, kind in ARCHITECTURES.items() if heads - {"pooler"} == {*kind.heads} - {"pooler"}]
-    fitting = [name for name in fitting if "pooler" in heads or "pooler" not in architecture_of(name).heads]
+    pools = "pooler" in heads or not getattr(described.config, "classifier_has_pooler", True)
+    fitting = [name for name in fitting if pools or "pooler" not in architecture_of(name).heads]
     if named in fitting or (named and is_language_model and not heads):
         return named
     if "classifier" in heads and named in ARCHITECTURES and "pooler" not in heads:
         return named  # check_complete reports the missing pooler
     if "classifier" in heads:
+        classes = getattr(family, "classes", {})
+        fitting = [classes.get(name, name) for name in fitting if not classes or name in classes]
+        written = json.dumps(classes.get(named, named)) if "architectures" in described.raw else "missing"
         raise InputError(
-            f"{folder / 'config.json'}: architectures is {json.dumps(named)}, but the classifier's weights fit "
+            f"{folder / 'config.json'}: architectures is {written}, but the classifier's weights fit "
             f"{', '.join(fitting) or 'no known class'}: set architectures to the right one"
         )
     if not fitting and heads:

@@ -11,6 +11,7 @@ from bertwright.interop.import_model import import_model
 from bertwright.model.folder import open_model
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.text.published_tokenizer import PublishedTokenizer
+from tests.support.gpt2_files import publish_gpt2, write_gpt2_tokenizer
 from tests.support.published_families import FAMILIES, publish
 from tests.support.published_tokenizers import write_unigram
 
@@ -69,6 +70,17 @@ def test_a_folder_that_contradicts_itself_is_refused(
     with pytest.raises(InputError, match=message):
         import_model(str(tmp_path / "m"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_class_is_named_as_its_family_has_it(tmp_path: Path) -> None:
+    size = write_gpt2_tokenizer(tmp_path / "m")
+    publish_gpt2(tmp_path / "m", "GPT2ForSequenceClassification", vocab_size=size, pad_token_id=size - 1)
+    path = tmp_path / "m" / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    del config["architectures"]
+    path.write_text(json.dumps(config), "utf-8")
+    with pytest.raises(InputError, match=r"architectures is missing, .* fit GPT2ForSequenceClassification, GPT2ForTok"):
+        import_model(str(tmp_path / "m"), tmp_path / "out")
 
 
 def test_a_class_of_another_family_without_a_model_type_is_no_bert(tmp_path: Path, own_tokenizer: Path) -> None:

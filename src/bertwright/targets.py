@@ -10,13 +10,13 @@ from typing import Final
 from bertwright.errors import InputError
 from bertwright.files import LONGEST_NAME, is_stream
 
-_ANSWERS: Final = re.compile(r"\.(tsv|csv|json|jsonl|ndjson|parquet|npz)(\.(gz|bz2|xz|zst))?$")
-"""Endings of files that commands write where a person names them."""
-_OWN_NAMES: Final = re.compile(
-    r"metrics\.jsonl|(\w*config\w*|vocab|tokenizer|special_tokens_map|modules|run|entry|manifest|build|drawn|state|grid"
-    r"|search|mined|metrics|evaluation|validation|predictions)\.json"
+_OWN_NAME: Final = re.compile(
+    r"(vocab|merges)\.txt|README\.md|metrics\.jsonl|report\.html"
+    r"|(\w*config\w*|vocab|tokenizer|special_tokens_map|added_tokens|modules|run|entry|manifest|build|drawn|state|grid"
+    r"|search|mined|metrics|evaluation|validation|predictions|export|results?|diverged|sources|cost|subset|\.store)\.json"
+    r"|.*\.(safetensors|safetensors\.index\.json|sha256|bin|pt|npy|arrow|i8|hashes|rows|onnx|onnx\.data|model)"
 )
-"""Names with such an ending of files that the program writes into a folder of its own."""
+"""Names of files that the program writes into a folder of its own."""
 _MARKS: Final = ("config.json", "tokenizer_config.json", "run.json", "state.json", "entry.json", "manifest.json")
 """Files by which the folder of a model, tokenizer, run, checkpoint, entry, corpus or index is known."""
 
@@ -28,18 +28,15 @@ def refuse_target(target: str, *, source: str, option: str = "--output", read: s
     """
     if target != "-":
         refuse_unwritable(Path(target), option, is_folder=False)
-        _refuse_own(Path(target), option)
+        refuse_own_file(Path(target), option)
     if "-" not in (source, target) and Path(source).exists() and Path(target).exists() and samefile(source, target):
         raise InputError(f"{option} {target}: expected another file than that of {read}; name another one")
 
 
-def _refuse_own(path: Path, option: str) -> None:
-    """Raise InputError for a file that belongs to a model, a run, a corpus or an index: only answers are replaced."""
-    is_answer = _ANSWERS.search(path.name) and not _OWN_NAMES.fullmatch(path.name)
-    if is_answer or not path.is_file() or is_stream(path):
-        return
-    folder = path.resolve().parent
-    if any((folder / name).is_file() for name in _MARKS):
+def refuse_own_file(path: Path, option: str) -> None:
+    """Raise InputError for a file of a model, run, corpus or index: it would be lost. `option` holds the path."""
+    path = path.resolve()
+    if path.is_file() and _OWN_NAME.fullmatch(path.name) and any((path.parent / name).is_file() for name in _MARKS):
         raise InputError(
             f"{option} {path}: is a file of a model, run, corpus or index, and would be lost; name another one"
         )

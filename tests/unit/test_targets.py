@@ -32,9 +32,18 @@ def test_answers_beside_them_are_replaced(tmp_path: Path, own_tokenizer: Path) -
     for name in ("answers.tsv", "answers.jsonl.gz", "answers.json", "features.npz"):
         (tmp_path / "m" / name).write_text("earlier", "utf-8")
         refuse_target(str(tmp_path / "m" / name), source="-")
-    refuse_target(str(tmp_path / "m" / "new.txt"), source="-")
+    for name in ("answers", "answers.txt", "answers.TSV", "tagged.conll"):
+        (tmp_path / "m" / name).write_text("earlier", "utf-8")
+        refuse_target(str(tmp_path / "m" / name), source="-")
     (tmp_path / "config.txt").write_text("of another program", "utf-8")
     refuse_target(str(tmp_path / "config.txt"), source="-")
+
+
+def test_a_link_to_such_a_file_is_refused(tmp_path: Path, own_tokenizer: Path) -> None:
+    write_encoder(tmp_path / "m", own_tokenizer)
+    (tmp_path / "answers.tsv").symlink_to(tmp_path / "m" / "config.json")
+    with pytest.raises(InputError, match="would be lost; name another one"):
+        refuse_target(str(tmp_path / "answers.tsv"), source="-")
 
 
 def test_a_command_leaves_the_weights_as_they_are(

@@ -103,11 +103,8 @@ def doctor_command(
     """
     from bertwright.doctor.examine import Request, examine
 
-    needs_tokenizer = model.startswith("random:") if model else data is not None
-    if tokenizer is not None and not needs_tokenizer:
-        raise InputError(
-            f"--tokenizer {tokenizer}: is for --model random:SIZE, or for --data without a model; leave it out"
-        )
+    if tokenizer is not None and data is None and not (model or "").startswith("random:"):
+        raise InputError(f"--tokenizer {tokenizer}: is for --model random:SIZE and for --data; leave it out")
     request = Request(
         model=model,
         corpus=corpus,

@@ -18,7 +18,7 @@ from bertwright.files import atomic_file
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.tables.files import InputFormat, table_stem
 from bertwright.tables.reader import read_table
-from bertwright.targets import refuse_folder, refuse_unwritable
+from bertwright.targets import refuse_folder, refuse_own_file, refuse_unwritable
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import decode
 from bertwright.tasks.classification.examples import examples_of
@@ -73,6 +73,7 @@ def write_submission(
     prepare_processor()
     refuse_unwritable(target, "--out", is_folder=False)
     refuse_folder(target, "--out")
+    refuse_own_file(target, "--out")
     unknown = sorted(models.keys() - set(TASKS))
     missing = [name for name in TASKS if name not in models and name not in _MAJORITY]
     if unknown or missing:

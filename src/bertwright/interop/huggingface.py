@@ -35,7 +35,7 @@ from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.byte_pairs import byte_pairs_of
 from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.other_tokenizers import refuse_other_rules, refuse_other_vocabulary
-from bertwright.text.published_tokenizer import is_published
+from bertwright.text.published_tokenizer import PublishedTokenizer, is_published
 from bertwright.text.vocabulary import Rules, has_casing, read_folder, read_vocabulary, refuse_unwritable_pieces
 from bertwright.text.wordpiece import Tokenizer
 
@@ -285,9 +285,12 @@ def _architecture(weights: Mapping[str, Tensor], described: ModelDescription, fo
     fitting = [name for name in fitting if pools or "pooler" not in architecture_of(name).heads]
     if named in fitting or (named and is_language_model and not heads):
         return named
-    if "classifier" in heads and named in ARCHITECTURES and "pooler" not in heads:
+    if "classifier" in heads and named in ARCHITECTURES and not pools:
         return named  # check_complete reports the missing pooler
     if "classifier" in heads:
+        if not getattr(described.config, "classifier_has_bias", True):
+            has_bias = "classifier.linear.bias" in weights
+            fitting = [name for name in fitting if ("pooler" not in architecture_of(name).heads) == has_bias]
         classes = getattr(family, "classes", {})
         fitting = [classes.get(name, name) for name in fitting if not classes or name in classes]
         written = json.dumps(classes.get(named, named)) if "architectures" in described.raw else "missing"
@@ -312,7 +315,10 @@ def _tokenizer(folder: Path, cased: bool | None, *, as_wordpiece: bool, family: 
     if takes_published and (is_described or byte_pairs_of(folder)):
         if cased is not None:
             raise InputError(f"{folder}: the tokenizer's files say what becomes of upper case; leave --casing out")
-        return open_tokenizer_folder(folder)
+        tokenizer = open_tokenizer_folder(folder)
+        if isinstance(tokenizer, PublishedTokenizer):
+            tokenizer.check_space(folder)
+        return tokenizer
     return _wordpiece(folder, cased, as_wordpiece=as_wordpiece)
 
 

@@ -179,7 +179,7 @@ def choose_compiled(pretraining: Pretraining, numerics: Numerics) -> Numerics:
     if not can_compile():
         say("no C++ compiler found (c++): the step is not compiled; the results are the same, perhaps slower")
         return plain
-    torch.compiler.reset()  # torch compiles a function at most eight times, and earlier models of this process count
+    _forget_compiled()
     start = time.perf_counter()
     try:
         compiled_seconds = _longest_phase_seconds(pretraining, compiled)
@@ -211,7 +211,7 @@ def resume_compiled(numerics: Numerics, *, allow_other: bool) -> Numerics:
     if not numerics.compiled:
         return numerics
     if can_compile():
-        torch.compiler.reset()
+        _forget_compiled()
         return numerics
     if not allow_other:
         raise InputError(
@@ -219,6 +219,11 @@ def resume_compiled(numerics: Numerics, *, allow_other: bool) -> Numerics:
             "differ in their bits; install one, or --allow-other-numerics resumes without compiling"
         )
     return numerics.model_copy(update={"compiled": False})
+
+
+def _forget_compiled() -> None:
+    """Let torch count anew how often it compiles the step: at most eight times, and all models have the same one."""
+    torch.compiler.reset()
 
 
 def can_compile() -> bool:

@@ -64,8 +64,8 @@ class GenerateSettings:
             if number is not None and not is_count(number):
                 raise InputError(f"{name} {number!r}: expected a whole number, 1 or more")
         for name, value in (("temperature", self.temperature), ("top_p", self.top_p)):
-            if not isinstance(value, Real | None):
-                raise InputError(f"{name} {shown(value)}: expected a number")
+            if not isinstance(value, Real | None) or isinstance(value, bool):
+                raise InputError(f"{name} {shown(repr(value))}: expected a number")
         if self.temperature is not None and not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise InputError(
                 f"temperature {self.temperature:g}: expected a number above 0; leave it out to take the most probable "
@@ -74,7 +74,7 @@ class GenerateSettings:
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise InputError(f"top_p {self.top_p:g}: expected a probability above 0 and at most 1")
         if not is_count(self.seed, least=0) or self.seed >= 2**40:
-            raise InputError(f"seed {shown(self.seed)}: expected a whole number from 0 to 2**40 - 1")
+            raise InputError(f"seed {shown(repr(self.seed))}: expected a whole number from 0 to 2**40 - 1")
 
     @property
     def is_greedy(self) -> bool:

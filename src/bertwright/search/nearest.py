@@ -53,7 +53,7 @@ class VectorIndex:
                 f"{self.manifest.fingerprint[:12]}), got one with the fingerprint {encoder.fingerprint[:12]}: its "
                 "weights, tokenizer or settings of vectors differ; use that model, or build the index again"
             )
-        encoder.check_width(self.manifest.width, f"{self.folder}: width")
+        encoder.check_width(self.manifest.width, f"{self.folder}: build the index again; its width")
 
     def search(
         self, encoder: TextVectors, queries: Sequence[str], top_k: int = 10, *, exact: bool = False

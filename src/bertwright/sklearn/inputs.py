@@ -152,7 +152,7 @@ def check_numbers(y: Any, count: int) -> NDArray[np.float64]:
     for row, number in enumerate(numbers):
         if isinstance(number, str | bytes | bool | complex) or not _is_number(number):
             is_large = type(number) is int or (type(number) is float and math.isfinite(number))
-            kind = f"a number between ±{FLOAT32_MAX:.1e}" if is_large else "a finite number"
+            kind = f"a number from -{FLOAT32_MAX:.1e} to {FLOAT32_MAX:.1e}" if is_large else "a finite number"
             raise EstimatorError(f"y[{row}]: expected {kind}, got {number!r}")
     return np.array(numbers, dtype=np.float64)
 

@@ -204,12 +204,10 @@ def refuse_guessed_header(table: Table, source: str, format: InputFormat, *, col
     columns: the names that were expected, in words. unit: what a line of such a pipe is.
     """
     if source == "-" and format == "auto" and table.format == "tsv":
-        if hint := separator_hint(table.format, table.available):
-            raise InputError(f"{table.source}: expected a column {columns} in the first line of a pipe{hint}")
         raise InputError(
             f"{table.source}: expected a column {columns} in the first line of a pipe, got "
             f"{', '.join(map(shown, table.available))}; name the column with --text-column, or give --input-format "
-            f"lines for one {unit} a line"
+            f"lines for one {unit} a line, or csv for columns with commas between them"
         )
 
 

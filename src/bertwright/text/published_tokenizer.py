@@ -51,6 +51,8 @@ _WORD_STARTS: Final = "\u0120\u2581"
 
 _WHITE_SPACE: Final = {ord(space): repr(space)[1:-1] for space in "\t\n\v\f\r"}
 """White space that would break a line → its spelling."""
+_SPACED: Final = tuple(f"{name}Tokenizer{kind}" for name in ("GPT2", "Roberta") for kind in ("", "Fast"))
+"""Classes of transformers that put a space before a text as the settings say, whatever tokenizer.json says."""
 _UNSPACED: Final = re.compile(
     "[\u3040-\u312f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
@@ -229,17 +231,21 @@ class PublishedTokenizer(MaskTokenizer):
     @classmethod
     def load(cls, folder: Path) -> "PublishedTokenizer":
         """Read tokenizer.json and tokenizer_config.json of a folder. Raises InputError for broken files."""
-        described, settings = read_object(folder / _DESCRIPTION), read_object_if_there(folder / _SETTINGS)
-        tokenizer = cls(described, settings, place=str(folder / _DESCRIPTION))
-        tokenizer._check_space(folder)
-        return tokenizer
+        settings = folder / _SETTINGS
+        return cls(
+            read_object(folder / _DESCRIPTION),
+            read_object_if_there(settings),
+            place=str(folder / _DESCRIPTION),
+        )
 
-    def _check_space(self, folder: Path) -> None:
-        """Raise InputError where the two files differ in the space before a text: transformers follows the settings."""
-        wanted, steps = self.settings.get("add_prefix_space"), self.described.get("pre_tokenizer") or {}
-        for step in steps.get("pretokenizers", [steps]):
-            has = step.get("add_prefix_space") if step.get("type") == "ByteLevel" else None
-            if None not in (wanted, has) and wanted != has:
+    def check_space(self, folder: Path) -> None:
+        """Raise InputError where transformers, for its class in the settings, puts another space before a text."""
+        if self.settings.get("tokenizer_class") not in _SPACED:
+            return
+        wanted, described = bool(self.settings.get("add_prefix_space")), self.described.get("pre_tokenizer") or {}
+        for step in described.get("pretokenizers", [described]):
+            has = step.get("add_prefix_space", wanted) if step.get("type") == "ByteLevel" else wanted
+            if wanted != has:
                 raise InputError(
                     f"{folder / _SETTINGS}: add_prefix_space is {wanted}, but {has} in {_DESCRIPTION}; they must agree"
                 )

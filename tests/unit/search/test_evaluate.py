@@ -192,10 +192,15 @@ def test_bad_pairs_are_refused(
     ("kind", "options", "message"),
     [
         ("corpus", {"label": "c"}, r"--data .*corpus: is a corpus, which has no columns; leave --text-column"),
+        ("beir", {"settings": ("scores=0,5",)}, r"is in BEIR's layout, .*leave .* --task-setting scores out"),
         ("beir", {"input_format": "csv"}, r"--data .*data: is in BEIR's layout, whose columns are fixed; leave"),
         ("pairs", {"label": "positive"}, r"dev.tsv: --label-column positive: expected scores or labels .*, got pairs;"),
         ("pairs", {"settings": ("scores=0,5",)}, r"scores=0,5: expected pairs with scores in .*, found none"),
-        ("judgements", {"settings": ("layout=scored",)}, r"test.tsv: is beir, but the layout is set to scored"),
+        (
+            "judgements",
+            {"settings": ("layout=scored",)},
+            r"test.tsv: is in BEIR's layout, but the layout is set",
+        ),
     ],
 )
 def test_options_that_the_data_cannot_have_are_refused(

@@ -69,7 +69,7 @@ def test_a_width_above_that_of_truncated_vectors_is_refused(memory_model: Path, 
         MemoryIndex.of_texts(encoder, TEXTS, width=16)
     index = MemoryIndex.of_texts(encoder, TEXTS)
     index.manifest = index.manifest.model_copy(update={"width": 16})
-    with pytest.raises(InputError, match=r"the index in memory: width 16: expected 1 to 8"):
+    with pytest.raises(InputError, match=r"the index in memory: build the index again; its width 16: expected 1 to 8"):
         index.search(encoder, QUERIES)
 
 

@@ -61,7 +61,7 @@ def test_a_row_that_is_left_out_keeps_its_number(tmp_path: Path, monkeypatch: py
 
 def test_commas_in_the_first_line_of_a_pipe_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(b"id,text\n5,hey\n")))
-    with pytest.raises(InputError, match=r"with commas between them\? add --input-format csv"):
+    with pytest.raises(InputError, match=r"--input-format lines for one text a line, or csv for columns"):
         next(TextTables(("-",)).blocks())
 
 

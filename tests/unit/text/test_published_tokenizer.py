@@ -95,15 +95,31 @@ def test_names_of_special_tokens_are_text_before_and_after_normalisation(tmp_pat
         assert ours.pad_id not in ours.ids([text])[0]
 
 
-def test_a_space_before_texts_that_two_files_tell_differently_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "entry", "is_refused"),
+    [
+        ("RobertaTokenizerFast", False, False),
+        ("RobertaTokenizer", None, False),
+        ("GPT2Tokenizer", True, True),
+        ("PreTrainedTokenizerFast", True, False),  # transformers follows tokenizer.json
+    ],
+)
+def test_a_space_before_texts_that_two_files_tell_differently(
+    tmp_path: Path, kind: str, entry: bool | None, is_refused: bool
+) -> None:
     WRITERS["byte pairs"](tmp_path)
     path = tmp_path / "tokenizer_config.json"
-    settings = json.loads(path.read_text("utf-8"))
-    path.write_text(json.dumps({**settings, "add_prefix_space": False}), "utf-8")
-    assert open_tokenizer_folder(tmp_path).vocab_size > 0
-    path.write_text(json.dumps({**settings, "add_prefix_space": True}), "utf-8")
-    with pytest.raises(InputError, match=r"add_prefix_space is True, but False in tokenizer\.json; they must agree"):
-        open_tokenizer_folder(tmp_path)
+    settings = {**json.loads(path.read_text("utf-8")), "tokenizer_class": kind, "add_prefix_space": entry}
+    path.write_text(json.dumps({name: value for name, value in settings.items() if value is not None}), "utf-8")
+    ours = PublishedTokenizer.load(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    same = ours.ids(["near"])[0] == theirs("near", add_special_tokens=False)["input_ids"]
+    assert same != is_refused
+    if is_refused:
+        with pytest.raises(InputError, match=r"add_prefix_space is True, but False in tokenizer\.json; they must"):
+            ours.check_space(tmp_path)
+    else:
+        ours.check_space(tmp_path)
 
 
 def test_descriptions_that_cannot_be_used_are_refused(tmp_path: Path) -> None:

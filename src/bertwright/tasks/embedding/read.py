@@ -93,15 +93,17 @@ def folder_layout(task: VectorTask, data: Path) -> Layout | None:
     elif is_retrieval(data):
         layout = "beir"
     if layout != task.layout and (layout or task.layout in ("beir", "corpus")) and task.layout != "auto":
-        raise InputError(f"{data}: is {layout or 'no such folder'}, but the layout is set to {task.layout}")
+        kinds = {"corpus": "a corpus", "beir": "in BEIR's layout", None: "no such folder"}
+        raise InputError(f"{data}: is {kinds[layout]}, but the layout is set to {task.layout}")
     return layout
 
 
 def refuse_table_options(task: VectorTask, data: Path, layout: Layout | None) -> None:
     """Raise InputError for options of tables where `data` is no table: its columns are fixed, or it has none."""
-    if layout and (task.text or task.label or task.input_format != "auto"):
+    if layout and (task.text or task.label or task.scores or task.input_format != "auto"):
         kind = "a corpus, which has no columns" if layout == "corpus" else "in BEIR's layout, whose columns are fixed"
-        raise InputError(f"--data {data}: is {kind}; leave --text-column, --label-column and --input-format out")
+        options = "--text-column, --label-column, --input-format and --task-setting scores"
+        raise InputError(f"--data {data}: is {kind}; leave {options} out")
 
 
 def refuse_unused_scores(task: VectorTask, tables: Iterable[TextPairs], data: object) -> None:

@@ -68,12 +68,12 @@ def read_pairs(task: VectorTask, path: Path) -> TextPairs:
     with bad_rows_of(path, task.on_error) as bad_rows:
         table = read_table(path, format=task.input_format, on_error=bad_rows.add)
         layout = layout_of(task, table)
-        rows = _rows_of(task, layout, table, bad_rows.add)
         if task.label is not None and layout not in _LABELS:
             raise InputError(
                 f"{table.source}: --label-column {task.label}: expected scores or labels of inference, got "
-                f"{_NAMES[layout]}; leave it out, or set --task-setting layout=scored"
+                f"{_NAMES[layout]}; leave it out, or name the columns of the two texts with --text-column"
             )
+        rows = _rows_of(task, layout, table, bad_rows.add)
         location = partial(_location, table)
         if layout == "nli":
             rows, note = _grouped(rows, location, bad_rows.add)

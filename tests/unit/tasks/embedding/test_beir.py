@@ -57,7 +57,7 @@ def test_a_judgement_of_an_unknown_document_is_named_or_left_out(beir: Path) -> 
 
 
 def test_a_folder_of_another_layout_is_refused(beir: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is beir, but the layout is set to corpus"):
+    with pytest.raises(InputError, match="is in BEIR's layout, but the layout is set to corpus"):
         read_vector_data(with_settings(EMBED, ["layout=corpus"]), beir)
     with pytest.raises(InputError, match="spans=twins: expected a folder of corpus build in --data"):
         read_vector_data(with_settings(EMBED, ["spans=twins"]), beir)

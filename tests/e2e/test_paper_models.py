@@ -74,7 +74,7 @@ def test_the_uses_of_one_model(
     assert "using-smoke.json are of another model, one; choose another --out" in message
     assert "name the encoder that is used with --model" in paper(capsys, "using", *arms, "--data", task_files, code=2)
     elsewhere = paper(capsys, "using", "--out", tmp_path / "empty", "--page", code=2)
-    assert "using-smoke.json notes no model; name it with --model" in elsewhere
+    assert "empty holds no part of an experiment" in elsewhere
     tuning = ["finetune", "sst2", "--model", str(other), "--data", str(task_files / "glue" / "SST-2"), "--epochs", "1"]
     assert main([*tuning, "--out", str(tmp_path / "tuned")]) == 0
     options = ("--out", tmp_path / "empty", "--model", tmp_path / "tuned" / "model", "--data", task_files)

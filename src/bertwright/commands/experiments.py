@@ -70,7 +70,7 @@ def paper_command(
             bits.
     """
     if name is None:
-        if any((page, plan, seeds, pretraining_seeds, data, corpus, arms, tasks, minutes, rate_share, blimp, model)):
+        if any((page, plan, seeds, pretraining_seeds, corpus, arms, tasks, minutes, rate_share, blimp, model)):
             raise InputError("paper: expected the name of an experiment; bertwright paper alone lists them")
         return _listed(_experiments().values())
     counts = {"--seeds": seeds, "--pretraining-seeds": pretraining_seeds}

@@ -162,11 +162,7 @@ def read_huggingface(
             f"{path}: id2label names {len(labels)} labels, but there are {classes} outputs; name each output (--label)"
         )
     tokenizer = _tokenizer(folder, cased, as_wordpiece=as_wordpiece, family=family_of(described.config))
-    if getattr(described.config, "first_position", 0) and described.config.pad_id != tokenizer.pad_id:
-        raise InputError(
-            f"{path}: pad_token_id is {described.config.pad_id}, but {tokenizer.pad_id} in the tokenizer; expected the "
-            "same, since the positions of this family begin after it"
-        )
+    _refuse_padding(described.config, tokenizer, path)
     return ForeignCheckpoint(
         source=str(folder),
         layout=f"Hugging Face's layout, {files}",
@@ -268,6 +264,17 @@ def num_outputs(weights: Mapping[str, Tensor], source: str) -> int:
     if weight.ndim != 2:
         raise InputError(f"{source}: classifier.weight: expected a shape [outputs, hidden], got {list(weight.shape)}")
     return len(weight)
+
+
+def _refuse_padding(config: Any, tokenizer: BaseTokenizer, path: Path) -> None:
+    """Raise InputError where a token that frames every text is the padding, from whose id the positions are counted."""
+    if not getattr(config, "first_position", 0) or config.pad_id == tokenizer.pad_id:
+        return
+    if any(config.pad_id in ids for ids in tokenizer.row_frame):
+        raise InputError(
+            f"{path}: pad_token_id is {config.pad_id}, but {tokenizer.pad_id} in the tokenizer, where {config.pad_id} "
+            "begins or ends a text; expected the same"
+        )
 
 
 def _architecture(weights: Mapping[str, Tensor], described: ModelDescription, folder: Path) -> str:

@@ -36,7 +36,8 @@ def weighted_corpus(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Pat
 
 def trained(model: str, corpus: Path, out: Path, *settings: str, **options: Any) -> tuple[float, ...]:
     """Return the weights of the model that a training writes; none are empty."""
-    finetune(FAST, with_settings(EMBED, ["pairs=40", *settings]), model=model, data=corpus, out=out, **options)
+    pairs = ["pairs=40"] if corpus.is_dir() else []
+    finetune(FAST, with_settings(EMBED, [*pairs, *settings]), model=model, data=corpus, out=out, **options)
     stored = read_vector_settings(out / "model")
     assert stored is not None
     return stored.piece_weights

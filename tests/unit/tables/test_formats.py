@@ -109,7 +109,7 @@ def test_parquet_becomes_text(tmp_path: Path) -> None:
         '"{""n"": 1, ""d"": ""2020-01-01""}"\nc,,2.25,0.5,,\n'
     )
     as_parquet(tmp_path / "b.parquet", {"text": ["a"], "picture": [b"\xff"]})
-    with pytest.raises(InputError, match=r"b\.parquet: column 'picture' holds binary, which is no text; leave the col"):
+    with pytest.raises(InputError, match=r"b\.parquet: column 'picture' holds binary, which is no text; take it out"):
         as_format(read_table(tmp_path / "b.parquet"), "csv")
 
 

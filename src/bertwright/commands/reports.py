@@ -5,7 +5,7 @@ from pathlib import Path
 from tyro.conf import Positional
 
 from bertwright.commands import CommandResult
-from bertwright.commands.arguments import BadRowsOption, LabelColumn, LabelledFormat, TextColumns, VocabularyFolder
+from bertwright.commands.arguments import BadRowsOption, LabelColumn, LabelledFormat, TextColumns
 from bertwright.errors import InputError
 from bertwright.tracking.tracker import TrackerName, refuse_missing_tracker
 
@@ -82,7 +82,7 @@ def doctor_command(
     label_column: LabelColumn = None,
     input_format: LabelledFormat = "auto",
     on_error: BadRowsOption = "stop",
-    tokenizer: VocabularyFolder = None,
+    tokenizer: Path | None = None,
     max_length: int | None = None,
     quick: bool = False,
 ) -> CommandResult:
@@ -97,6 +97,7 @@ def doctor_command(
         data: Labelled table, or folder with train and dev files. Of tasks with other files the doctor reads them and
             computes the baselines.
         task: Task of --data: {tasks} (default: the task of the model, else classify).
+        tokenizer: Tokenizer or model folder with the vocabulary for random:SIZE, or for --data without a model.
         max_length: Tokens per example (default: the model's own, or 128).
         quick: Skip the checks that compute: speed of matrix products, compiling, predictions of the model, baselines,
             training on one batch, and all but the first tokens of the corpus.

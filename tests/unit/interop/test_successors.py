@@ -24,6 +24,14 @@ def change(folder: Path, **entries: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | entries), "utf-8")
 
 
+def leave_out(folder: Path, entry: str) -> None:
+    """Leave an entry out of config.json."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    del config[entry]
+    path.write_text(json.dumps(config), "utf-8")
+
+
 def test_an_xlm_r_is_a_roberta_with_its_own_tokenizer(tmp_path: Path, own_tokenizer: Path) -> None:
     publish(tmp_path / "m", BY_NAME["roberta"], "BertForMaskedLM", own_tokenizer)
     change(tmp_path / "m", model_type="xlm-roberta", architectures=["XLMRobertaForMaskedLM"])
@@ -75,20 +83,14 @@ def test_a_folder_that_contradicts_itself_is_refused(
 def test_a_missing_class_is_named_as_its_family_has_it(tmp_path: Path) -> None:
     size = write_gpt2_tokenizer(tmp_path / "m")
     publish_gpt2(tmp_path / "m", "GPT2ForSequenceClassification", vocab_size=size, pad_token_id=size - 1)
-    path = tmp_path / "m" / "config.json"
-    config = json.loads(path.read_text("utf-8"))
-    del config["architectures"]
-    path.write_text(json.dumps(config), "utf-8")
+    leave_out(tmp_path / "m", "architectures")
     with pytest.raises(InputError, match=r"architectures is missing, .* fit GPT2ForSequenceClassification: set"):
         import_model(str(tmp_path / "m"), tmp_path / "out")
 
 
 def test_a_class_of_another_family_without_a_model_type_is_no_bert(tmp_path: Path, own_tokenizer: Path) -> None:
     publish(tmp_path / "m", BY_NAME["roberta"], "BertForMaskedLM", own_tokenizer)
-    path = tmp_path / "m" / "config.json"
-    config = json.loads(path.read_text("utf-8"))
-    del config["model_type"]
-    path.write_text(json.dumps(config), "utf-8")
+    leave_out(tmp_path / "m", "model_type")
     with pytest.raises(InputError, match=r"has no model_type, and architectures is \['RobertaForMaskedLM'\]; expected"):
         import_model(str(tmp_path / "m"), tmp_path / "out")
     assert not (tmp_path / "out").exists()

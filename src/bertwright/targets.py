@@ -48,6 +48,13 @@ def refuse_folder(target: str | Path, option: str = "--output") -> None:
         raise InputError(f"{option} {target}: expected a file, got a folder; name a file")
 
 
+def refuse_existing(out: Path) -> None:
+    """Raise InputError for an --out that exists already, or cannot be written, before a command begins its work."""
+    if out.exists():
+        raise InputError(f"--out {out}: exists already; name another folder or remove it")
+    refuse_unwritable(out, "--out", is_folder=True)
+
+
 def refuse_unwritable(path: Path, option: str, *, is_folder: bool) -> None:
     """Raise InputError where `path` cannot be written, before a command begins its work.
 

@@ -25,7 +25,7 @@ from bertwright.reports.runs import duration, read_run
 from bertwright.scoring.pairs import TOKENS_PER_WORD, Paradigm, row_tokens
 from bertwright.text.word_counts import MILLION, words_text
 from bertwright.training.hardware import resolve_numerics
-from bertwright.training.run_files import run_record
+from bertwright.training.run_files import is_finished, run_record
 
 _TASK_TOKENS: Final = 64
 """Number of tokens of a row of GLUE, approximately."""
@@ -62,7 +62,7 @@ def plan_entry(request: EntryRequest) -> dict[str, Any]:
     is_built = (corpus / MANIFEST).is_file()
     text_words = request.entry.text_words
     words, tokens = _size(corpus) if is_built else (text_words, TOKENS_PER_WORD * text_words)
-    if _is_finished(request.run):
+    if is_finished(request.run):
         pace = _finished_pace(request)
     else:
         pace = _measured_pace(request, corpus) if is_built else _expected_pace(request, words, tokens)
@@ -99,7 +99,7 @@ def _corpus_step(request: EntryRequest, words: int, *, is_built: bool) -> dict[s
 
 def _pretraining_step(request: EntryRequest, pace: _Pace) -> dict[str, Any]:
     what = f"{NAMES[request.settings.system]} {pace.size}, {words_text(pace.words)} words seen"
-    return _step("pre-training", what, minutes=pace.minutes, finished=_is_finished(request.run))
+    return _step("pre-training", what, minutes=pace.minutes, finished=is_finished(request.run))
 
 
 def _pair_steps(
@@ -108,7 +108,7 @@ def _pair_steps(
     """Yield the evaluations on minimal pairs: each of the final model, and each of the checkpoints."""
     parents = (request.out / "checkpoints", request.run / "words")
     kept = [path.name for parent in parents for path in words_folders(parent)]
-    marks = kept if _is_finished(request.run) else [f"{mark // MILLION}M" for mark in marks_up_to(pace.words)]
+    marks = kept if is_finished(request.run) else [f"{mark // MILLION}M" for mark in marks_up_to(pace.words)]
     for kind, of_kind in paradigms.items():
         what = f"{_num_pairs(of_kind):,} pairs"
         minutes = row_tokens(of_kind, tokens_per_word) / (_TRAINING_COST * pace.tokens_per_minute)
@@ -134,7 +134,7 @@ def _task_steps(request: EntryRequest, pace: _Pace) -> Iterator[dict[str, Any]]:
         epochs = scheduled(FinetuneSettings(), pace.config, rows).epochs
         minutes = seeds * epochs * rows * _TASK_TOKENS / pace.tokens_per_minute
         what = f"{rows:,} rows, epochs: {epochs}, seeds: {seeds}"
-        yield _step(task.name, what, minutes=minutes, finished=_is_finished(request.task_run(task)))
+        yield _step(task.name, what, minutes=minutes, finished=is_finished(request.task_run(task)))
 
 
 def _finished_pace(request: EntryRequest) -> _Pace:
@@ -175,10 +175,6 @@ def _size(corpus: Path) -> tuple[int, float]:
     """Return the words and tokens of a corpus."""
     manifest = read_manifest(corpus)
     return manifest.words or 0, float(manifest.tokens)
-
-
-def _is_finished(run: Path) -> bool:
-    return bool(run_record(run).get("finished"))
 
 
 def _has_metrics(folder: Path) -> bool:

@@ -257,8 +257,8 @@ def _check_built(folder: Path, entry: EntrySettings, run: Mapping[str, Any]) -> 
     words = read_manifest(folder).words or 0
     if not (1 - SHORTFALL) * entry.text_words <= words <= entry.text_words:
         raise InputError(
-            f"--corpus {folder}: has {words:,} words, and --words {words_text(entry.text_words)} are asked for; give "
-            "the number of its words, or texts from which as many words are drawn"
+            f"--corpus {folder}: has {words:,} words, expected {words_text(entry.text_words)} (--words); give the "
+            "number of its words, or texts from which as many words are drawn"
         )
 
 

@@ -14,7 +14,7 @@ from bertwright.commands.arguments import (
     TrackOption,
 )
 from bertwright.commands.options import SettingsOptions
-from bertwright.commands.pretraining import corpora_of, fraction_of, with_fraction
+from bertwright.commands.pretraining import corpora_of, with_held_out
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.errors import InputError
 from bertwright.finetuning.settings import FinetuneSettings
@@ -85,8 +85,12 @@ def distill_command(
                 "distill --corpus: reads a corpus; leave --texts, --text-column, --label-column, --input-format and "
                 "--on-error out"
             )
+        from bertwright.distillation.encoder_run import distill_encoder
+
+        corpora = corpora_of(corpus)
+        typed, folder = with_held_out(settings, held_out, corpora)
         with track_with(track):
-            return with_pages(_pre_train(settings, soft, corpora_of(corpus), held_out, start), out)
+            return with_pages(distill_encoder(typed, soft, corpus=corpora, held_out=folder, **start), out)
     if held_out:
         raise InputError(f"--held-out {held_out}: is for --corpus; the dev file of --data is the validation data")
     assert data is not None
@@ -94,19 +98,3 @@ def distill_command(
     request = TaskRequest(data, texts, text_column, label_column, input_format, on_error)
     with track_with(track):
         return with_pages(distill_task(chosen, soft, request, **start), out)
-
-
-def _pre_train(
-    settings: Mapping[str, Any],
-    soft: DistillationSettings,
-    corpora: Mapping[Path, float],
-    held_out: str | None,
-    start: Mapping[str, Any],
-) -> Mapping[str, Any]:
-    """Pre-train a student."""
-    from bertwright.distillation.encoder_run import distill_encoder
-
-    fraction = fraction_of(held_out)
-    folder = Path(held_out) if held_out and fraction is None else None
-    typed = with_fraction(settings, fraction, corpora)
-    return distill_encoder(typed, soft, corpus=corpora, held_out=folder, **start)

@@ -53,9 +53,7 @@ class CommandOption:
         return Annotated[kind, arg(name=self.name, prefix_name=False, help=self.help, help_behavior_hint=hint)]
 
     def store(self, settings: dict[str, Any], value: Any) -> None:
-        """Put a typed value into nested settings. A switch that has its default is left out."""
-        if isinstance(value, bool) and value is self.default:
-            return
+        """Put a typed value into nested settings."""
         for name in self.path:
             settings = settings.setdefault(name, {})
         value = self.option.read(value) if self.option.read else value
@@ -82,7 +80,7 @@ class SettingsOptions:
 
     def annotation(self, arguments: Sequence[str] = ()) -> Any:
         """Return the annotation of the parameter from which tyro makes the options, for a typed command line."""
-        typed_names = {text.split("=", 1)[0] for text in arguments}
+        typed_names = {text.split("=", 1)[0].replace("_", "-") for text in arguments}
         for name, other in self.others.items():
             if name in typed_names:
                 return other.annotation(arguments)
@@ -96,11 +94,18 @@ class SettingsOptions:
 
         def collect(**groups: Mapping[str, Any]) -> dict[str, Any]:
             changed: dict[str, Any] = {}
-            for typed in groups.values():
-                for name, value in typed.items():
-                    by_name[name].store(changed, value)
+            for values in groups.values():
+                for name, value in values.items():
+                    if name not in switches or is_typed(name):
+                        by_name[name].store(changed, value)
             return changed
 
+        def is_typed(name: str) -> bool:
+            typed = name.replace("_", "-")
+            return not typed_names.isdisjoint({f"--{typed}", f"--no-{typed}"})
+
+        # Only switches have a value from the start, without which tyro would ask for True or False.
+        switches = {name: option.default for name, option in by_name.items() if isinstance(option.default, bool)}
         typed_dict: Any = TypedDict  # mypy knows only those that are written out
         parameters = []
         for group in get_args(Group):
@@ -109,10 +114,9 @@ class SettingsOptions:
                 continue
             types = typed_dict(group, {name: option.argument() for name, option in members.items()}, total=False)
             kind: Any = Annotated[types, arg(name=group, prefix_name=False)]
-            # Only switches have a value from the start, without which tyro would ask for True or False.
-            switches = {name: option.default for name, option in members.items() if isinstance(option.default, bool)}
+            defaults = {name: default for name, default in switches.items() if name in members}
             name = group.replace("-", "_")
-            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=switches))
+            parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=defaults))
         collect.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         cast(Any, collect).__signature__ = Signature(parameters)
         return Annotated[Mapping[str, Any], arg(constructor=collect, prefix_name=False)]

@@ -86,14 +86,13 @@ def pretrain_command(
             --micro-tokens or --activation-checkpointing. Results then differ in their last bits.
     """
     settings = _with_short_forms(settings, no_next_sentence=no_next_sentence, whole_word_mask=whole_word_mask)
-    fraction, corpora = fraction_of(held_out), corpora_of(corpus)
-    settings = with_fraction(settings, fraction, corpora)
+    corpora = corpora_of(corpus)
+    settings, folder = with_held_out(settings, held_out, corpora)
     if init_from:
         from bertwright.pretraining.init_from import with_system_of
 
         settings = with_system_of(init_from, settings)
     unadapted = resolve_settings(recipe, settings, from_model=init_from is not None)
-    folder = Path(held_out) if held_out and fraction is None else None
     source: Any = {"corpus": corpora, "out": out, "init_from": init_from}
     data = {**source, "held_out": folder}
     chosen = partial(_chosen_settings, recipe, settings, extend=extend, **source)
@@ -238,15 +237,16 @@ def _with_short_forms(
     return settings
 
 
-def with_fraction(
-    settings: Mapping[str, Any], fraction: float | None, corpora: Mapping[Path, float]
-) -> Mapping[str, Any]:
-    """Return the settings with the fraction of the documents that is kept for validation, if one was typed."""
+def with_held_out(
+    settings: Mapping[str, Any], held_out: str | None, corpora: Mapping[Path, float]
+) -> tuple[Mapping[str, Any], Path | None]:
+    """Return the settings with the fraction of --held-out, and the folder that it names, where it names one."""
+    fraction = fraction_of(held_out)
     if fraction is None:
-        return settings
+        return settings, Path(held_out) if held_out else None
     from bertwright.pretraining.held_out import held_out_fraction
 
-    return {**settings, "held_out_share": held_out_fraction(list(corpora), fraction)}
+    return {**settings, "held_out_share": held_out_fraction(list(corpora), fraction)}, None
 
 
 def corpora_of(typed: tuple[str, ...]) -> dict[Path, float]:

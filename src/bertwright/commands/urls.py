@@ -116,7 +116,7 @@ def _converted(command: str, option: str, value: Any, copies: dict[str, Path], *
     if (copy := _copy(command, option, url)) is not None:
         copies[without_query(url)] = copy
         return copy if isinstance(value, Path) else f"{before}{copy}{after}"
-    is_text = option == "corpus" and command in _TEXT_IN_CORPUS
+    is_text = option in ("corpus", "mix") and command in _TEXT_IN_CORPUS
     if option in _WRITTEN or isinstance(value, Path) or is_text or option == "source":
         advice = "copy the result to the store afterwards" if option in _WRITTEN else "copy it to this machine first"
         raise InputError(

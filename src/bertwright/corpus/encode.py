@@ -130,7 +130,7 @@ def encode_documents(
 
     num_words: number of words of each document in the text; None: unknown. Where pieces contain spaces, the sentences
     of a document are joined by one, but for those after a Chinese or Japanese full stop.
-    Sentences without a token are left out, and so are documents without a sentence, which `dropped` counts.
+    Sentences without a token are left out. Documents without a sentence are left out too, and `dropped` counts them.
     """
     sentences = list(chain.from_iterable(documents))
     if isinstance(words, WholeSentences):

@@ -190,14 +190,14 @@ def _refuse_too_few(source: SampleSource, words: NDArray[np.int64], budget: int,
     total = int(words.sum())
     if total < budget:
         raise InputError(
-            f"{of_source} {total:,} words in {len(words):,} documents, and {words_text(budget)} are asked for; add "
-            "text, or lower --words or the fraction"
+            f"{of_source} {total:,} words in {len(words):,} documents, expected at least {words_text(budget)}; "
+            "add text, or lower --words or the fraction"
         )
     if not budget:
         raise InputError(f"{of_source} a fraction of less than one word; raise it or --words, or leave the source out")
     if not is_drawn.any():
         raise InputError(
             f"{of_source} {len(words):,} documents of {total // len(words):,} words on average, and the first that was "
-            f"drawn has more than the {words_text(budget)} words that are asked for; raise --words, or choose shorter "
+            f"drawn has more than {words_text(budget)} words, the number to draw; raise --words, or choose shorter "
             "documents with --documents"
         )

@@ -15,6 +15,7 @@ from torch import nn
 
 from bertwright.model.folder import WEIGHTS
 from bertwright.pretraining.resources import count_parameters
+from bertwright.tasks.metrics import without_collapsed
 
 TIMED_TEXTS: Final = 256
 """Largest number of validation rows whose time is measured."""
@@ -40,8 +41,8 @@ class Measured:
 
 def _measured(folder: Path, model: nn.Module, milliseconds: float, metrics: Mapping[str, float]) -> Measured:
     """Return the numbers of the model in a model folder."""
-    shown = {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
-    return Measured(count_parameters(model), (folder / WEIGHTS).stat().st_size, milliseconds, shown)
+    size = (folder / WEIGHTS).stat().st_size
+    return Measured(count_parameters(model), size, milliseconds, without_collapsed(metrics))
 
 
 def milliseconds_per_text(calls: Sequence[Callable[[], object]], texts: int) -> list[float]:

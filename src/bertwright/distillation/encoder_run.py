@@ -21,10 +21,10 @@ from bertwright.distillation.teacher import refuse_other_teacher
 from bertwright.errors import InputError
 from bertwright.files import read_json
 from bertwright.model.card import origin
-from bertwright.model.config import finds_replaced, predicts_ahead
+from bertwright.model.config import encoder_shape, finds_replaced, predicts_ahead
 from bertwright.model.folder import SavedModel, open_model, weights_digest
 from bertwright.model.system import system_of
-from bertwright.objectives.masked_lm import Inputs, PretrainingModel, open_pretrained, to_inputs
+from bertwright.objectives.masked_lm import Inputs, PretrainingModel, has_masked_lm, open_pretrained, to_inputs
 from bertwright.pretraining.choose import plain_settings
 from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.init_from import without_unused_rows
@@ -146,6 +146,7 @@ def open_encoder_teacher(source: str, corpus: Corpus, *, fills: bool) -> tuple[S
             f"--teacher {source}: is an ELECTRA, which learns to find replaced pieces; with --corpus expected an "
             "encoder that predicts masked pieces, such as a BERT"
         )
+    encoder_shape(saved.config, f"--teacher {source}")
     tokenizer = open_tokenizer(saved)
     _refuse_vocabulary(source, tokenizer.pieces, corpus)
     if tokenizer.hash != corpus.tokenizer_hash:
@@ -153,7 +154,7 @@ def open_encoder_teacher(source: str, corpus: Corpus, *, fills: bool) -> tuple[S
             f"--teacher {source}: has the pieces of {corpus.folder}, but its tokenizer has other rules for text; build "
             f"the corpus with it: bertwright corpus build TEXT --tokenizer {source} --out CORPUS"
         )
-    if fills and "masked_lm.bias" not in (saved.weights or {}):
+    if fills and not has_masked_lm(saved):
         raise InputError(
             f"--teacher {source}: has no masked-LM head, so it gives no soft labels; --soft-weight 0 learns the labels "
             "and the relations of its last layer"
@@ -196,7 +197,7 @@ def _compared(
     times = milliseconds_per_text(calls, sum(len(part.ids) for part in inputs))
     metrics: list[Mapping[str, float]] = [{}, {}]
     if rows:
-        fills = "masked_lm.bias" in (saved.weights or {})
+        fills = has_masked_lm(saved)
         metrics = [metrics_of(rows) if fills else {}, _metrics(student, rows)]
     folders, models, texts = (Path(saved.source), folder), (teacher, student), rows.num_rows if rows else 0
     return comparison_result(folders, models, times, metrics, metric=_METRICS[0], agreement=None, texts=texts)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.distillation.settings import DistillationSettings
@@ -67,10 +66,8 @@ def prepare_student(
     task = with_reading(task, input_format=request.input_format, on_error=request.on_error)
     data = _labelled(task, request.data, teacher)
     unlabelled = None if request.texts is None else read_texts(data.task, request.texts)
-    joined, factors = _joined(data.train, unlabelled)
-    bound = CLASSIFICATION.bind(
-        replace(data, train=joined), teacher.tokenizer, saved.config, settings.max_length, weights=factors
-    )
+    joined = replace(data, train=_joined(data.train, unlabelled))
+    bound = CLASSIFICATION.bind(joined, teacher.tokenizer, saved.config, settings.max_length)
     labelled = replace(bound, train=(data.train, bound.train[1]))
     soft_task = SoftTask(**vars(labelled), settings=soft, teacher=teacher, texts=unlabelled, cache=cache)
     with torch.device("meta"):
@@ -129,22 +126,22 @@ def _labelled(task: ClassificationTask, data: Path, teacher: Teacher) -> Labelle
         raise InputError(f"{error}; the teacher {teacher.saved.source} answers with {answers}") from None
 
 
-def _joined(labelled: TextExamples, unlabelled: TextExamples | None) -> tuple[TextExamples, NDArray[np.float64] | None]:
-    """Return the texts with labels and those without, and the factors of their labels in the loss [N], 1 and 0."""
+def _joined(labelled: TextExamples, unlabelled: TextExamples | None) -> TextExamples:
+    """Return the texts with labels and those without. The labels of the latter have the factor 0 in the loss."""
     if unlabelled is None:
-        return labelled, None
+        return labelled
     assert labelled.targets is not None
     say(f"{unlabelled.source}: {len(unlabelled):,} texts without labels, which the teacher answers")
     nothing = np.zeros((len(unlabelled), *labelled.targets.shape[1:]), dtype=labelled.targets.dtype)
-    texts = replace(
+    return replace(
         labelled,
         texts_a=labelled.texts_a + unlabelled.texts_a,
         texts_b=None if labelled.texts_b is None else labelled.texts_b + (unlabelled.texts_b or ()),
         targets=np.concatenate([labelled.targets, nothing]),
         source=f"{labelled.source} and {unlabelled.source}",
         lines=labelled.lines + unlabelled.lines,
+        factors=np.repeat([1.0, 0.0], [len(labelled), len(unlabelled)]),
     )
-    return texts, np.repeat([1.0, 0.0], [len(labelled), len(unlabelled)])
 
 
 def _without_scaled_head(saved: SavedModel, task: ClassificationTask) -> SavedModel:

@@ -5,6 +5,7 @@ Evenly spaced layers are taken, the first and the last one included. Of 12 layer
 """
 
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -22,7 +23,7 @@ _SHAPE = ("hidden", "heads", "intermediate")
 def student_config(settings: DistillationSettings, teacher: EncoderConfig) -> EncoderConfig:
     """Return the teacher's configuration in the size of the student. Raises InputError for an unknown size."""
     if settings.layers is not None:
-        changes: dict[str, object] = {"layers": settings.layers}
+        changes: dict[str, Any] = {"layers": settings.layers}
     else:
         assert settings.size is not None
         size = size_config(settings.size, teacher.vocab_size)
@@ -30,16 +31,17 @@ def student_config(settings: DistillationSettings, teacher: EncoderConfig) -> En
         size = size.model_copy(update={"intermediate": inner})
         changes = {name: getattr(size, name) for name in ("layers", *_SHAPE)}
     if isinstance(teacher, ModernBertConfig):
-        changes["reaches"] = _reaches(teacher, settings.layers)
+        is_copied = all(changes.get(name, getattr(teacher, name)) == getattr(teacher, name) for name in _SHAPE)
+        changes["reaches"] = _reaches(teacher, changes["layers"]) if is_copied else None
     return type(teacher).model_validate({**teacher.model_dump(), **changes})
 
 
-def _reaches(teacher: ModernBertConfig, layers: int | None) -> tuple[Reach, ...] | None:
+def _reaches(teacher: ModernBertConfig, layers: int) -> tuple[Reach, ...] | None:
     """Return the reach of each layer of a student that takes `layers` of the teacher; None for the usual pattern.
 
     A layer computes what it learned only with the window and the positions that it had in the teacher.
     """
-    if layers is None or layers > teacher.layers:
+    if layers > teacher.layers:
         return None
     is_global = [teacher.is_global(number) for number in taken_layers(layers, teacher.layers)]
     usual = teacher.model_copy(update={"layers": layers, "reaches": None})

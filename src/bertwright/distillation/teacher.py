@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.files import atomic_file, read_json
+from bertwright.files import atomic_file
 from bertwright.model.config import encoder_shape
 from bertwright.model.folder import SavedModel, open_model, weights_digest
 from bertwright.tasks.binding import open_tokenizer
@@ -25,6 +25,7 @@ from bertwright.tasks.finite import check_finite
 from bertwright.tasks.inference import Answerable
 from bertwright.tasks.kinds import task_of
 from bertwright.text.base_tokenizer import BaseTokenizer
+from bertwright.training.run_files import run_record
 from bertwright.training.settings import Device
 
 TeacherAnswers = Mapping[str, NDArray[np.float32]]
@@ -97,8 +98,7 @@ def open_on_device(saved: SavedModel, device: Device) -> tuple[Classifier, Class
 
 def refuse_other_teacher(run: Path, digest: str, source: str) -> None:
     """Raise InputError where the run in the folder `run` was started with another teacher."""
-    record = read_json(run / "run.json") if (run / "run.json").exists() else {}
-    data = record.get("data") if isinstance(record, dict) else None
+    data = run_record(run).get("data")
     noted = data.get("teacher") if isinstance(data, dict) else None
     if noted and noted != digest:
         raise InputError(

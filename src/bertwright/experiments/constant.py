@@ -1,7 +1,6 @@
 """rows of a task → metrics of the same answer to every row: the floor that a model must exceed to have learned."""
 
 from collections import Counter
-from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from bertwright.finetuning.baselines import majority_baseline
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
 from bertwright.tasks.kinds import kind_of
+from bertwright.tasks.metrics import by_file
 from bertwright.tasks.multiple_choice.spec import Choices, ChoiceTask
 from bertwright.tasks.question_answering.data import Questions
 from bertwright.tasks.question_answering.score import score_answers, squad_metrics
@@ -40,15 +40,6 @@ def constant_answer(task: TaskSpec, folder: Path) -> dict[str, float]:
     if isinstance(task, SpanTask):
         return _no_answer(validation)
     raise RunFailed(f"majority: expected a task of the paper, got {task.name}")
-
-
-def by_file(metrics: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Return metrics by validation file as one mapping; the name of the file precedes where there are several."""
-    return {
-        f"{name}.{metric}" if len(metrics) > 1 else metric: value
-        for name, part in metrics.items()
-        for metric, value in part.items()
-    }
 
 
 def _constant_choice(train: Choices, validation: Choices) -> dict[str, float]:

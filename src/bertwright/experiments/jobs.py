@@ -22,7 +22,7 @@ from bertwright.pretraining.settings import PretrainSettings, merged
 from bertwright.pretraining.snapshots import snapshot_folder, snapshot_steps
 from bertwright.tasks.errors import PREDICTIONS
 from bertwright.tasks.spec import TaskSpec, get_spec
-from bertwright.training.run_files import run_record
+from bertwright.training.run_files import is_finished, run_record
 from bertwright.training.settings import stable_steps
 
 RESULT = "result.json"
@@ -60,7 +60,7 @@ class PretrainedModel:
     @property
     def is_finished(self) -> bool:
         """True where the model has been computed."""
-        return bool(run_record(self.folder).get("finished")) if self.is_trained else (self.folder / "model").is_dir()
+        return is_finished(self.folder) if self.is_trained else (self.folder / "model").is_dir()
 
     @property
     def result(self) -> Mapping[str, Any]:
@@ -152,7 +152,7 @@ class Finetuning:
     @property
     def is_finished(self) -> bool:
         """True where the fine-tuning has been computed."""
-        return bool(run_record(self.folder).get("finished"))
+        return is_finished(self.folder)
 
     @property
     def metrics(self) -> Mapping[str, float]:

@@ -5,6 +5,7 @@ of them anew.
 """
 
 import math
+import statistics
 from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -177,8 +178,7 @@ def _cell(cell: Cell, column: Column) -> str:
     decimals = _decimals(mean, column)
     text = f"{mean:,.{decimals}f}"
     if len(values) > 1:
-        deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-        text += f" ± {deviation:,.{decimals}f}"
+        text += f" ± {statistics.stdev(values):,.{decimals}f}"
     return text if len(values) == cell.wanted else f"{text} … ({len(values)} of {cell.wanted})"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from bertwright.console import say
 from bertwright.errors import Diverged, InputError, MissingExtra, RunFailed, Stopped
-from bertwright.experiments.constant import by_file, constant_answer
+from bertwright.experiments.constant import constant_answer
 from bertwright.experiments.forecast import forecast_experiment
 from bertwright.experiments.inputs import refuse_empty, refuse_foreign_files, refuse_other_corpus, write_notes
 from bertwright.experiments.jobs import RESULT, BaselineJob, PairsJob, PretrainedModel
@@ -36,6 +36,7 @@ from bertwright.scoring.evaluate import measure_minimal_pairs
 from bertwright.stores.cache import url_of_copy
 from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.classification.task import CLASSIFICATION
+from bertwright.tasks.metrics import by_file
 from bertwright.training.hardware import resolve_device
 from bertwright.training.memory import peak_bytes, reset_peak
 from bertwright.training.run_files import run_record

@@ -20,6 +20,7 @@ from bertwright.model.folder import SavedModel, weights_digest
 from bertwright.tasks.binding import BoundTask
 from bertwright.tasks.feature_based import feature_task, frozen_encoder
 from bertwright.tasks.kinds import kind_of
+from bertwright.tasks.metrics import without_collapsed
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 
@@ -74,7 +75,7 @@ def with_chosen_first(metrics: Mapping[str, float], chosen: str | None) -> dict[
     """
     if chosen is None:
         return dict(metrics)
-    names = [name for name in metrics if not name.endswith("collapsed")]
+    names = without_collapsed(metrics)
     first = next((name for name in names if name == chosen or name.endswith(f".{chosen}")), None)
     if first is None:
         raise InputError(f"--best {chosen}: expected a metric of this task: {', '.join(names)}")

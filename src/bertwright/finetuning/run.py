@@ -1,6 +1,5 @@
 """encoder → task model: fine-tune on labelled data with several seeds; keep each seed's best epoch (paper §4.1)."""
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -8,13 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from bertwright.console import say, say_once
 from bertwright.errors import InputError, Stopped
-from bertwright.files import atomic_file, write_json
 from bertwright.finetuning.batches import steps_of
-from bertwright.finetuning.kept_rows import training_note
+from bertwright.finetuning.best_epoch import BestEpoch, Epochs
 from bertwright.finetuning.memory import advise_batch_size
 from bertwright.finetuning.mining import with_mined
 from bertwright.finetuning.piece_weights import with_piece_weights
@@ -28,13 +24,11 @@ from bertwright.finetuning.setup import (
     train_plan,
     with_files,
 )
-from bertwright.model.folder import save_model
 from bertwright.stores.cache import url_of_copy
-from bertwright.tasks.errors import PREDICTIONS, VALIDATION
 from bertwright.tasks.spec import TaskSpec
-from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state
+from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_device, resolve_numerics
-from bertwright.training.loop import autocast, train
+from bertwright.training.loop import train
 from bertwright.training.missing_lines import say_missing_lines
 from bertwright.training.run_folder import RunFolder, refuse_used, start_run
 from bertwright.training.run_lock import say_finished, session
@@ -259,8 +253,8 @@ def _train_seed(
     model = initial_model(settings, bound, prepared.saved, seed)
     printed = seed == settings.first_seed and seed_run.writes
     after = partial(after_epoch, seed) if after_epoch else None
-    epochs = _Epochs(per_epoch, settings.epochs, settings.patience, printed=printed, after=after)
-    best = _Best(seed_run, model, prepared, numerics, processes.ranks, epochs, settings.best)
+    epochs = Epochs(per_epoch, settings.epochs, settings.patience, printed=printed, after=after)
+    best = BestEpoch(seed_run, model, prepared, numerics, processes.ranks, epochs, settings.best)
     seed_run.note(resolved={"steps": plan.steps})
     with tracked(seed_run):
         outcome = advise_on_full_gpu(
@@ -293,108 +287,3 @@ def _train_seed(
         + ", ".join(f"{key} {value:.4f}" for key, value in result["scores"].items())
     )
     return result, outcome.signalled
-
-
-@dataclass(frozen=True)
-class _Epochs:
-    """Steps of an epoch, number of epochs, and True where the metrics of each are printed: for the first seed.
-
-    patience   number of epochs without a better metric after which training ends; None for never
-    after      called after each epoch with the fraction that is done and the metric
-    """
-
-    steps: int
-    count: int
-    patience: int | None
-    printed: bool
-    after: Callable[[float, float], None] | None
-
-
-class _Best:
-    """Validates each epoch and keeps the model folder of the best one.
-
-    The metrics are stored beside the model, so that they always belong to its weights, even where a resumed run
-    computes an epoch again with other results.
-    """
-
-    def __init__(
-        self,
-        seed_run: RunFolder,
-        model: nn.Module,
-        prepared: Prepared,
-        numerics: Numerics,
-        ranks: Ranks,
-        epochs: _Epochs,
-        chosen: str | None,
-    ) -> None:
-        self.run, self.model, self.prepared, self.numerics, self.ranks = seed_run, model, prepared, numerics, ranks
-        self.epochs, self.chosen = epochs, chosen
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Return validation metrics after an epoch; save the model where its first metric is the best so far."""
-        with autocast(self.numerics):
-            logits = self.prepared.bound.validation_logits(self.model)
-        measured = with_chosen_first(self.prepared.bound.metrics(logits), self.chosen)
-        metrics: dict[str, float] = self.ranks.broadcast(measured)  # the last digits may differ between machines
-        key = next(iter(metrics))
-        best = self.run.record.get("best")
-        if best is None or metrics[key] > best["held_out"][key]:
-            self._save(metrics)
-            if self.run.writes:
-                write_json(self.run.folder / VALIDATION, self.prepared.bound.review(logits))
-            self.run.note(best={"step": step, "held_out": metrics})
-        is_last = step == self.epochs.steps * self.epochs.count or self.is_enough(step)
-        if is_last and self.run.writes and (predictions := self.prepared.bound.predictions(logits)):
-            with atomic_file(self.run.folder / PREDICTIONS) as stream:
-                stream.write(json.dumps(predictions).encode())
-        self.run.note(epochs={**self.run.record.get("epochs", {}), str(step // self.epochs.steps): metrics})
-        if self.epochs.printed:
-            shown = [f"{name} {value:.4f}" for name, value in _without_collapsed(metrics).items()]
-            say(" · ".join([f"epoch {step // self.epochs.steps}/{self.epochs.count}", *shown]))
-        if self.epochs.after:
-            self.epochs.after(step / (self.epochs.steps * self.epochs.count), metrics[key])
-        return metrics
-
-    def is_enough(self, step: int) -> bool:
-        """Return whether the last better epoch lies as many epochs back as the patience allows."""
-        if self.epochs.patience is None or "best" not in self.run.record:
-            return False
-        return bool(step - self.run.record["best"]["step"] >= self.epochs.patience * self.epochs.steps)
-
-    def result(self, seed: int) -> dict[str, Any]:
-        """Return the result of the seed: the best epoch, its metrics and its model, and the metrics of each epoch."""
-        best = self.run.record["best"]
-        metrics: dict[str, float] = best["held_out"]
-        scores = _without_collapsed(metrics)
-        collapsed = any(metrics[name] for name in metrics.keys() - scores.keys())
-        epoch = best["step"] // self.epochs.steps
-        by_epoch = self.run.record.get("epochs", {})
-        return {
-            "seed": seed,
-            "epoch": epoch,
-            "scores": scores,
-            "epochs": [_without_collapsed(by_epoch[number]) for number in sorted(by_epoch, key=int)],
-            "collapsed": collapsed,
-            "model": str(self.run.model),
-        }
-
-    def _save(self, metrics: Mapping[str, float]) -> None:
-        saved = self.prepared.saved
-        trained = self.prepared.bound.to_save(self.model, metrics)
-        weights = full_state(trained.module)
-        if not self.run.writes:
-            return
-        save_model(
-            self.run.model,
-            weights,
-            config=saved.config,
-            tokenizer=saved.tokenizer,
-            architecture=trained.architecture,
-            labels=trained.labels,
-            extra={**trained.extra, **training_note(self.prepared.bound)},
-            vectors=trained.vectors,
-        )
-
-
-def _without_collapsed(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if not name.endswith("collapsed")}

@@ -21,6 +21,7 @@ from bertwright.tasks.embedding.metrics import rounded_cosines
 from bertwright.tasks.embedding.spec import VectorTask
 from bertwright.tasks.finite import NotFinite
 from bertwright.tasks.inference import Answerable
+from bertwright.tasks.metrics import without_collapsed
 from bertwright.tasks.multiple_choice.spec import ChoiceTask
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.sentence_vectors import SentenceEncoder
@@ -102,8 +103,7 @@ def _baselines(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel, 
 def _untrained(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> dict[str, float]:
     """Return the validation metrics of the vectors with which the first seed starts."""
     model = initial_model(settings, bound, saved, settings.first_seed).to(resolve_device(settings.device))
-    metrics = bound.evaluate(model)
-    return {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
+    return without_collapsed(bound.evaluate(model))
 
 
 def _has_cosine(settings: FinetuneSettings, bound: BoundTask, saved: SavedModel) -> bool:

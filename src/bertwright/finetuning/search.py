@@ -8,12 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bertwright.console import say, table_lines
+from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.files import write_json
 from bertwright.finetuning.run import TuneRequest, tune
-from bertwright.finetuning.run_baselines import baseline_lines
-from bertwright.finetuning.search_folder import common_record, keep_model, opened_search
+from bertwright.finetuning.search_folder import common_record, keep_model, opened_search, ranked_text
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import check_settings, open_initial_model
 from bertwright.tasks.spec import TaskSpec
@@ -111,10 +110,7 @@ def grid_table(result: Mapping[str, Any]) -> str:
         note = f"{len(row['collapsed'])} of {len(row['scores'])} seeds collapsed" if row["collapsed"] else ""
         values = [written(row["settings"][name]) for name in names]
         table.append([*values, f"{row['mean']:.4f} ± {row['sd']:.4f}", note])
-    lines = table_lines(table)
-    lines.append("The first was chosen on dev, so its metric there is better than on other data.")
-    lines += baseline_lines(result["rows"][0])
-    return "\n".join([*lines, f"its model: {result['model']}"])
+    return ranked_text(table, result)
 
 
 def written(value: float) -> str:

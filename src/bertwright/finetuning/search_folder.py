@@ -1,15 +1,16 @@
 """The folder of a search over settings: its record, its lock, and the model that is kept."""
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from bertwright.console import say
+from bertwright.console import say, table_lines
 from bertwright.errors import InputError
 from bertwright.files import copy_folder, file_digest, read_json, write_json
+from bertwright.finetuning.run_baselines import baseline_lines
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import WEIGHTS, model_folder
 from bertwright.tasks.spec import TaskSpec
@@ -47,6 +48,13 @@ def opened_search(
                 if is_new:
                     out.rmdir()
             raise
+
+
+def ranked_text(table: Sequence[Sequence[str]], result: Mapping[str, Any]) -> str:
+    """Return the table of a search as text, with the baselines and a note on the bias of its first row."""
+    note = "The first was chosen on dev, so its metric there is better than on other data."
+    lines = [*table_lines(table), note, *baseline_lines(result["rows"][0])]
+    return "\n".join([*lines, f"its model: {result['model']}"])
 
 
 def keep_model(best: Path, out: Path) -> Path:

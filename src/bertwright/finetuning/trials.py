@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bertwright.console import clock, say, say_once, table_lines
+from bertwright.console import clock, say, say_once
 from bertwright.errors import DiskFull, InputError, MissingExtra, RunFailed, Stopped
 from bertwright.files import write_json
 from bertwright.finetuning.prepare import STATES, prepare
 from bertwright.finetuning.run import TuneRequest, tune
-from bertwright.finetuning.run_baselines import baseline_lines
 from bertwright.finetuning.schedule import ScheduledSettings, scheduled
-from bertwright.finetuning.search_folder import common_record, keep_model, opened_search
+from bertwright.finetuning.search_folder import common_record, keep_model, opened_search, ranked_text
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.spec import TaskSpec
 
@@ -305,10 +304,7 @@ def trials_table(result: Mapping[str, Any]) -> str:
         note = "the defaults" if row["trial"] == 0 else row.get("note", "not ended" if metric == "–" else "")
         notes = "; ".join(filter(None, (note, collapsed)))
         table.append([str(row["trial"]), *values, metric, clock(row["seconds"]), notes])
-    lines = table_lines(table)
-    lines.append("The first was chosen on dev, so its metric there is better than on other data.")
-    lines += baseline_lines(result["rows"][0])
-    return "\n".join([*lines, f"its model: {result['model']}"])
+    return ranked_text(table, result)
 
 
 def _distributions(space: Space) -> dict[str, "BaseDistribution"]:

@@ -14,7 +14,7 @@ from bertwright.interop.checkpoint import ForeignCheckpoint, check_complete, wri
 from bertwright.model.config import need_segments
 from bertwright.model.hf_weights import num_parameters
 from bertwright.model.vector_head import VectorHead
-from bertwright.targets import refuse_unwritable
+from bertwright.targets import refuse_existing
 from bertwright.tasks.classification.spec import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2, SpanTask
@@ -48,9 +48,7 @@ def import_model(
     task          squad1 or squad2 for a model of spans; None is squad1
     as_wordpiece  True to read a vocabulary of another convention, or of another tokenizer, as WordPiece
     """
-    if out.exists():
-        raise InputError(f"{out}: exists already; name another folder or remove it")
-    refuse_unwritable(out, "--out", is_folder=True)
+    refuse_existing(out)
     if not source:
         raise InputError("the checkpoint has no name: expected a folder, the prefix of Google's files, or hub:NAME")
     with _on_disk(source) as path:

@@ -30,7 +30,7 @@ from bertwright.model.config import encoder_shape
 from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
 from bertwright.model.vector_head import VectorHead, open_vector_head, write_vector_head
-from bertwright.targets import refuse_unwritable
+from bertwright.targets import refuse_existing
 from bertwright.tasks.beir import open_retrieval
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import Encoded
@@ -51,7 +51,7 @@ TOLERANCE = 1e-4
 LEAST_AGREEMENT = 0.97
 """Default least agreement of the int8 graph: fraction of equal answers, cosine of vectors or correlation of scores."""
 VECTOR_TOLERANCE = 1e-5
-"""The same of finished vectors, whose components are small where they have length 1."""
+"""Largest allowed difference of a finished vector's components, which are small where vectors have length 1."""
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _CPUINFO = Path("/proc/cpuinfo")
 
@@ -130,9 +130,7 @@ def export_onnx(
 
 def _check_request(model: str, out: Path, limits: Mapping[str, float]) -> None:
     """Raise InputError for a folder that cannot be written, limits outside of 0 to 1, and random weights."""
-    if out.exists():
-        raise InputError(f"--out {out}: exists already; name another folder or remove it")
-    refuse_unwritable(out, "--out", is_folder=True)
+    refuse_existing(out)
     for option, least in limits.items():
         if not 0 <= least <= 1:
             raise InputError(f"{option} {least}: allowed are 0 to 1")

@@ -17,11 +17,11 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.files import new_folder
 from bertwright.model.folder import open_model, weights_digest
-from bertwright.targets import refuse_unwritable
+from bertwright.targets import refuse_existing
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.sentence_vectors import SentenceEncoder, prompt_of
-from bertwright.tasks.static_vectors import StaticVectors, check_size
+from bertwright.tasks.static_vectors import StaticVectors
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import find_inputs, read_paragraphs
@@ -53,9 +53,7 @@ def export_static(
     Raises InputError where `out` exists, for random weights, for a width that the vectors do not have, and for a corpus
     of another tokenizer.
     """
-    if out.exists():
-        raise InputError(f"--out {out}: exists already; name another folder or remove it")
-    refuse_unwritable(out, "--out", is_folder=True)
+    refuse_existing(out)
     if model.startswith("random:"):
         raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
     if corpus is not None and text is not None:
@@ -64,7 +62,7 @@ def export_static(
     saved = open_model(model)
     tokenizer = open_tokenizer(saved)
     encoder = SentenceEncoder(saved, tokenizer)
-    check_size(width, encoder.size, "--width")
+    encoder.check_width(width, "--width")
     pieces = usable_pieces(tokenizer)
     probabilities, counted = piece_probabilities(tokenizer, pieces, corpus, text)
     sif = SIF_COUNTED if corpus or text else SIF_ZIPF

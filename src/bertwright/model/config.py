@@ -277,7 +277,7 @@ AnyConfig = TypeVar("AnyConfig", bound=BackboneConfig)
 def need_segments(config: BackboneConfig, source: str) -> None:
     """Raise InputError where the model has a single segment, and `source`, a task or a model, reads two texts.
 
-    Models without segment embeddings accept two texts, and so do families whose texts a token keeps apart.
+    Models without segment embeddings accept two texts. Families whose texts a token keeps apart accept them too.
     """
     if config.num_segments == 1 and config.needs_segments:
         raise InputError(f"{source}: reads two texts, and the model has one segment (type_vocab_size is 1)")

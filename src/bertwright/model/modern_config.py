@@ -65,7 +65,7 @@ class ModernBertConfig(EncoderConfig):
 
     @property
     def pair_head_shares_layer(self) -> bool:
-        """Return True: a classifier begins with the layer of the masked-LM head, and so does the head for pairs."""
+        """Return True: the classifier and the head for pairs begin with the layer of the masked-LM head."""
         return True
 
     @property

@@ -44,7 +44,7 @@ _LIBRARY: Final = "sentence_transformers"
 _WIDTHS: Final = "matryoshka_dims"
 """Entry of `_PROMPTS` with the Matryoshka widths. It is ours; sentence-transformers ignores it."""
 _QUERY_LENGTH: Final = "query_max_length"
-"""The same with the maximum number of tokens of a query."""
+"""Entry of `_PROMPTS` with the maximum number of tokens of a query. It is ours too."""
 _FLAGS: Final[Mapping[str, Pooling]] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",

@@ -257,6 +257,11 @@ def open_pretrained(
     return model.eval()
 
 
+def has_masked_lm(saved: SavedModel) -> bool:
+    """Return True where a model folder has the head that fills [MASK]. With one-sided attention no model has one."""
+    return attends_both_ways(saved.config) and any(name.startswith("masked_lm.") for name in saved.weights or {})
+
+
 def second_objective(saved: SavedModel) -> SecondSentence:
     """Return the objective of a saved model's second head; `next`, as in the original, where the folder names none."""
     if "next_sentence.linear.weight" not in (saved.weights or {}):

@@ -157,10 +157,12 @@ class MixedModel(PretrainingModel):
     ) -> dict[str, float]:
         """Return the metrics of masked LM, and those of the language model on `further`, rows without masks.
 
-        The numbers of rows and predictions are those of masked LM.
+        The numbers of rows and predictions are those of masked LM. Where `further` is empty, the metrics of the
+        language model are left out.
         """
-        masked = super().metrics(batches, characters=characters, ranks=ranks)
-        causal = self.language_model().metrics(further, characters=characters, ranks=ranks)
+        masked, causal_batches = super().metrics(batches, characters=characters, ranks=ranks), list(further)
+        options: Any = {"characters": characters, "ranks": ranks}
+        causal = self.language_model().metrics(causal_batches, **options) if causal_batches else {}
         return {**_without_counts(masked), **_without_counts(causal), **{name: masked[name] for name in _COUNTS}}
 
 

@@ -39,7 +39,7 @@ from bertwright.text.published_tokenizer import PublishedTokenizer
 _COLUMNS: Final = 384
 """Number of columns of a tile; with 600 rows a tile of fp32 about fills the second-level cache of a core."""
 _BF16_COLUMNS: Final = 2048
-"""The same in bf16, where a call costs more than the cache saves (docs/log.md)."""
+"""Number of columns of a tile in bf16, where a call costs more than the cache saves (docs/log.md)."""
 _BLOCK: Final = 1024
 """Number of rows of a block on processors."""
 Z_LOSS: Final = "z"

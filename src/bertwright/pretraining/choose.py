@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
-from bertwright.files import read_json
 from bertwright.model.attention_init import NARROWEST_HEAD
 from bertwright.model.config import BackboneConfig, Start, has_bert_blocks, initializer_range_for
 from bertwright.model.folder import open_model
@@ -33,6 +32,7 @@ from bertwright.pretraining.settings import (
 from bertwright.text.word_counts import words_text
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 from bertwright.training.hardware import Numerics, resolve_numerics
+from bertwright.training.run_files import run_record
 
 CANDIDATES: Final = ("tiny", "4x128", "mini", "medium", "base", "large")
 """Sizes to choose from, the smallest first."""
@@ -282,9 +282,6 @@ def _length(settings: PretrainSettings) -> str:
 
 def _noted_settings(out: Path) -> dict[str, Any] | None:
     """Return the settings of the pre-training run in a folder; None where there is none."""
-    path = out / "run.json"
-    record = read_json(path) if path.exists() else None
-    if not isinstance(record, dict) or record.get("kind") != "pretrain":
-        return None
-    settings = record.get("settings")
+    record = run_record(out)
+    settings = record.get("settings") if record.get("kind") == "pretrain" else None
     return settings if isinstance(settings, dict) else None

@@ -11,7 +11,6 @@ import torch
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.files import read_object
 from bertwright.model.config import finds_replaced
 from bertwright.model.folder import model_within, open_model
 from bertwright.model.system import CAUSAL_SHARE_SYSTEMS, MASKED_LM_SYSTEMS, System, system_of
@@ -32,7 +31,7 @@ from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 from bertwright.training.hardware import prepare_processor, resolve_device
-from bertwright.training.run_files import ENTRY_RECORD, noted_corpora
+from bertwright.training.run_files import ENTRY_RECORD, noted_corpora, run_record
 from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
@@ -134,13 +133,12 @@ def evaluate_pretraining(
 def _kept_part(model: str, corpus: Corpus) -> dict[str, Any]:
     """Return the options of `example_rows` for the documents that the run of a model kept for validation, and print it.
 
-    There are none for another corpus; nor, with a warning, for one that the run was trained on as a whole.
+    Another corpus has none. A corpus that the run was trained on as a whole has none either, and a warning is printed.
     """
     folder = model_within(folder_of(model)).absolute()
     above = (folder, *folder.parents[:2])
     runs = [*above, *(parent / "pretraining" for parent in above if (parent / ENTRY_RECORD).is_file())]
-    records = [path for path in (run / "run.json" for run in runs) if path.is_file()]
-    record = read_object(records[0]) if records else {}
+    record = next(filter(None, map(run_record, runs)), {})
     if record.get("kind") != "pretrain":
         return {}
     if corpus.fingerprint not in noted_corpora(record):

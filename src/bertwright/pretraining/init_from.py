@@ -15,12 +15,11 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.files import read_json
 from bertwright.model.config import SIZES, BackboneConfig, EncoderConfig, SingleBackboneConfig, written_size
 from bertwright.model.families.elmo import LSTMConfig
 from bertwright.model.folder import SavedModel, load_weights, model_within, open_model, weights_digest
 from bertwright.model.hf_config import read_description
-from bertwright.model.system import NAMES, system_config, system_of
+from bertwright.model.system import NAMES, SPAN_SYSTEMS, system_config, system_of
 from bertwright.objectives.masked_lm import second_objective
 from bertwright.objectives.replaced_tokens import generator_hidden
 from bertwright.objectives.settings import SecondSentence
@@ -30,6 +29,7 @@ from bertwright.shipped import folder_of
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.text.extend_vocabulary import new_pieces
 from bertwright.text.wordpiece import Tokenizer
+from bertwright.training.run_files import run_record
 
 _ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias", "lm.bias", "generator.masked_lm.bias")
 """Parameters with a row for each piece. The decoder uses the first one too."""
@@ -58,12 +58,20 @@ def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> Pretrai
 
 
 def with_system_of(source: str, typed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the typed settings, and the system of the model `source` where none was typed."""
+    """Return the typed settings, with the system of the model `source` where none was typed.
+
+    The activation of a GPT is added too: these systems have the tanh form of GELU by default, and a GPT-2 may have
+    another one.
+    """
     description = model_within(folder_of(source)) / "config.json"
-    if "system" in typed or not description.is_file():  # opening the model refuses a folder without one
+    if not description.is_file():  # opening the model refuses a folder without one
         return typed
-    system = system_of(read_description(description).config)
-    return {"system": system, **typed} if system else typed
+    config = read_description(description).config
+    system = system_of(config)
+    if system is None or typed.get("system", system) != system:
+        return typed
+    activation = {"activation": getattr(config, "activation", "gelu_tanh")} if system in SPAN_SYSTEMS else {}
+    return {"system": system, **activation, **typed}
 
 
 def refuse_other_model(run: Path, source: str | None) -> None:
@@ -72,9 +80,8 @@ def refuse_other_model(run: Path, source: str | None) -> None:
     source: value of --init-from; None for random weights. A resumed run keeps the settings of its run.json, also those
     of the shape of its model, so this comes before they are compared with another model's.
     """
-    path = run / "run.json"
-    record = read_json(path) if path.exists() else None
-    if not isinstance(record, dict) or not isinstance(data := record.get("data"), dict) or "init_from" not in data:
+    record = run_record(run)
+    if not isinstance(data := record.get("data"), dict) or "init_from" not in data:
         return
     recorded, places = data["init_from"], record.get("places")
     model = places.get("init_from") if isinstance(places, dict) else None

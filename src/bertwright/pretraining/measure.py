@@ -168,7 +168,7 @@ def _checkpoint_seconds(size: int, out: Path) -> float:
 def choose_compiled(pretraining: Pretraining, numerics: Numerics) -> Numerics:
     """Return `numerics` with or without a compiled step, as the settings say; `auto` decides by a trial.
 
-    A run shorter than LONG_RUN_SECONDS is not compiled with `auto`, nor is one on an Apple GPU.
+    With `auto`, a run shorter than LONG_RUN_SECONDS and a run on an Apple GPU are not compiled.
     """
     choice = pretraining.settings.compile
     if choice == "auto" and numerics.device == "mps":

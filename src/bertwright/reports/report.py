@@ -4,6 +4,7 @@ The page is one file: it holds its style and its pictures, and it fetches nothin
 no name or text of a run can become markup.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -92,7 +93,7 @@ def with_pages(result: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the result of a run that has just ended in `folder`, with the paths of its report and its loss curve.
 
     A search gets a report for each combination whose folder is kept, and one with trials a picture of them. A stopped
-    run gets no report; neither does a process that is not the main one, whose result is empty. `signalled`, which is
+    run gets no report. A process that is not the main one gets none either: its result is empty. `signalled`, which is
     for programs that start several runs, is left out.
     """
     result = {name: value for name, value in result.items() if name != "signalled"}
@@ -236,9 +237,7 @@ def _with_deviation(run: Run, name: str) -> str:
     shown = metric_text(name, _last_metrics(run).get(name))
     if len(values) < 2:
         return shown
-    mean = sum(values) / len(values)
-    deviation = (sum((value - mean) ** 2 for value in values) / (len(values) - 1)) ** 0.5
-    return f"{shown} ± {metric_text(name, deviation)}"
+    return f"{shown} ± {metric_text(name, statistics.stdev(values))}"
 
 
 def _metrics_side_by_side(runs: Sequence[Run], names: Sequence[str]) -> PageTable:
@@ -284,7 +283,8 @@ def _validation(run: Run, owner: str) -> list[PageTable]:
 def _settings(run: Run) -> PageTable:
     """Return all settings; those that differ from the defaults, or from the paper's, come first and are marked.
 
-    Settings that the program chose come next, and are not marked; nor is a schedule of which that is not known.
+    Settings that the program chose come next and are not marked. A schedule is not marked where the record does not
+    tell who chose it.
     """
     values, defaults = _flat(run.record["settings"]), _flat(_defaults(run))
     chosen = [name for name in values if name in run.record.get("chosen", ())]

@@ -30,7 +30,7 @@ from bertwright.model.folder import SavedModel, refuse_random
 from bertwright.model.heads import MaskedLMHead, TiedOutput, for_loss
 from bertwright.model.system import SPAN_SYSTEMS, system_of
 from bertwright.objectives.language_model import open_language_model
-from bertwright.objectives.masked_lm import open_pretrained
+from bertwright.objectives.masked_lm import has_masked_lm, open_pretrained
 from bertwright.objectives.masked_next_token import as_language_model
 from bertwright.scoring.settings import Direction, FirstToken, ScoreSettings
 from bertwright.tables.bad_rows import BadRow, is_blank
@@ -81,8 +81,12 @@ class SentenceScorer(ABC):
 
     @cached_property
     def _projection(self) -> tuple[Tensor, Tensor]:
-        """Return the word embeddings [V, D] and the bias [V] of the logits, in fp32."""
-        return for_loss(self.encoder.word_embeddings()[0].weight), for_loss(self.head.bias)
+        """Return the word embeddings [V, D] and the bias [V] of the logits, in fp32, of the pieces of the vocabulary.
+
+        Rows of the table beyond the vocabulary are no candidates.
+        """
+        pieces = self.tokenizer.vocab_size
+        return for_loss(self.encoder.word_embeddings()[0].weight)[:pieces], for_loss(self.head.bias)[:pieces]
 
     @abstractmethod
     def resolve(self, settings: ScoreSettings) -> ScoreSettings:
@@ -294,12 +298,11 @@ def label_logarithms(vectors: Tensor, embeddings: Tensor, bias: Tensor, labels: 
 
 def has_scores(saved: SavedModel) -> bool:
     """Return True where a model folder has the head of a masked LM, or is a language model."""
-    weights = saved.weights or {}
     if attends_both_ways(saved.config):
-        return any(name.startswith("masked_lm.") for name in weights)
+        return has_masked_lm(saved)
     if not isinstance(saved.config, SingleBackboneConfig):
         return False
-    return "task" not in saved.extra or any(name.startswith(("masked_lm.", "lm.")) for name in weights)
+    return "task" not in saved.extra or any(name.startswith(("masked_lm.", "lm.")) for name in saved.weights or {})
 
 
 def scorer_of(saved: SavedModel, tokenizer: BaseTokenizer, direction: Direction | None = None) -> SentenceScorer:

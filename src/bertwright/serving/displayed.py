@@ -54,7 +54,7 @@ class Results(list[Any]):
 class Vectors(np.ndarray[Any, np.dtype[np.float32]]):
     """Vectors [N, D], or one [D]: an array, of which a notebook displays a summary.
 
-    Calculations give plain arrays, and so does a pickle.
+    Calculations and pickles give plain arrays.
     """
 
     def __array_wrap__(self, array: NDArray[Any], context: Any = None, return_scalar: bool = False) -> Any:

@@ -1,7 +1,7 @@
 """rows → scores on the way from baseline embeddings to those of the pieces, and their gradients.
 
-Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) of the word embeddings: positions and segments stay as
-they are, and so do the special tokens. This is `LayerIntegratedGradients` of captum on the table of words.
+Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) of the word embeddings. Positions, segments and
+special tokens stay as they are. This is `LayerIntegratedGradients` of captum on the table of words.
 
 For a point of the way, the tables of word embeddings look up rows that are computed here: each token of each row has
 a number, which the model gets in place of its id. So the order in which a backbone reads the tokens has no effect, and

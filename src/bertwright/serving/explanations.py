@@ -22,12 +22,7 @@ from bertwright.serving.pipelines import open_pipeline
 from bertwright.serving.placed_pieces import PlacedRows, placed_rows, words_of_pieces
 from bertwright.serving.results import ExplainedPiece, ExplainedWord, Explanation
 from bertwright.serving.settings import ExplainSettings
-from bertwright.serving.task_pipelines import (
-    ChoicePipeline,
-    ClassificationPipeline,
-    QuestionPipeline,
-    TaggingPipeline,
-)
+from bertwright.serving.task_pipelines import FinetunedPipeline
 from bertwright.tasks.finite import NotFinite
 from bertwright.text.base_tokenizer import BaseTokenizer, MaskTokenizer
 
@@ -53,7 +48,7 @@ _NOT_FINITE: Final = Explanation(
     steps=None,
     words=(),
 )
-"""For an input whose answer is not finite. `Pipeline.results` refuses it, with the number of the input."""
+"""Explanation of an input whose answer is not finite. `Pipeline.results` refuses it, with the number of the input."""
 
 _Word = tuple[int, int, int]
 """Number of the text, and (first, one past last) character, of a word."""
@@ -93,7 +88,7 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
         self.example = answering.example
         plain = SavedModel(**{field.name: getattr(saved, field.name) for field in fields(SavedModel)})
         exact = open_pipeline(plain, tokenizer)
-        assert isinstance(exact, ClassificationPipeline | TaggingPipeline | QuestionPipeline | ChoicePipeline)
+        assert isinstance(exact, FinetunedPipeline)
         assert exact.model is not None
         exact.model.requires_grad_(False)
         self._exact, self._encoder = exact, exact.model.encoder

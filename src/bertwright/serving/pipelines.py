@@ -2,9 +2,8 @@
 
 from typing import Any, Final, Literal
 
-from bertwright.model.config import attends_both_ways
 from bertwright.model.folder import SavedModel
-from bertwright.objectives.masked_lm import second_objective
+from bertwright.objectives.masked_lm import has_masked_lm, second_objective
 from bertwright.serving.encoder_pipelines import AttentionPipeline, FillPipeline, NextSentencePipeline, VectorPipeline
 from bertwright.serving.pipeline import Pipeline
 from bertwright.serving.scoring import ScorePipeline
@@ -55,11 +54,6 @@ def open_use(saved: SavedModel, tokenizer: BaseTokenizer, use: Use) -> Pipeline[
     """Return the pipeline for a use. Raises InputError where the model cannot be used so."""
     pipeline: Pipeline[Any, Any] = _USES[use](saved, tokenizer)
     return pipeline
-
-
-def has_masked_lm(saved: SavedModel) -> bool:
-    """Return whether a model folder has the head that fills [MASK]. With one-sided attention no model has one."""
-    return attends_both_ways(saved.config) and any(name.startswith("masked_lm.") for name in saved.weights or {})
 
 
 def has_next_sentence(saved: SavedModel) -> bool:

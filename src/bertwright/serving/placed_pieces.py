@@ -6,6 +6,7 @@ of the pieces in place of the ids, so that each token of each row has its place 
 Shapes: T tokens.
 """
 
+import copy
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,8 +87,10 @@ def placed_rows(pipeline: Pipeline[Any, Any], item: Any) -> PlacedRows:
         return _of_words(pipeline.tokenizer, inputs)
     assert isinstance(pipeline, ClassificationPipeline | QuestionPipeline | ChoicePipeline)
     tokenizer = NumberedPieces(pipeline.tokenizer)
+    numbered: Any = copy.copy(pipeline)
+    numbered.tokenizer = tokenizer
     tokens: list[list[PlacedPiece | None]] = []
-    for index, row in enumerate(pipeline.encode_with(tokenizer, [item]).rows):
+    for index, row in enumerate(numbered.encode([item]).rows):
         second = 1 + index if isinstance(pipeline, ChoicePipeline) else 1
         texts = [0 if position < row.first else second for position in range(len(row))]
         tokens.append([_piece(tokenizer, *token) for token in zip(texts, row.ids.tolist(), strict=True)])

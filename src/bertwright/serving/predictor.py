@@ -13,6 +13,7 @@ from bertwright.errors import InputError
 from bertwright.markup import Html
 from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import open_model
+from bertwright.objectives.masked_lm import has_masked_lm
 from bertwright.scoring.generation import TextGenerator
 from bertwright.scoring.scorer import has_scores
 from bertwright.scoring.settings import FirstToken, GenerateSettings, Masking, ScoreSettings
@@ -24,7 +25,7 @@ from bertwright.serving.embeddings import Pool
 from bertwright.serving.encoder_pipelines import StaticPipeline, VectorPipeline
 from bertwright.serving.explanations import ExplainPipeline, can_explain
 from bertwright.serving.pipeline import Pipeline, blocks, parse_input
-from bertwright.serving.pipelines import Use, has_masked_lm, has_next_sentence, open_pipeline, open_use
+from bertwright.serving.pipelines import Use, has_next_sentence, open_pipeline, open_use
 from bertwright.serving.python_inputs import described, items_of, paired, texts_of, values_for
 from bertwright.serving.reranking import can_rerank, check_query, ranked_texts, relevance
 from bertwright.serving.results import RankedText, Vector
@@ -272,7 +273,7 @@ class Predictor:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of all that decides the vectors, by which an index knows its model. No encoder is built."""
+        """Fingerprint of all that decides the vectors; an index stores it. No encoder is built."""
         return fingerprint_of(self._saved, self.tokenizer, saved_vector_head(self._saved))
 
     @property

@@ -14,7 +14,6 @@ from bertwright.search.exact import as_compared
 from bertwright.search.index import SearchIndex
 from bertwright.search.nearest import Hit
 from bertwright.search.rerank import default_candidates
-from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.reranking import check_query
 from bertwright.serving.schemas import SearchIndexRequest
@@ -116,8 +115,7 @@ class SearchService:
     async def _nearest(
         self, served: ServedIndex, query: str, request: Request, *, top_k: int
     ) -> tuple[list[Hit], bool]:
-        pipeline = await self.service.pipeline_for(served.model, "vectors")
-        assert isinstance(pipeline, VectorPipeline)
+        pipeline = await self.service.vector_pipeline(served.model)
         prompted = pipeline.for_queries(f"model {served.model}")
         (vector,) = await self.service.answer(served.model, prompted, [query], request)
         manifest = served.index.manifest

@@ -1,6 +1,6 @@
 """fine-tuned models → pipelines: labels, entities, answers to questions, choices."""
 
-import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,8 @@ from bertwright.errors import InputError
 from bertwright.model.folder import SavedModel
 from bertwright.serving.pipeline import (
     EncodedInputs,
+    EncodedT,
+    Item,
     ModelRow,
     Pipeline,
     TextPipeline,
@@ -31,6 +33,7 @@ from bertwright.tasks.classification.encoding import Encoded, decode, encode
 from bertwright.tasks.classification.model import noted_task, open_classifier
 from bertwright.tasks.classification.task import positions_of
 from bertwright.tasks.feature_based import open_with_features
+from bertwright.tasks.finite import logistic_of
 from bertwright.tasks.frozen_features import FeaturePositions
 from bertwright.tasks.multiple_choice.spec import Choices, decode_choices, encode_choices
 from bertwright.tasks.multiple_choice.task import open_chooser
@@ -40,10 +43,10 @@ from bertwright.tasks.question_answering.task import SpanRows, open_span_model
 from bertwright.tasks.question_answering.windows import Windows, encode_windows, longest_question
 from bertwright.tasks.tagging import spec as tagging
 from bertwright.tasks.tagging.conll import Sentences
-from bertwright.tasks.tagging.files import text_answer
+from bertwright.tasks.tagging.files import sentences_of_texts, text_answer
 from bertwright.tasks.tagging.model import TaggingWindows, open_tagger, tag_rows, windows_of
 from bertwright.tasks.tagging.task import task_of_model
-from bertwright.text.base_tokenizer import BaseTokenizer, PlacedPieces
+from bertwright.text.base_tokenizer import BaseTokenizer
 
 
 def _open_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArray[np.float32]]:
@@ -55,6 +58,21 @@ def _open_features(saved: SavedModel) -> Callable[[FeaturePositions], NDArray[np
             return compute(positions)
 
     return logits
+
+
+class FinetunedPipeline(Pipeline[Item, EncodedT]):
+    """Pipeline of a fine-tuned model; `model` is None where the head reads features of a frozen encoder."""
+
+    model: Any
+
+    @abstractmethod
+    def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
+        """Return the logits of each row, with their graph where gradients are on."""
+
+    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
+        """Return the logits of each row."""
+        with torch.inference_mode():
+            return as_arrays(self.logits(rows))
 
 
 @dataclass(frozen=True)
@@ -69,7 +87,7 @@ class EncodedTexts(EncodedInputs):
         return row if begins is None else int(np.searchsorted(begins, row, side="right")) - 1
 
 
-class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
+class ClassificationPipeline(FinetunedPipeline[tuple[str, ...], EncodedTexts]):
     """Labels, any number of them, or a number, for a text or a pair."""
 
     kind = "classification"
@@ -90,16 +108,12 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
 
     def encode(self, items: Sequence[tuple[str, ...]]) -> EncodedTexts:
         """Return one row for each input, or several where the task reads long texts in windows."""
-        return self.encode_with(self.tokenizer, items)
-
-    def encode_with(self, tokenizer: PlacedPieces, items: Sequence[tuple[str, ...]]) -> EncodedTexts:
-        """Return the rows, as `encode`, with the ids of another tokenizer."""
         first, *second = zip(*items, strict=True)
-        encoded = encode(tokenizer, first, *second, max_length=self.max_length, long=self.task.long)
+        encoded = encode(self.tokenizer, first, *second, max_length=self.max_length, long=self.task.long)
         return EncodedTexts(rows_of_encoded(encoded), encoded)
 
     def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
-        """Return the logits [L] of each row, with their graph where gradients are on."""
+        """Return the logits [L] of each row."""
         assert self.model is not None
         pad_id, both_orders = self.model.encoder.config.pad_id, self.model.both_orders
         return list(self.model(padded_batch(rows, pad_id=pad_id, both_orders=both_orders)))
@@ -108,8 +122,7 @@ class ClassificationPipeline(Pipeline[tuple[str, ...], EncodedTexts]):
         """Return the logits [L] of each row."""
         if self._of_features is not None:
             return list(self._of_features(positions_of(encoded_of_rows(rows))))
-        with torch.inference_mode():
-            return as_arrays(self.logits(rows))
+        return super().forward(rows)
 
     def decode(
         self, inputs: EncodedTexts, outputs: Sequence[NDArray[np.float32]]
@@ -149,7 +162,7 @@ class EncodedSentences(EncodedInputs):
         return int(np.searchsorted(ends, self.words[row][0], side="right"))
 
 
-class TaggingPipeline(TextPipeline[EncodedSentences]):
+class TaggingPipeline(TextPipeline[EncodedSentences], FinetunedPipeline[str, EncodedSentences]):
     """The names in a text, or its words with their tags."""
 
     kind = "tagging"
@@ -162,10 +175,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
 
     def encode(self, items: Sequence[str]) -> EncodedSentences:
         """Return the windows of each text, which stands alone, without its neighbours as context."""
-        spans = self.tokenizer.words(items)
-        words = tuple(tuple(text[begin:end] for begin, end in row) for text, row in zip(items, spans, strict=True))
-        lines = tuple((number,) * max(1, len(row)) for number, row in enumerate(spans, 1))
-        sentences = Sentences(source="texts", words=words, tags=None, lines=lines)
+        spans, sentences = sentences_of_texts(self.tokenizer, items, "texts")
         windows = windows_of(self.tokenizer, sentences, context="off", max_length=self.max_length)
         rows = [ModelRow(ids, len(ids), at) for ids, at in zip(windows.ids, windows.at, strict=True)]
         return EncodedSentences(rows, items, spans, sentences, windows.words, windows.vanished)
@@ -180,7 +190,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         ]
 
     def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
-        """Return the logits [Q, L] of each row, with their graph where gradients are on."""
+        """Return the logits [Q, L] at the words that each row answers."""
         assert self.model is not None
         at = tuple(row.at for row in rows)
         windows = TaggingWindows(tuple(row.ids for row in rows), at, words=at, vanished=())
@@ -188,14 +198,13 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         return [values[: len(row.at)] for values, row in zip(logits, rows, strict=True)]
 
     def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
-        """Return the logits [Q, L] at the words that each row answers."""
+        """Return the logits [Q, L] of each row."""
         if self._of_features is not None:
             ends = np.cumsum([0, *(len(row.at) for row in rows)])
             targets = [np.arange(begin, begin + len(row.at)) for row, begin in zip(rows, ends[:-1], strict=True)]
             asks = [(row.ids, row.at, target) for row, target in zip(rows, targets, strict=True)]
             return np.split(self._of_features(FeaturePositions(asks, ends)), ends[1:-1])
-        with torch.inference_mode():
-            return as_arrays(self.logits(rows))
+        return super().forward(rows)
 
     def decode(self, inputs: EncodedSentences, outputs: Sequence[NDArray[np.float32]]) -> list[Entities]:
         """Return the entities of each text, or its words with their tags."""
@@ -203,8 +212,7 @@ class TaggingPipeline(TextPipeline[EncodedSentences]):
         for words, values in zip(inputs.words, outputs, strict=True):
             logits[words] = values
         tagged = tagging.decode_tags(self.task, logits, inputs.sentences)
-        probabilities = np.split(tagged.probabilities, np.cumsum([len(row) for row in inputs.spans])[:-1])
-        rows = zip(inputs.texts, inputs.spans, tagged.tags, probabilities, strict=True)
+        rows = zip(inputs.texts, inputs.spans, tagged.tags, tagged.by_sentence, strict=True)
         return [_entities(text_answer(self.task, *row)) for row in rows]
 
 
@@ -220,7 +228,7 @@ class EncodedQuestions(EncodedInputs):
         return int(self.windows.question[row])
 
 
-class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
+class QuestionPipeline(FinetunedPipeline[tuple[str, str], EncodedQuestions]):
     """The part of a passage that answers a question."""
 
     kind, form = "questions", "a tuple of a question and a passage, or a dict with 'question' and 'context'"
@@ -248,29 +256,20 @@ class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
 
     def encode(self, items: Sequence[tuple[str, str]]) -> EncodedQuestions:
         """Return the windows of all questions; a passage of several questions is tokenised once."""
-        return self.encode_with(self.tokenizer, items)
-
-    def encode_with(self, tokenizer: PlacedPieces, items: Sequence[tuple[str, str]]) -> EncodedQuestions:
-        """Return the windows, as `encode`, with the ids of another tokenizer."""
         items_with_ids = tuple(Question(str(index), *item) for index, item in enumerate(items))
         questions = Questions(items_with_ids, self.task.version, "questions")
-        windows = encode_windows(tokenizer, questions, self.task, max_length=self.max_length)
+        windows = encode_windows(self.tokenizer, questions, self.task, max_length=self.max_length)
         rows = []
-        for index, (first, size) in enumerate(zip(windows.first_piece.tolist(), _sizes(windows), strict=True)):
+        for index, (first, size) in enumerate(zip(windows.first_piece.tolist(), windows.sizes.tolist(), strict=True)):
             rows.append(ModelRow(windows.row(index), first, np.arange(first, first + size)))
         return EncodedQuestions(rows, questions, windows)
 
     def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
-        """Return the logits [2, 1 + Q] of each row, with their graph where gradients are on."""
+        """Return the logits [2, 1 + Q] of the first and last position: at [CLS], then at the pieces of the passage."""
         batch = padded_batch(rows, pad_id=self.model.encoder.config.pad_id)
         no_targets = torch.zeros((len(rows), 2), dtype=torch.int64)
         logits = torch.stack(self.model(SpanRows(batch.ids, batch.segments, batch.mask, no_targets)), dim=1)
         return [values[:, [0, *row.at]] for values, row in zip(logits, rows, strict=True)]
-
-    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
-        """Return the logits [2, 1 + Q] of the first and last position: at [CLS], then at the pieces of the passage."""
-        with torch.inference_mode():
-            return as_arrays(self.logits(rows))
 
     def decode(self, inputs: EncodedQuestions, outputs: Sequence[NDArray[np.float32]]) -> list[ExtractedAnswer]:
         """Return the best span over all windows of a passage, however long it is."""
@@ -281,7 +280,7 @@ class QuestionPipeline(Pipeline[tuple[str, str], EncodedQuestions]):
         return [self._result(answer, cut) for answer, cut in zip(answers, inputs.windows.cut.tolist(), strict=True)]
 
     def _result(self, answer: Answer, cut: bool) -> ExtractedAnswer:
-        no_answer = None if answer.null_odds is None else _logistic(answer.null_odds - self.threshold)
+        no_answer = None if answer.null_odds is None else logistic_of(answer.null_odds - self.threshold)
         span = answer.chosen
         probability = answer.probability if span.text or no_answer is None else no_answer
         return ExtractedAnswer(span.text, span.first, span.last, probability, no_answer, cut)
@@ -299,7 +298,7 @@ class EncodedChoices(EncodedInputs):
         return int(np.searchsorted(self.choices.first, row, side="right")) - 1
 
 
-class ChoicePipeline(Pipeline[tuple[str, tuple[str, ...]], EncodedChoices]):
+class ChoicePipeline(FinetunedPipeline[tuple[str, tuple[str, ...]], EncodedChoices]):
     """The likeliest of several continuations."""
 
     kind, form = "choice", "a tuple of a context and its choices, or a dict with 'context' and 'choices'"
@@ -331,23 +330,14 @@ class ChoicePipeline(Pipeline[tuple[str, tuple[str, ...]], EncodedChoices]):
 
     def encode(self, items: Sequence[tuple[str, tuple[str, ...]]]) -> EncodedChoices:
         """Return one row for each choice."""
-        return self.encode_with(self.tokenizer, items)
-
-    def encode_with(self, tokenizer: PlacedPieces, items: Sequence[tuple[str, tuple[str, ...]]]) -> EncodedChoices:
-        """Return the rows, as `encode`, with the ids of another tokenizer."""
         contexts, choices = zip(*items, strict=True)
         examples = Choices(contexts, choices, None, "choices", tuple(range(1, len(items) + 1)))
-        encoded = encode_choices(tokenizer, examples, max_length=self.max_length)
+        encoded = encode_choices(self.tokenizer, examples, max_length=self.max_length)
         return EncodedChoices(rows_of_encoded(encoded), examples, encoded)
 
     def logits(self, rows: Sequence[ModelRow]) -> list[Tensor]:
-        """Return the score [1] of each row, with its graph where gradients are on."""
-        return list(self.model(padded_batch(rows, pad_id=self.model.encoder.config.pad_id)))
-
-    def forward(self, rows: Sequence[ModelRow]) -> list[NDArray[np.float32]]:
         """Return the score [1] of each row."""
-        with torch.inference_mode():
-            return as_arrays(self.logits(rows))
+        return list(self.model(padded_batch(rows, pad_id=self.model.encoder.config.pad_id)))
 
     def decode(self, inputs: EncodedChoices, outputs: Sequence[NDArray[np.float32]]) -> list[Choice]:
         """Return the best choice of each input; probabilities are a softmax over its choices."""
@@ -366,13 +356,3 @@ def _entities(answer: Mapping[str, Any]) -> Entities:
     return Entities(
         tuple(TextEntity(row[name], row["text"], row["start"], row["end"], row["probability"]) for row in rows)
     )
-
-
-def _sizes(windows: Windows) -> list[int]:
-    """Return the number of pieces of the passage in each window."""
-    sizes: list[int] = (windows.span[:, 1].astype(np.int64) - windows.span[:, 0]).tolist()
-    return sizes
-
-
-def _logistic(value: float) -> float:
-    return 0.5 * (1.0 + math.tanh(0.5 * value))

@@ -3,7 +3,6 @@
 Its clients name no model. So `/embed` and `/info` take the first model, and `/rerank` the first reranker.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -16,6 +15,7 @@ from bertwright.serving import examples, schemas
 from bertwright.serving.predictor import Predictor
 from bertwright.serving.results import RankedText, Vector
 from bertwright.serving.service import Service
+from bertwright.tasks.finite import logistic_of
 from bertwright.version import __version__
 
 TAG: Final = {
@@ -123,7 +123,7 @@ def add_tei_endpoints(app: FastAPI, service: Service) -> None:
         return [
             Rank(
                 index=each.index,
-                score=each.score if is_raw else _logistic(each.score),
+                score=each.score if is_raw else logistic_of(each.score),
                 text=each.text if body.return_text else None,
             )
             for each in ranked
@@ -172,7 +172,3 @@ def _normalized(vector: Vector) -> Any:
     """Return the vector [D] divided by its length; one of zeros as it is."""
     length = float(np.linalg.norm(vector.values))
     return vector.values / length if length else vector.values
-
-
-def _logistic(score: float) -> float:
-    return 0.5 * (1 + math.tanh(score / 2))  # no overflow, whatever the score

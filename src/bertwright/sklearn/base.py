@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
@@ -141,7 +140,7 @@ class Trained(TextEstimator):
         kept = {name: value for name, value in values.items() if value is None or isinstance(value, str | int | float)}
         return {NOTES: {"parameters": kept, **more}}
 
-    def _learn(self, task: TaskSpec, rows: Any, weights: NDArray[np.float64] | None = None, **notes: Any) -> Any:
+    def _learn(self, task: TaskSpec, rows: Any, **notes: Any) -> Any:
         """Return the model fine-tuned on labelled rows; `notes` are stored in its folder beside the parameters."""
         from bertwright.finetuning.settings import FinetuneSettings
         from bertwright.sklearn.fit import fit_model
@@ -152,7 +151,6 @@ class Trained(TextEstimator):
             task,
             rows,
             settings,
-            weights=weights,
             model=self.model,
             tokenizer=self.tokenizer,
             notes=self._notes(**notes),

@@ -49,9 +49,9 @@ class _OfTexts(Trained):
         classes: NDArray[Any] | None = None,
     ) -> None:
         """Fine-tune, then set the attributes: a fit that fails or is interrupted changes nothing."""
-        examples = _examples(texts, targets)
+        examples = _examples(texts, targets, weights)
         kind = "text" if classes is None else _type_of(classes)
-        self.learned_ = self._learn(weigh(task, examples), examples, weights, classes=kind)
+        self.learned_ = self._learn(weigh(task, examples), examples, classes=kind)
         if classes is not None:
             self.classes_ = classes
         self._note_columns(texts)
@@ -217,9 +217,9 @@ def _with_weight(
     return texts.select(rows), targets[rows], weights[rows]
 
 
-def _examples(texts: Texts, targets: NDArray[Any] | None) -> TextExamples:
+def _examples(texts: Texts, targets: NDArray[Any] | None, weights: NDArray[np.float64] | None = None) -> TextExamples:
     second = texts.sides[1] if len(texts.sides) > 1 else None
-    return TextExamples(texts.sides[0], second, targets, "X", tuple(range(len(texts))))
+    return TextExamples(texts.sides[0], second, targets, "X", tuple(range(len(texts))), factors=weights)
 
 
 def _type_of(classes: NDArray[Any]) -> str:

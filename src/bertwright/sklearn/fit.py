@@ -9,10 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import numpy as np
 import safetensors.torch
 import torch
-from numpy.typing import NDArray
 
 from bertwright.errors import InputError
 from bertwright.files import digest_note, read_object
@@ -163,7 +161,6 @@ def fit_model(
     rows: Any,
     settings: FinetuneSettings,
     *,
-    weights: NDArray[np.float64] | None,
     model: str | Path,
     tokenizer: str | Path | None,
     notes: Mapping[str, Any],
@@ -171,7 +168,7 @@ def fit_model(
 ) -> Learned:
     """Fine-tune `model` on labelled rows of a task for all epochs, in memory and without validation.
 
-    weights: factors of the rows' weights. notes: entries of config.json beside the task.
+    notes: entries of config.json beside the task.
 
     Raises KeyboardInterrupt where a signal came.
     """
@@ -179,7 +176,7 @@ def fit_model(
         saved, model_tokenizer = open_initial_model(str(model), None if tokenizer is None else Path(tokenizer))
         check_settings(settings, saved.config, saved.source)
         data, kind = LabelledData(task, rows, {}, {}), kind_of(task)
-        bound = kind.bind(data, model_tokenizer, saved.config, settings.max_length, weights=weights)
+        bound = kind.bind(data, model_tokenizer, saved.config, settings.max_length)
         bound = add_auxiliary_loss(settings, bound, saved=saved, tokenizer=model_tokenizer)
         settings = scheduled(settings, saved.config, len(bound.lengths))
         start = initial_weights(settings, bound, saved)

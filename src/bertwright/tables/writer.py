@@ -255,8 +255,8 @@ def answer_tables(
                 f"{request.source}: a terminal shows text only, not Parquet; name a file with --output, or add "
                 "--output-format"
             )
-        # All columns of JSON lines and the types of their fields are known only at the end of the file. So are the
-        # columns of answers that differ between blocks.
+        # Only at the end of the file are all columns of JSON lines known, the types of their fields, and the columns of
+        # answers that differ between blocks.
         in_one_block = (table.format == "jsonl" != format) or not (even or format in ("jsonl", "parquet"))
         blocks = table.blocks(None if in_one_block else BLOCK_ROWS)
         answers = answered(first := next(blocks), as_format(first, format))  # before anything is written

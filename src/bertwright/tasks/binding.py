@@ -22,6 +22,7 @@ from bertwright.model.folder import SavedModel
 from bertwright.model.vector_head import VectorHead
 from bertwright.tables.writer import PredictRequest
 from bertwright.tasks.errors import Errors, EvaluateRequest
+from bertwright.tasks.metrics import by_file
 from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -43,9 +44,9 @@ class LabelledData:
     digests: Mapping[str, Any]
 
 
-def file_digests(train: Path, *dev: Path) -> dict[str, Any]:
-    """Return the digests of LabelledData."""
-    return {"train": file_digest(train), "dev": {path.name: file_digest(path) for path in dev}}
+def file_digests(train: Path, dev: Path | None) -> dict[str, Any]:
+    """Return the digests of LabelledData; `dev` is None where the training file has the validation rows."""
+    return {"train": file_digest(train), "dev": {dev.name: file_digest(dev)} if dev else {}}
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,8 @@ class TaskKind(ABC):
         """Return the token ids of `rows`; print how many are too long. `train`: include the targets of the loss."""
 
     @abstractmethod
-    def targets(self, task: Any, rows: Any, inputs: Any, weights: NDArray[np.float64] | None = None) -> Any:
-        """Return the targets of the training rows for `collate`; `weights` are factors of the rows' weights."""
+    def targets(self, task: Any, rows: Any, inputs: Any) -> Any:
+        """Return the targets of the training rows for `collate`."""
 
     @abstractmethod
     def collate(self, bound: "BoundTask", chosen: NDArray[np.int64]) -> Any:
@@ -225,10 +226,8 @@ class TaskKind(ABC):
         tokenizer: BaseTokenizer,
         config: BackboneConfig,
         max_length: int,
-        *,
-        weights: NDArray[np.float64] | None = None,
     ) -> "BoundTask":
-        """Encode labelled data; `weights` [rows] are factors of the training rows' weights."""
+        """Encode labelled data."""
         self.check(data, config)
         encode = partial(self.encode, data.task, tokenizer, max_length=max_length)
         inputs = encode(data.train, train=True)
@@ -240,7 +239,7 @@ class TaskKind(ABC):
             digests=data.digests,
             train=(data.train, inputs),
             validation=validation,
-            targets=self.targets(data.task, data.train, inputs, weights),
+            targets=self.targets(data.task, data.train, inputs),
             lengths=lengths,
             tokens=self.tokens(data, lengths, config),
             config=config,
@@ -304,12 +303,12 @@ class BoundTask:
 
     def metrics(self, logits: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics of all validation files, as `TaskKind.metrics`; several have their name as prefix."""
-        metrics: dict[str, float] = {}
-        for name, (rows, inputs) in self.validation.items():
-            prefix = "" if len(self.validation) == 1 else f"{name}."
-            of_file = self.kind.metrics(self.task, logits[name], rows, inputs)
-            metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}
-        return metrics
+        return by_file(
+            {
+                name: self.kind.metrics(self.task, logits[name], rows, inputs)
+                for name, (rows, inputs) in self.validation.items()
+            }
+        )
 
     def review(self, logits: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Return `TaskKind.review` of the validation files by name."""

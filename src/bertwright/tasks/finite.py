@@ -1,5 +1,6 @@
 """model's outputs → probabilities, and the check that every answer passes, since finite weights may overflow."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -23,6 +24,11 @@ def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 def logistic(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the probability of each logit by itself, in a form that does not overflow."""
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)))
+
+
+def logistic_of(logit: float) -> float:
+    """Return the probability of a logit, in a form that does not overflow."""
+    return 0.5 * (1.0 + math.tanh(0.5 * logit))
 
 
 class NotFinite(RunFailed):

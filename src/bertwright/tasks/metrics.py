@@ -1,6 +1,6 @@
 """predictions and targets → metrics of sentence tasks, between -1 and 1 and never NaN (paper §4.1, GLUE's metrics)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -62,6 +62,20 @@ def collapsed(predicted: Array, targets: Array, labels: Sequence[str]) -> str | 
         f"collapsed: the {len(predicted)} predictions are nearly constant (standard deviation {spread:.2g}, targets"
         f" {target_spread:.2g}); the correlation with a constant is undefined and counts as 0"
     )
+
+
+def without_collapsed(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a validation without its notes on equal predictions, whose keys end with "collapsed"."""
+    return {name: value for name, value in metrics.items() if not name.endswith("collapsed")}
+
+
+def by_file(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return metrics by validation file as one mapping; the name of the file precedes where there are several."""
+    return {
+        f"{name}.{metric}" if len(metrics) > 1 else metric: value
+        for name, part in metrics.items()
+        for metric, value in part.items()
+    }
 
 
 def _accuracy(predicted: Array, targets: Array, positive: int | None) -> float:

@@ -76,7 +76,8 @@ class StaticVectors:
 
     def check_width(self, width: int | None, option: str) -> None:
         """Raise InputError where `width` is more than the vectors have; `option` names where it was given."""
-        check_size(width, self.size, option)
+        if width is not None and not 1 <= width <= self.size:
+            raise InputError(f"{option} {width}: expected 1 to {self.size}, the size of this model's vectors")
 
     def vectors(
         self, texts: Sequence[str], role: TextRole = "text", *, width: int | None = None, first: int = 0
@@ -164,12 +165,6 @@ def _without_added_tokens(tokenizer: dict[str, Any]) -> dict[str, Any]:
         return {**tokenizer, "added_tokens": [token for token in added if token["id"] >= len(vocab)]}
     whole = {**vocab, **{token["content"]: token["id"] for token in added}}
     return {**tokenizer, "added_tokens": [], "model": {**tokenizer["model"], "vocab": whole}}
-
-
-def check_size(width: int | None, size: int, option: str) -> None:
-    """Raise InputError where `width` is no number of components of vectors of this size; `option` names it."""
-    if width is not None and not 1 <= width <= size:
-        raise InputError(f"{option} {width}: expected 1 to {size}, the size of this model's vectors")
 
 
 def is_static(model: str) -> bool:

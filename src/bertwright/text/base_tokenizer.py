@@ -19,7 +19,7 @@ from bertwright.files import atomic_file, atomic_folder, write_json
 Frame = tuple[int, tuple[int, ...], int]
 """Ids before the first text of a row, between two texts, and after the last text."""
 RowFrame = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""The same, where there may be none of each."""
+"""Ids before the first text of a row, between two texts, and after the last text; each part may be empty."""
 
 
 class Pieces(Protocol):

@@ -33,6 +33,11 @@ def run_record(folder: Path) -> dict[str, Any]:
     return read_object_if_there(folder / RUN_FILE)
 
 
+def is_finished(folder: Path) -> bool:
+    """Return True where the run in a folder has finished."""
+    return bool(run_record(folder).get("finished"))
+
+
 def noted_corpora(record: Mapping[str, Any], key: str = "corpus") -> list[str]:
     """Return the fingerprints of the corpora of a pre-training; key: "corpus" or "held_out"."""
     noted = record["data"].get(key)

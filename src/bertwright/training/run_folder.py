@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from bertwright.config import Settings
 from bertwright.console import say
 from bertwright.errors import InputError, shown
-from bertwright.files import atomic_file, read_json, sync, write_json
+from bertwright.files import atomic_file, read_object, sync, write_json
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks
 from bertwright.version import __version__, package_version, source_commit
 
@@ -175,9 +175,7 @@ def _open_run(
 ) -> RunFolder:
     """Return the run in `folder`, with the settings that change. InputError for a damaged record or another run."""
     path = folder / "run.json"
-    record = read_json(path)
-    if not isinstance(record, dict):
-        raise InputError(f"{path}: expected an object, got {shown(record)}; the file is damaged")
+    record = read_object(path)
     _refuse_damaged(path, record)
     run, other_numerics = RunFolder(folder, record), ""
     recorded, current = record.get("settings"), configuration["settings"]

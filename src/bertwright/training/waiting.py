@@ -6,8 +6,9 @@ from the very thread that is waited for, and a small model learns at a fifth of 
 
 GNU's OpenMP spins 1,000 rounds at most while a process has more threads in its pools than there are cores. So a thread
 here watches for how long the process waited for a core. Where that is long, it starts a second pool, which does
-nothing. The number of threads of each operation stays, and so do the bits of a run. Two pools are more threads than
-cores where an operation has more threads than half of the cores, as by default; with fewer, nothing changes.
+nothing. The number of threads of each operation stays the same. So the bits of a run stay the same. Two pools are more
+threads than cores where an operation has more threads than half of the cores, as by default; with fewer, nothing
+changes.
 """
 
 import atexit

@@ -19,9 +19,16 @@ def arguments_of(command: str, **options: Any) -> dict[str, Any]:
     """The arguments that reach the function of a command."""
 
     def caught(
-        *, model: Any = None, data: Any = None, corpus: Any = (), out: Any = None, output: Any = None, text: Any = None
+        *,
+        model: Any = None,
+        data: Any = None,
+        corpus: Any = (),
+        mix: Any = (),
+        out: Any = None,
+        output: Any = None,
+        text: Any = None,
     ) -> dict[str, Any]:
-        return {"model": model, "data": data, "corpus": corpus, "out": out, "output": output, "text": text}
+        return {"model": model, "data": data, "corpus": corpus, "mix": mix, "out": out, "output": output, "text": text}
 
     return dict(with_urls(command, caught)(**options))
 
@@ -57,6 +64,8 @@ def test_each_option_gets_a_copy_of_what_it_reads(store: Any, own_corpus: Path) 
         ),
         ("predict", {"output": "s3://b/x.tsv"}, "--output s3://b/x.tsv: .*; copy the result to the store afterwards"),
         ("paper", {"corpus": ("s3://b/text",)}, "--corpus s3://b/text: .*; copy it to this machine first"),
+        ("babylm", {"mix": ("s3://b/text=0.5",)}, "--mix s3://b/text=0.5: .*; copy it to this machine first"),
+        ("babylm", {"mix": ("wiki=s3://b/text=0.5",)}, "--mix s3://b/text=0.5: .*; copy it to this machine first"),
     ],
 )
 def test_where_a_url_is_not_possible_one_sentence_says_so(command: str, options: dict[str, Any], message: str) -> None:

@@ -106,10 +106,10 @@ def test_a_built_sample_says_what_was_drawn(
     [
         ("wiki --words 0", "--words '0': expected a number of words above 0"),
         ("wiki --words 10X", "--words '10X': expected a number of words above 0"),
-        ("wiki --words 10M", "the inputs have 1,998 words in 400 documents, and 10M are asked for; add text, or lower"),
+        ("wiki --words 10M", "the inputs have 1,998 words in 400 documents, expected at least 10M; add text, or lower"),
         (
             "--words 5k --mix wiki=0.3 --mix novels.txt=0.7",
-            "--mix novels.txt=0.7: it has 496 words in 100 documents, and 3.5k are asked for",
+            "--mix novels.txt=0.7: it has 496 words in 100 documents, expected at least 3.5k",
         ),
         ("--words 1k --mix wiki=0.3 --mix novels.txt=0.6", "expected fractions that sum to 1, got 0.9"),
         ("--words 1k --mix =1", "--mix =1: expected SOURCE=FRACTION with a fraction above 0 and at most 1, such as "),
@@ -124,7 +124,7 @@ def test_a_built_sample_says_what_was_drawn(
         ("wiki --seed 1", "--seed: needs --words"),
         ("wiki --seed 0", "--seed: needs --words"),
         ("wiki --words 1k --shard 1/2", "a sample is drawn from all inputs; leave --shard out"),
-        ("novels.txt --documents file --words 100", "and the first that was drawn has more than the 100 words"),
+        ("novels.txt --documents file --words 100", "and the first that was drawn has more than 100 words"),
         ("--words 1k --mix wiki=0.9999 --mix empty.txt=0.0001", "empty.txt=0.0001: it has a fraction of less"),
         ("", "expected one input or more"),
     ],

@@ -21,6 +21,8 @@ from bertwright.objectives.masked_lm import PretrainingModel
 from bertwright.pretraining.setup import Pretraining
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from tests.support.encoders import write_encoder
+from tests.support.language_models import write_language_model
+from tests.support.published_families import FAMILIES, publish
 
 STEPS = 6
 TYPED: dict[str, Any] = {"steps": STEPS, "batch_size": 4, "phases": [{"length": 32, "share": 1.0}], "threads": 1}
@@ -129,6 +131,22 @@ def test_a_teacher_with_a_task_or_without_a_head_is_refused(
     result = distill(str(tmp_path / "bare"), own_corpus, tmp_path / "out", soft={"soft_weight": 0.0})
     assert result["distillation"]["share"] is None
     assert result["distillation"]["student"]["metrics"]["mlm_loss"] > 0
+
+
+def test_a_teacher_that_reads_in_one_direction_is_refused(
+    own_corpus: Path, own_tokenizer: Path, own_text: Path, tmp_path: Path
+) -> None:
+    teacher = write_language_model(tmp_path / "left", "bert-left", own_tokenizer, own_text.read_text("utf-8"))
+    with pytest.raises(InputError, match="left: expected an encoder whose tokens attend to both sides"):
+        distill(teacher, own_corpus, tmp_path / "out")
+
+
+def test_a_teacher_without_an_output_bias_has_a_head(own_corpus: Path, own_tokenizer: Path, tmp_path: Path) -> None:
+    """A ModernBERT may have none (`decoder_bias` in config.json), and it fills [MASK] all the same."""
+    (unbiased,) = [each for each in FAMILIES if each.entries.get("decoder_bias") is False]
+    publish(tmp_path / "teacher", unbiased, "BertForMaskedLM", own_tokenizer)
+    result = distill(str(tmp_path / "teacher"), own_corpus, tmp_path / "out")["distillation"]
+    assert all(result[name]["metrics"]["mlm_loss"] > 0 for name in ("teacher", "student"))
 
 
 def test_a_student_of_random_weights_has_positions_activation_and_width_inside_of_the_teacher(

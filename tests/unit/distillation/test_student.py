@@ -70,9 +70,13 @@ def test_a_layer_keeps_the_reach_that_it_has_in_the_teacher(
     usual = system_config("modernbert", "4x64", vocab_size)
     assert isinstance(usual, ModernBertConfig)
     config = usual.model_copy(update={"reaches": named})
-    student = student_config(DistillationSettings(layers=layers), config)
-    assert isinstance(student, ModernBertConfig)
-    assert [student.is_global(number) for number in range(layers)] == expected
+    for shape in ({"layers": layers}, {"size": f"{layers}x64"}):
+        student = student_config(DistillationSettings.model_validate(shape), config)
+        assert isinstance(student, ModernBertConfig)
+        assert [student.is_global(number) for number in range(layers)] == expected
+    wider = student_config(DistillationSettings(size=f"{layers}x128"), config)  # it begins with random weights
+    assert isinstance(wider, ModernBertConfig)
+    assert wider.reaches is None
 
 
 @pytest.mark.parametrize(

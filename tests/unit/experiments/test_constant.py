@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bertwright.experiments.constant import by_file, constant_answer
+from bertwright.experiments.constant import constant_answer
 from bertwright.tasks.spec import get_spec
 from tests.support.paper_data import write_data
 
@@ -47,9 +47,3 @@ def test_no_answer_is_right_for_the_questions_without_one(data: Path, task: str,
     metrics = constant_answer(get_spec(task), data / folder)
     assert metrics.keys() >= {"em", "f1"}
     assert (metrics["f1"] == 0.0) == (task == "squad1")
-
-
-def test_metrics_of_several_files_have_their_names() -> None:
-    assert by_file({"dev": {"accuracy": 0.5}}) == {"accuracy": 0.5}
-    both = by_file({"dev_matched": {"accuracy": 0.5}, "dev_mismatched": {"accuracy": 0.25}})
-    assert both == {"dev_matched.accuracy": 0.5, "dev_mismatched.accuracy": 0.25}

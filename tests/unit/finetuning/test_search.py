@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from bertwright import locks
 from bertwright.errors import InputError, Stopped
 from bertwright.finetuning import search as module
-from bertwright.finetuning.run import TuneRequest, _Best, finetune, tune
+from bertwright.finetuning.best_epoch import BestEpoch
+from bertwright.finetuning.run import TuneRequest, finetune, tune
 from bertwright.finetuning.search import grid_table, parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
@@ -160,15 +161,15 @@ def test_a_signal_at_the_end_of_one_setting_stops_before_the_next(
     search_arguments: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the last epoch of the first setting is measured, there is no step left that could hear of it."""
-    really = _Best.evaluate
+    really = BestEpoch.evaluate
 
-    def interrupted(self: _Best, step: int) -> dict[str, float]:
+    def interrupted(self: BestEpoch, step: int) -> dict[str, float]:
         signal.raise_signal(signal.SIGINT)
         return really(self, step)
 
     grid = parse_grid("learning-rate=1e-3,1e-4", FAST)
     with monkeypatch.context() as patched:
-        patched.setattr(_Best, "evaluate", interrupted)
+        patched.setattr(BestEpoch, "evaluate", interrupted)
         with pytest.raises(Stopped, match="stopped with 1 of 2 settings done"):
             search_grid(FAST, SST2, grid, TuneRequest(out=tmp_path / "s", **search_arguments))
         result = search_grid(

@@ -92,6 +92,15 @@ def test_one_kind_of_rows_alone_has_a_loss_too(mixed_model: MixedModel, opened: 
         assert all(bool(total.isfinite()) for total, _ in terms.values())
 
 
+def test_metrics_without_causal_rows_are_those_of_masked_lm(mixed_model: MixedModel, opened: Corpus) -> None:
+    """A timed evaluation has batches of masked LM after the last one of causal rows."""
+    masked, causal = ([rows_with(opened, share).batch(0, np.arange(4))] for share in (0.0, 1.0))
+    with torch.inference_mode():
+        both, alone = mixed_model.metrics(masked, causal), mixed_model.metrics(masked, [])
+    assert both.keys() - alone.keys() == {"lm_loss", "lm_accuracy", "lm_perplexity"}
+    assert all(both[name] == value for name, value in alone.items())
+
+
 def test_causal_rows_are_the_text_and_the_others_are_those_of_masked_lm(opened: Corpus) -> None:
     mixed, masked, text = (rows_with(opened, 0.25, kind) for kind in (MixedRows, Examples, Unmasked))
     numbers = np.arange(mixed.num_rows(0))

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -373,3 +374,16 @@ def test_documents_of_validation_that_are_trained_on_too_are_told(
     kept = Corpus.open(tmp_path / "half").num_documents
     assert of_other.startswith(f"{kept} of the {kept} documents for validation are in the text of training too")
     assert 0 < int(of_two.split()[0]) < int(of_two.split()[3])
+
+
+def test_a_run_needs_no_hashes_of_documents(own_corpus: Path, tmp_path: Path) -> None:
+    """They serve a warning alone, so a corpus without them gives another warning."""
+    corpus = tmp_path / "corpus"
+    shutil.copytree(own_corpus, corpus)
+    for path in corpus.glob("*.hashes"):
+        path.unlink()
+    paths: Any = {"out": tmp_path / "run", "held_out": None, "init_from": None, "corpus": corpus}
+    trained, _ = setup.prepare_pretraining(short_settings(size="1x64", held_out_share=0.4), **paths)
+    (warning,) = [text for text in dry_run.run_warnings(trained, 40) if "for validation" in text]
+    assert warning.startswith("the documents for validation were not compared with those of training: ")
+    assert ".hashes" in warning

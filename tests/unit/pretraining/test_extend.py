@@ -132,6 +132,13 @@ def test_a_run_that_cannot_be_extended_is_refused(
     stable_checkpoint(run, read_object(run / "run.json")["data"], 50, warmup=0.2)
     assert "10 steps, ends after step 4, where it begins: the learning rate falls to 0.40" in capsys.readouterr().err
     assert not out.exists()
+    for typed in ("--no-bias-correction", "--no_bias_correction"):
+        assert main([*extend, "--steps", "9", typed]) == 2
+        assert "optimizer cannot change: the steps so far were made with it" in capsys.readouterr().err
+    uncorrected, again = tmp_path / "uncorrected", ["pretrain", "--corpus", str(own_corpus), "--out", str(out)]
+    assert main([*options(own_corpus, uncorrected, 5), "--no-bias-correction"]) == 0
+    assert main([*again, "--extend", str(uncorrected), "--steps", "9", "--bias-correction"]) == 2  # the usual default
+    assert "optimizer cannot change: the steps so far were made with it" in capsys.readouterr().err
     assert main([*extend, "--steps", "9", "--recipe", "paper-base"]) == 2
     assert "--recipe paper-base: with --extend the settings are those of the run" in capsys.readouterr().err
     linear = tmp_path / "linear"

@@ -74,6 +74,26 @@ def test_a_model_is_trained_scored_and_continues_texts(byte_corpus: Path, tmp_pa
     assert printed == [vars(model.generate("The old", tokens=4))]
 
 
+def test_exact_gelu_is_trained_and_kept_by_a_run_from_it(byte_corpus: Path, tmp_path: Path, capsys: Any) -> None:
+    """GPT-2 has another default, and a run that starts from such a model needs no option for it."""
+    steps = ["--corpus", str(byte_corpus), "--steps", "1", "--lengths", "16:1", *FAST]
+    shape = ["--system", "gpt2", "--size", "1x64", "--activation", "gelu"]
+    runs = [str(tmp_path / name) for name in ("first", "second")]
+    assert main(["pretrain", "--out", runs[0], *shape, *steps]) == 0
+    assert main(["pretrain", "--out", runs[1], "--init-from", runs[0], *steps]) == 0
+    for run in runs:
+        described = json.loads((Path(run) / "model" / "config.json").read_text("utf-8"))
+        assert described["activation_function"] == "gelu"
+    typed = ["--init-from", runs[0], "--activation", "gelu_tanh", "--out", str(tmp_path / "third")]
+    assert main(["pretrain", *typed, *steps]) == 2
+    assert "expected the activation gelu_tanh (--activation), got gelu" in capsys.readouterr().err
+    assert (
+        main(["pretrain", "--init-from", runs[0], "--system", "lstm-left", "--out", str(tmp_path / "third"), *steps])
+        == 2
+    )
+    assert "got a GPT-2 (--system gpt2)" in capsys.readouterr().err
+
+
 def test_other_vocabularies_are_refused(byte_corpus: Path, own_corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="its vocabulary is no byte-level one, with which GPT-2 is defined"):
         refuse_vocabulary("gpt2", Corpus.open(own_corpus))

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from bertwright.errors import InputError, RunFailed
-from bertwright.model.folder import open_model
+from bertwright.model.folder import open_model, save_model
 from bertwright.objectives.language_model import open_language_model
 from bertwright.scoring.scorer import SentenceScorer, label_logarithms, open_scorer
 from bertwright.scoring.settings import ScoreSettings
@@ -77,6 +77,23 @@ def test_berts_successors_give_the_numbers_of_a_plain_loop(
     computed = scorer.log_probabilities(scorer.encode(TEXTS[:2], settings), settings)
     for text, values in zip(TEXTS[:2], computed, strict=True):
         wanted = by_loop(str(tmp_path / "m"), text, within_word=masking == "within-word")
+        np.testing.assert_allclose(values, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_without_a_piece_are_no_candidates(masked: str, own_tokenizer: Path, tmp_path: Path) -> None:
+    """A padded table gives the scores of the table without its padding, whatever the bias there."""
+    saved = open_model(masked)
+    assert saved.weights
+    more = {"encoder.embeddings.word.weight": torch.zeros(8, saved.config.hidden)}
+    more["masked_lm.bias"] = torch.full((8,), 50.0)
+    padded = {name: torch.cat([saved.weights[name], rows]) for name, rows in more.items()}
+    config = saved.config.model_copy(update={"vocab_size": saved.config.vocab_size + 8})
+    parts = {"tokenizer": own_tokenizer, "architecture": saved.architecture}
+    save_model(tmp_path / "padded", {**saved.weights, **padded}, config=config, **parts)
+    scorers = [open_scorer(folder, "fp32") for folder in (masked, str(tmp_path / "padded"))]
+    settings = scorers[0].resolve(ScoreSettings())
+    plain, of_padded = (each.log_probabilities(each.encode(TEXTS, settings), settings) for each in scorers)
+    for values, wanted in zip(of_padded, plain, strict=True):
         np.testing.assert_allclose(values, wanted, rtol=1e-5, atol=1e-5)
 
 

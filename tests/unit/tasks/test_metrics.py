@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
 from bertwright.errors import MissingExtra
-from bertwright.tasks.metrics import collapsed, measure
+from bertwright.tasks.metrics import by_file, collapsed, measure
 
 BITS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=30)
 NUMBERS = st.lists(st.tuples(st.integers(-4, 4), st.integers(-4, 4)), min_size=2, max_size=20)
@@ -126,3 +126,9 @@ def test_without_the_extra_the_install_line_is_given(monkeypatch, name):
     assert measure(["accuracy", "f1", "macro_f1"], np.array([0, 1]), np.array([0, 1]), positive=1)
     with pytest.raises(MissingExtra, match=r"pip install 'bertwright\[tasks\]'"):
         measure([name], np.array([0, 1]), np.array([0, 1]), positive=1)
+
+
+def test_metrics_of_several_files_have_their_names() -> None:
+    assert by_file({"dev": {"accuracy": 0.5}}) == {"accuracy": 0.5}
+    both = by_file({"dev_matched": {"accuracy": 0.5}, "dev_mismatched": {"accuracy": 0.25}})
+    assert both == {"dev_matched.accuracy": 0.5, "dev_mismatched.accuracy": 0.25}

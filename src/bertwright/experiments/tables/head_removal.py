@@ -1,4 +1,4 @@
-"""Is the matching head the cause of scores on pairs: the head removed and transplanted (not in the paper)."""
+"""Experiment on the cause of scores on pairs: the matching head is removed and transplanted (not in the paper)."""
 
 from dataclasses import replace
 from typing import Final

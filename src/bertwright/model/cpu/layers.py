@@ -21,9 +21,9 @@ from bertwright.model.modern_encoder import ModernLayer
 MOST_FUSED: Final = 64
 """Largest number of rows for which the fused layer is faster than oneDNN, in fp32 with AVX-512 (docs/log.md)."""
 MOST_FUSED_AVX: Final = 256
-"""The same in fp32 with AVX or AVX2 (measured with AVX2)."""
+"""Largest number of such rows in fp32 with AVX or AVX2 (measured with AVX2)."""
 MOST_FUSED_AMX: Final = 256
-"""The same in bf16 and 8 bits where oneDNN has AMX."""
+"""Largest number of such rows in bf16 and 8 bits where oneDNN has AMX."""
 _PRODUCTS: Final = ("query", "key_value", "output", "expand", "contract")
 _KINDS: Final[tuple[Kind, ...]] = ("fp32", "bf16", "int8")
 """The order of `Kind` in products.h."""

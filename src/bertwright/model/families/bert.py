@@ -91,4 +91,4 @@ BERT_FAMILY = _Bert(
     fixed={"position_embedding_type": "absolute", "add_cross_attention": False},
     written=("position_embedding_type",),
 )
-"""Its sets of heads have the names of its classes in transformers: those of `bertwright.model.bert.ARCHITECTURES`."""
+"""Family of BERT. Its sets of heads have the names of its classes in transformers, as in `model.bert.ARCHITECTURES`."""

@@ -13,7 +13,7 @@ from pydantic import model_validator
 
 from bertwright.config import Count, PositiveNumber
 from bertwright.errors import InputError
-from bertwright.model.config import EncoderConfig, Size
+from bertwright.model.config import EncoderConfig, SingleBackboneConfig, Size
 from bertwright.model.families import ModelDescription
 from bertwright.model.families.gpt import LeftwardFamily
 from bertwright.model.families.tables import named_class
@@ -72,6 +72,14 @@ class GPT2Config(EncoderConfig):
 @dataclass(frozen=True, kw_only=True)
 class _GPT2(LeftwardFamily[GPT2Config]):
     """Blocks with LayerNorm before each sublayer."""
+
+    def from_encoder(self, system: str, shape: EncoderConfig, size: str) -> SingleBackboneConfig:
+        """Return the decoder of the same size.
+
+        It has the activation of `shape` where that is set, also exact GELU, the default of `EncoderConfig`.
+        """
+        config = super().from_encoder(system, shape, size)
+        return config.model_copy(update=shape.model_dump(include={"activation"}, exclude_unset=True))
 
     def build(self, config: GPT2Config) -> "Encoder":
         from bertwright.model.encoder import Encoder, PreNormLayer, TokensAndPositions  # torch

@@ -35,7 +35,11 @@ OTHER_DEV: Final = ("valid", "val", "validation")
 
 @dataclass(frozen=True)
 class TextExamples:
-    """N texts or pairs with their targets. `left_out` has the numbers of the rows that were left out, by reason."""
+    """N texts or pairs with their targets.
+
+    factors   factor of each example's weight in the loss [N]; None where all are 1
+    left_out  numbers of the rows that were left out, by reason
+    """
 
     texts_a: tuple[str, ...]
     texts_b: tuple[str, ...] | None
@@ -43,6 +47,7 @@ class TextExamples:
     source: str
     lines: tuple[int, ...]
     between: str = ":"  # as in Table
+    factors: NDArray[np.float64] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -60,6 +65,7 @@ class TextExamples:
             texts_b=None if self.texts_b is None else tuple(self.texts_b[row] for row in rows),
             targets=None if self.targets is None else self.targets[np.asarray(rows, dtype=np.int64)],
             lines=tuple(self.lines[row] for row in rows),
+            factors=None if self.factors is None else self.factors[np.asarray(rows, dtype=np.int64)],
         )
 
 

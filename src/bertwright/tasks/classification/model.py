@@ -47,7 +47,7 @@ class TextBatch:
 class Classifier(nn.Module):
     """Encoder, pooler and one linear layer on the state that summarises the row.
 
-    GPT-1 has no pooler (GPT paper §3.2), and neither have GPT-2 and a new BiLSTM on top. With `both_orders`, pairs are
+    GPT-1 has no pooler (GPT paper §3.2). GPT-2 and a new BiLSTM on top have none either. With `both_orders`, pairs are
     read in both orders and the two states are added (GPT paper §3.3).
     """
 

@@ -57,7 +57,7 @@ from bertwright.tasks.classification.split import split_dev
 from bertwright.tasks.errors import Errors, EvaluateRequest, write_errors
 from bertwright.tasks.feature_based import open_with_features
 from bertwright.tasks.frozen_features import FeaturePositions, every_position
-from bertwright.tasks.metrics import collapsed
+from bertwright.tasks.metrics import by_file, collapsed
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 Targets = tuple[NDArray[Any], NDArray[np.float32] | None]
@@ -107,17 +107,11 @@ class ClassificationKind(TaskKind):
         long.say()
         return encoded
 
-    def targets(
-        self,
-        task: ClassificationTask,
-        rows: TextExamples,
-        inputs: Encoded,
-        weights: NDArray[np.float64] | None = None,
-    ) -> Targets:
+    def targets(self, task: ClassificationTask, rows: TextExamples, inputs: Encoded) -> Targets:
         """Return targets and weights of all rows."""
         assert rows.targets is not None
         of_rows = np.repeat(self.feature_targets(task, rows), inputs.num_rows, axis=0)
-        return of_rows, row_weights(task, rows.targets, inputs, weights)
+        return of_rows, row_weights(task, rows.targets, inputs, rows.factors)
 
     def tokens(self, data: LabelledData, lengths: NDArray[np.int64], config: BackboneConfig) -> NDArray[np.int64]:
         """Return the number of tokens of each row, twice where both orders of a pair are read."""
@@ -221,7 +215,7 @@ class ClassificationKind(TaskKind):
         if request.calibrate and not task.has_labels:
             raise InputError(f"--calibrate: expected a task with labels, got {task.name}, which predicts a number")
         learned = {name: getattr(trained, name) for name in ("centre", "spread", "long", "temperature")}
-        task = with_texts_of(task.model_copy(update=learned), trained, saved.source)
+        task = task.model_copy(update=learned)
         files = {} if request.rows else dev_files(task, request.data)
         examples = {"dev": request.rows} if request.rows else {key: read_examples(task, files[key]) for key in files}
         if not examples:
@@ -277,17 +271,15 @@ def _measured(
     task: ClassificationTask, examples: Mapping[str, TextExamples], logits: Mapping[str, NDArray[np.float32]]
 ) -> dict[str, Any]:
     """Return the metrics of validation files by name; several have their name as prefix."""
-    metrics: dict[str, Any] = {}
+    metrics: dict[str, dict[str, Any]] = {}
     for name, rows in examples.items():
         assert rows.targets is not None
         predictions = decode(task, logits[name], rows.location)
         of_file: dict[str, Any] = {**score_values(task, predictions.values, rows.targets), "examples": len(rows)}
         of_file |= score_labels(task, predictions.values, rows.targets)
         of_file |= {"left_out": sum(rows.left_out.values())} if rows.left_out else {}
-        of_file |= assess(task, predictions, rows.targets)
-        prefix = "" if len(examples) == 1 else f"{name}."
-        metrics |= {f"{prefix}{key}": value for key, value in of_file.items()}
-    return metrics
+        metrics[name] = of_file | assess(task, predictions, rows.targets)
+    return by_file(metrics)
 
 
 def positions_of(encoded: Encoded) -> FeaturePositions:

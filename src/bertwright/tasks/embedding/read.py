@@ -44,7 +44,7 @@ def read_vector_data(task: VectorTask, data: Path) -> LabelledData:
         path, dev_path = train_file(data), named_table(data, task.dev)
         train = read_pairs(task, path)
         validation = _read_validation(task, dev_path) if dev_path else None
-    digests = file_digests(path, *([dev_path] if dev_path else []))
+    digests = file_digests(path, dev_path)
     if layout == "beir":
         digests["texts"] = texts_digest(data)
     if validation is None:

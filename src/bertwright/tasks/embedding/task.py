@@ -121,9 +121,7 @@ class VectorKind(TaskKind):
             sides.append(side)
         return sides[0], sides[1]
 
-    def targets(
-        self, task: VectorTask, rows: TextPairs, inputs: EncodedPairs, weights: NDArray[np.float64] | None = None
-    ) -> TextPairs:
+    def targets(self, task: VectorTask, rows: TextPairs, inputs: EncodedPairs) -> TextPairs:
         """Return the pairs: they have the numbers of their texts."""
         return rows
 

@@ -73,7 +73,7 @@ class ChoiceKind(TaskKind):
         """Read the tables of a folder, or one table; without a validation file a tenth of the rows is kept."""
         path, dev_path = train_file(data), named_table(data, task.dev)
         train = read_choices(task, path)
-        digests = file_digests(path, *([dev_path] if dev_path else []))
+        digests = file_digests(path, dev_path)
         if dev_path:
             return LabelledData(task, train, {"dev": read_choices(task, dev_path)}, digests)
         say(f"{data}: no dev file; a tenth of the rows, chosen by their texts, is kept for validation")
@@ -89,9 +89,7 @@ class ChoiceKind(TaskKind):
             say(f"{rows.source}: {cut} of {len(encoded)} choices exceed {max_length} tokens and are cut")
         return encoded
 
-    def targets(
-        self, task: ChoiceTask, rows: Choices, inputs: Encoded, weights: NDArray[np.float64] | None = None
-    ) -> Choices:
+    def targets(self, task: ChoiceTask, rows: Choices, inputs: Encoded) -> Choices:
         """Return the rows: they have the numbers of their choices and of the right ones."""
         return rows
 

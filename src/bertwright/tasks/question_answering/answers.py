@@ -63,7 +63,7 @@ def best_spans(
     The best span comes first; on ties the earlier one, then the shorter. A passage without pieces has no spans. Raises
     RunFailed unless all logits are finite.
     """
-    ends = np.cumsum(windows.span[:, 1] - windows.span[:, 0])[:-1]
+    ends = np.cumsum(windows.sizes)[:-1]
     for values in (np.split(logits.start, ends), np.split(logits.end, ends), logits.null):
         check_finite(values, lambda window: f"question {questions.items[windows.question[window]].id}")
     spans: list[tuple[Span, ...]] = []
@@ -158,8 +158,7 @@ def _sums(
     """
     first, last = (int(row) for row in np.searchsorted(windows.question, chunk))
     core, span = windows.core[first:last].astype(np.int64), windows.span[first:last].astype(np.int64)
-    sizes = windows.span[:, 1].astype(np.int64) - windows.span[:, 0]
-    begins = (np.cumsum(sizes) - sizes)[first:last]  # start of each window's logits
+    begins = (np.cumsum(windows.sizes) - windows.sizes)[first:last]  # start of each window's logits
     counts = core[:, 1] - core[:, 0]
     within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     positions = np.repeat(core[:, 0], counts) + within

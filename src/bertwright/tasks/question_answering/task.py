@@ -99,7 +99,7 @@ class SpanKind(TaskKind):
         """Read the files of a folder, or one file; without a validation file a tenth of the passages is kept."""
         path, dev_path = train_questions_file(task, data), dev_questions_file(task, data)
         train = read_labelled(task, path)
-        digests = file_digests(path, *([dev_path] if dev_path else []))
+        digests = file_digests(path, dev_path)
         if dev_path:
             return LabelledData(task, train, {"dev": read_labelled(task, dev_path)}, digests)
         say(f"{data}: no dev file; the questions on a tenth of {path.name}'s passages are kept for validation")
@@ -115,9 +115,7 @@ class SpanKind(TaskKind):
         _say_what_is_cut(windows, rows)
         return windows
 
-    def targets(
-        self, task: SpanTask, rows: Questions, inputs: Windows, weights: NDArray[np.float64] | None = None
-    ) -> None:
+    def targets(self, task: SpanTask, rows: Questions, inputs: Windows) -> None:
         """Return None: the windows have the positions of the answers."""
 
     def row_names(self, rows: Questions) -> tuple[str, ...]:
@@ -224,8 +222,7 @@ def span_batch(windows: Windows, rows: NDArray[np.int64], *, pad_id: int) -> Spa
 
 def span_logits(model: SpanModel, windows: Windows) -> SpanLogits:
     """Return the logits of all windows, computed in batches of similar length with dropout off."""
-    lengths = windows.lengths
-    sizes = windows.span[:, 1].astype(np.int64) - windows.span[:, 0]
+    lengths, sizes = windows.lengths, windows.sizes
     begins, firsts = np.cumsum(sizes) - sizes, windows.first_piece
     start_end = [np.zeros(int(sizes.sum()), dtype=np.float32) for _ in range(2)]
     null = np.zeros(len(windows), dtype=np.float32)

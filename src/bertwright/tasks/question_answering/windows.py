@@ -72,9 +72,15 @@ class Windows:
         return len(self.question)
 
     @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the number of pieces of the passage in each row [N]."""
+        sizes: NDArray[np.int64] = self.span[:, 1].astype(np.int64) - self.span[:, 0]
+        return sizes
+
+    @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of tokens of each row [N]."""
-        lengths: NDArray[np.int64] = self.first_piece.astype(np.int64) + self.span[:, 1] - self.span[:, 0] + 1
+        lengths: NDArray[np.int64] = self.first_piece + self.sizes + 1
         return lengths
 
     @cached_property

@@ -16,8 +16,7 @@ def tag_errors(task: TaggingTask, sentences: Sentences, tagged: Tagged) -> Error
     The probability of a span is the product of the probabilities of its predicted tags.
     """
     assert sentences.tags is not None
-    ends = np.cumsum([len(words) for words in sentences.words])
-    probabilities = np.split(tagged.probabilities, ends[:-1])
+    probabilities = tagged.by_sentence
     cells: list[tuple[Any, ...]] = []
     for row, words in enumerate(sentences.words):
         gold, predicted = (

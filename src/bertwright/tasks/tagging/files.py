@@ -28,6 +28,7 @@ from bertwright.tasks.tagging.conll import (
 )
 from bertwright.tasks.tagging.entities import OUTSIDE, entities_of, parts
 from bertwright.tasks.tagging.spec import Tagged, TaggingTask, possible
+from bertwright.text.base_tokenizer import BaseTokenizer
 
 Role = Literal["train", "dev", "test", "other"]
 ENDINGS: Final = (
@@ -40,6 +41,16 @@ WORDS: Final[dict[str, Role]] = {
     **dict.fromkeys(("dev", "devel", "val", "valid", "validation", "testa"), "dev"),
     **dict.fromkeys(("test", "testb"), "test"),
 }
+
+
+def sentences_of_texts(
+    tokenizer: BaseTokenizer, texts: Sequence[str], source: str
+) -> tuple[list[list[tuple[int, int]]], Sentences]:
+    """Return the (first, one past last) character of the words of each text, and the texts as sentences of words."""
+    spans = tokenizer.words(texts)
+    words = tuple(tuple(text[begin:end] for begin, end in row) for text, row in zip(texts, spans, strict=True))
+    lines = tuple((number,) * max(1, len(row)) for number, row in enumerate(spans, 1))
+    return spans, Sentences(source, words, tags=None, lines=lines)
 
 
 def tag_train_file(data: Path) -> Path:

@@ -90,6 +90,11 @@ class Tagged:
     tags: tuple[tuple[str, ...], ...]
     probabilities: NDArray[np.float64]
 
+    @property
+    def by_sentence(self) -> list[NDArray[np.float64]]:
+        """Return the probabilities of each sentence."""
+        return np.split(self.probabilities, np.cumsum([len(tags) for tags in self.tags])[:-1])
+
 
 def with_tag_columns(task: TaggingTask, *, text: Sequence[str] = (), label: str | None = None) -> TaggingTask:
     """Return the task with other columns or fields for words and tags."""

@@ -25,6 +25,7 @@ from bertwright.tasks.tagging.conll import Sentences, read_tag_lines, sentences_
 from bertwright.tasks.tagging.errors import tag_errors
 from bertwright.tasks.tagging.files import (
     check_columns,
+    sentences_of_texts,
     split_tagged,
     tag_dev_file,
     tag_train_file,
@@ -73,7 +74,7 @@ class TaggingKind(TaskKind):
         train = read_tagged(task, path)
         task = learn_tags(task, train)
         dev_path = tag_dev_file(data)
-        digests = file_digests(path, *([dev_path] if dev_path else []))
+        digests = file_digests(path, dev_path)
         if dev_path:
             kept = read_tagged(task, dev_path)
         else:
@@ -85,9 +86,7 @@ class TaggingKind(TaskKind):
     ) -> TaggingWindows:
         return _windows(tokenizer, rows, task.context, max_length)
 
-    def targets(
-        self, task: TaggingTask, rows: Sentences, inputs: TaggingWindows, weights: NDArray[np.float64] | None = None
-    ) -> NDArray[np.int64]:
+    def targets(self, task: TaggingTask, rows: Sentences, inputs: TaggingWindows) -> NDArray[np.int64]:
         """Return the label id of every word [W]."""
         return label_ids(task, rows)
 
@@ -207,13 +206,11 @@ def predict_texts(saved: SavedModel, tokenizer: BaseTokenizer, request: PredictR
         )
     _refuse_ending(request, objects=True)
     texts = [line.rstrip("\r\n") for line in lines.lines]
-    spans = tokenizer.words(texts)
-    words = tuple(tuple(text[begin:end] for begin, end in row) for text, row in zip(texts, spans, strict=True))
-    numbers = tuple((number,) * max(1, len(row)) for number, row in enumerate(spans, 1))
+    spans, sentences = sentences_of_texts(tokenizer, texts, lines.source)
     task, tagged = open_tagging(saved, tokenizer)
-    predicted = tagged(Sentences(lines.source, words, tags=None, lines=numbers), "off")
-    probabilities = np.split(predicted.probabilities, np.cumsum([len(row) for row in spans])[:-1])
-    answers = [text_answer(task, *row) for row in zip(texts, spans, predicted.tags, probabilities, strict=True)]
+    predicted = tagged(sentences, "off")
+    rows = zip(texts, spans, predicted.tags, predicted.by_sentence, strict=True)
+    answers = [text_answer(task, *row) for row in rows]
     _write(request, (json.dumps(answer, ensure_ascii=False) + "\n" for answer in request.explained(answers, texts)))
     return {"texts": len(texts), "words": len(predicted.probabilities)}
 

@@ -8,24 +8,23 @@ from functools import cache
 
 from bertwright.finetuning.baselines import Baselines
 from bertwright.tasks.question_answering.data import Questions
-from bertwright.tasks.question_answering.score import normalised, score_answers, squad_metrics
+from bertwright.tasks.question_answering.score import flat_metrics, normalised, score_answers
 from bertwright.text.document import Document, TextSettings, paragraphs_of
 from bertwright.text.sentences import split_sentences
 
 
 def question_baselines(validation: Questions) -> Baselines:
-    """Return F1 and exact match, in percent, of the sentence with most words of the question as the answer.
+    """Return the metrics, in percent, of the sentence with most words of the question as the answer.
 
     SQuAD 2.0 has a second baseline: "no answer" to every question. Neither learns anything.
     """
     answers = {"sentence with most words of the question": nearest_sentences(validation)}
-    if validation.version == "2.0":
+    null = validation.version == "2.0"
+    if null:
         answers["no answer"] = [""] * len(validation)
-    metrics = {}
-    for name, texts in answers.items():
-        measured = squad_metrics(score_answers(validation, texts), null=False)
-        metrics[name] = {metric: measured[metric] for metric in ("f1", "em")}
-    return Baselines(metrics)
+    return Baselines(
+        {name: flat_metrics(score_answers(validation, texts), null=null) for name, texts in answers.items()}
+    )
 
 
 def nearest_sentences(questions: Questions) -> list[str]:

@@ -115,6 +115,11 @@ def check_settings(settings: FinetuneSettings, config: BackboneConfig, source: s
             f"--lm-weight {settings.lm_weight:g}: {source}{' with a BiLSTM on top' * bool(settings.bilstm)} has "
             "states that depend on later tokens; the next-token loss needs a model that attends to the left"
         )
+    if config.shares_layers and (settings.new_layers or settings.frozen_layers or settings.layer_decay < 1.0):
+        raise InputError(
+            f"--new-layers, --frozen-layers and --layer-decay: expected layers with weights of their own, and those of "
+            f"{source} share theirs; leave the options out"
+        )
     if settings.new_layers + settings.frozen_layers > config.layers:
         raise InputError(
             f"--new-layers {settings.new_layers} and --frozen-layers {settings.frozen_layers}: "

@@ -23,6 +23,7 @@ from bertwright.finetuning.run import TuneRequest, tune
 from bertwright.finetuning.schedule import ScheduledSettings, scheduled
 from bertwright.finetuning.search_folder import common_record, keep_model, opened_search, ranked_text
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.model.config import BackboneConfig
 from bertwright.tasks.spec import TaskSpec
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class TrialBudget:
         )
 
 
-def space_around(request: FinetuneSettings, chosen: ScheduledSettings) -> Space:
+def space_around(request: FinetuneSettings, chosen: ScheduledSettings, config: BackboneConfig) -> Space:
     """Return the values to try of each setting that the request leaves open; the default is among them.
 
     chosen: the defaults for these data and this model. Raises InputError where every one of them is given.
@@ -87,7 +88,7 @@ def space_around(request: FinetuneSettings, chosen: ScheduledSettings) -> Space:
         "warmup": _ascending(0.02, chosen.warmup, 0.2),
         "weight_decay": _ascending(0.0, chosen.weight_decay, 0.1),
     }
-    if not request.features:
+    if not (request.features or config.shares_layers):
         space["layer_decay"] = _ascending(0.8, 0.9, chosen.layer_decay)
     decided = space.keys() & request.model_fields_set
     if decided == space.keys():
@@ -115,7 +116,7 @@ def search_by_trials(
         prepared = prepare(settings, task, request.model, request.data, request.tokenizer, cache=request.out / STATES)
     rows, contrasts = len(prepared.bound.lengths), prepared.bound.kind.contrasts
     chosen = scheduled(settings, prepared.saved.config, rows, contrasts=contrasts)
-    space = space_around(settings, chosen)
+    space = space_around(settings, chosen, prepared.saved.config)
     record = {
         **common_record(settings, task, request.model),
         "space": {name: list(values) for name, values in space.items()},
@@ -263,7 +264,8 @@ class _Search:
                 if trial.should_prune():
                     raise _Pruned(f"pruned after {done:.0%} of its training")
             self._write()
-            if self.complete and self.budget.is_spent(self.rows):
+            is_last = done >= 1.0 and seed == self.settings.first_seed + self.settings.seeds - 1
+            if self.complete and self.budget.is_spent(self.rows) and not is_last:
                 raise _TimeIsUp
 
         return after_epoch

@@ -69,6 +69,11 @@ class BackboneConfig(Settings):
         return self.layers
 
     @property
+    def shares_layers(self) -> bool:
+        """Return True where several layers have weights in common, so that none of them can be chosen alone."""
+        return False
+
+    @property
     def head_dropout(self) -> float:
         """Return the dropout probability before the last layer of a task's head."""
         return self.hidden_dropout
@@ -359,10 +364,7 @@ _SIZE_PATTERN = re.compile(r"([1-9]\d{0,3})x([1-9]\d{0,5})(?:x([1-9]\d{0,5}))?",
 
 
 def size_config(name: str, vocab_size: int, **changes: object) -> EncoderConfig:
-    """Return the configuration of a size: one of SIZES, LAYERSxHIDDEN or LAYERSxHIDDENxHEADS.
-
-    Raises InputError for another name.
-    """
+    """Return the configuration of a size: one of SIZES, LAYERSxHIDDEN or LAYERSxHIDDENxHEADS; InputError for others."""
     layers, hidden, heads = _parse_size(name)
     shape = {"layers": layers, "hidden": hidden, "heads": heads, "intermediate": 4 * hidden}
     return EncoderConfig.model_validate({"vocab_size": vocab_size, **shape, **changes})

@@ -183,7 +183,7 @@ def write_features(
         for features in _with_progress(source, lambda texts: features_of(encoder, tokenizer, texts, **options)):
             if pool == "none":
                 _put(archive, f"hidden_{texts}", features.states)
-                _put(archive, f"tokens_{texts}", np.array([tokenizer.pieces[id] for id in features.ids]))
+                _put(archive, f"tokens_{texts}", np.array([tokenizer.readable_pieces[id] for id in features.ids]))
                 _put(archive, f"offsets_{texts}", features.offsets)
             else:
                 vectors.append(pooled(features.states, pool))

@@ -60,15 +60,20 @@ class Learned:
     files: Mapping[str, bytes]
     head: VectorHead | None = None
     """The computation of vectors that the folder describes; None where it describes none, or vectors are not asked."""
-    _ready: Any = field(default=None, repr=False, compare=False)
+    _ready: tuple[str, Any] | None = field(default=None, repr=False, compare=False)
 
-    def ready(self, build: Callable[[SavedModel], Any]) -> Any:
-        """Return the result of `build`, computed once, without using the program's random numbers."""
-        if self._ready is None:
+    def ready(self, build: Callable[[SavedModel], Any], key: str = "") -> Any:
+        """Return the result of `build`, computed once, without using the program's random numbers.
+
+        key: parameters of `build`; another key than that of the last call builds again.
+        """
+        ready = self._ready
+        if ready is None or ready[0] != key:
             with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
-                if self._ready is None:  # another thread may have built it meanwhile
-                    self._ready = build(self.saved)
-        return self._ready
+                ready = self._ready
+                if ready is None or ready[0] != key:  # another thread may have built it meanwhile
+                    ready = self._ready = (key, build(self.saved))
+        return ready[1]
 
     def save(self, folder: Path) -> None:
         """Write a model folder, atomically; it replaces a model that was saved there before.
@@ -152,7 +157,7 @@ def open_sentences(learned: Learned, *, precision: str) -> SentenceEncoder:
     def build(saved: SavedModel) -> SentenceEncoder:
         return SentenceEncoder(answerable(saved, precision), learned.tokenizer, learned.head)
 
-    sentences: SentenceEncoder = learned.ready(build)
+    sentences: SentenceEncoder = learned.ready(build, key=precision)
     return sentences
 
 

@@ -14,7 +14,14 @@ from bertwright.finetuning.run import TuneRequest, finetune
 from bertwright.finetuning.schedule import scheduled
 from bertwright.finetuning.search import parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.finetuning.setup import add_bilstm, initial_model, initial_weights, open_initial_model, train_plan
+from bertwright.finetuning.setup import (
+    add_bilstm,
+    check_settings,
+    initial_model,
+    initial_weights,
+    open_initial_model,
+    train_plan,
+)
 from bertwright.model.backbones import build_backbone
 from bertwright.model.encoder import init_weights
 from bertwright.model.families.bilstm import TopConfig
@@ -106,6 +113,17 @@ def test_the_next_task_takes_it_over(pretrained_models: dict[str, str], sst2_dat
         finetune(features, SST2, model=str(tmp_path / "first"), data=sst2_data, out=tmp_path / "third")
     with pytest.raises(InputError, match="frozen features need a backbone without it"):
         load(tmp_path / "first").vectors("a text", pool="mean")
+
+
+@pytest.mark.parametrize("option", [{"new_layers": 1}, {"frozen_layers": 1}, {"layer_decay": 0.9}])
+@pytest.mark.parametrize("system", ["albert", "albert-attention"])
+def test_layers_that_share_weights_cannot_be_chosen_alone(option: dict[str, Any], system: System) -> None:
+    """All layers of an ALBERT would be frozen, or learn with the smallest rate."""
+    shared = system_config(system, "4x64", 100)
+    for config in (shared, TopConfig(inner=shared, width=16)):
+        with pytest.raises(InputError, match="own, and those of the-model share theirs; leave the options out"):
+            check_settings(FAST.model_copy(update=option), config, "the-model")
+        check_settings(FAST, config, "the-model")
 
 
 def test_metrics_are_printed_after_each_epoch_of_the_first_seed(

@@ -15,9 +15,11 @@ from bertwright.finetuning.run import TuneRequest, finetune
 from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.trials import TrialBudget, search_by_trials, space_around
+from bertwright.model.system import system_config
 from bertwright.tasks.classification.spec import get_task
 
 SST2 = get_task("sst2")
+BERT = system_config("bert", "2x64", 100)
 FAST = FinetuneSettings(epochs=4, batch_size=8, max_length=16, threads=1, precision="fp32", warmup=0.1, weight_decay=0)
 Tune = Callable[..., tuple[dict[str, Any], bool]]
 
@@ -73,7 +75,7 @@ def test_the_first_trial_has_the_defaults_and_the_best_model_is_kept(
 
 def test_what_is_given_is_not_tried() -> None:
     chosen = ScheduledSettings(epochs=3, batch_size=16, learning_rate=1e-4, warmup=0.1)
-    assert space_around(FinetuneSettings(), chosen) == {
+    assert space_around(FinetuneSettings(), chosen, BERT) == {
         "learning_rate": (2e-5, 5e-4),
         "batch_size": (8, 16, 32),
         "epochs": (2, 3, 6),
@@ -81,11 +83,12 @@ def test_what_is_given_is_not_tried() -> None:
         "weight_decay": (0.0, 0.01, 0.1),
         "layer_decay": (0.8, 0.9, 1.0),
     }
-    assert space_around(FAST, chosen).keys() == {"learning_rate", "layer_decay"}
-    assert "layer_decay" not in space_around(FinetuneSettings(features="last"), chosen)
+    assert space_around(FAST, chosen, BERT).keys() == {"learning_rate", "layer_decay"}
+    assert "layer_decay" not in space_around(FinetuneSettings(features="last"), chosen, BERT)
+    assert "layer_decay" not in space_around(FinetuneSettings(), chosen, system_config("albert", "4x64", 100))
     decided = {name: getattr(chosen, name) for name in ("epochs", "batch_size", "learning_rate", "warmup")}
     with pytest.raises(InputError, match=r"--search: all settings that it tries are given .* leave out one of them"):
-        space_around(FinetuneSettings(**decided, weight_decay=0, layer_decay=1), chosen)
+        space_around(FinetuneSettings(**decided, weight_decay=0, layer_decay=1), chosen, BERT)
 
 
 def test_a_bad_trial_ends_early(
@@ -179,6 +182,30 @@ def test_the_minutes_end_a_search_in_a_trial_which_a_longer_one_continues(
         FAST, SST2, TrialBudget(minutes=6), TuneRequest(out=tmp_path / "s", resume=True, **search_arguments)
     )
     assert states(longer)[1] == "complete"
+
+
+def test_a_trial_whose_last_epoch_ends_with_the_minutes_counts(
+    search_arguments: dict[str, Any], tmp_path: Path, metrics: dict[int, list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trial 0 and each epoch but the last of trial 1 take no time; the last one takes an hour."""
+    seconds = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: seconds[0])
+    metrics |= {0: [0.7] * 4, 1: [0.8] * 4}
+    really: Tune = module.tune
+
+    def slow(
+        changed: Any, task: Any, request: TuneRequest, *, after_epoch: Any, **named: Any
+    ) -> tuple[dict[str, Any], bool]:
+        def counted(seed: int, done: float, metric: float) -> None:
+            seconds[0] += 3600.0 * (request.out.name == "trial-1" and done == 1.0)
+            after_epoch(seed, done, metric)
+
+        return really(changed, task, request, after_epoch=counted, **named)
+
+    monkeypatch.setattr(module, "tune", slow)
+    result = search_by_trials(FAST, SST2, TrialBudget(minutes=3), TuneRequest(out=tmp_path / "s", **search_arguments))
+    assert states(result) == {0: "complete", 1: "complete"}
+    assert result["rows"][0]["trial"] == 1
 
 
 def test_a_trial_that_fails_is_noted_and_the_search_goes_on(

@@ -72,6 +72,13 @@ def test_a_model_is_trained_scored_and_continues_texts(byte_corpus: Path, tmp_pa
     assert main(["generate", run, "--prompt", "The old", "--tokens", "4", "--precision", "fp32", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])["continuations"]
     assert printed == [vars(model.generate("The old", tokens=4))]
+    (tmp_path / "lines.txt").write_text("The old bridge.\n", "utf-8")
+    files = ["--input", str(tmp_path / "lines.txt"), "--output", str(tmp_path / "states.npz")]
+    assert main(["features", "--model", run, *files]) == 0
+    with np.load(tmp_path / "states.npz", allow_pickle=False) as archive:
+        assert (
+            "".join(archive["tokens_0"].tolist()).replace("▁", " ") == "<s>The old bridge.</s>"
+        )  # not GPT-2's letters
 
 
 def test_exact_gelu_is_trained_and_kept_by_a_run_from_it(byte_corpus: Path, tmp_path: Path, capsys: Any) -> None:

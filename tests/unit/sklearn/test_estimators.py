@@ -437,6 +437,15 @@ def test_a_pooling_keeps_the_prompt_and_the_length_of_the_folder(
     assert vectors == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_precision_that_was_set_after_a_fit_counts() -> None:
+    vectorizer = BertVectorizer("model", precision="fp32").fit(X)
+    exact = vectorizer.transform(X)
+    rounded = vectorizer.set_params(precision="int8").transform(X)
+    assert not np.array_equal(rounded, exact)
+    assert rounded == pytest.approx(bertwright.load("model", precision="int8").vectors(X, pool="mean"), abs=1e-5)
+    assert np.array_equal(vectorizer.set_params(precision="fp32").transform(X), exact)
+
+
 def test_parameters_that_were_set_after_a_fit_are_checked_too() -> None:
     vectors = BertVectorizer("model").fit(X)
     for parameters, message in (

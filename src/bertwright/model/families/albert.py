@@ -48,6 +48,11 @@ class AlbertConfig(EncoderConfig):
         """Return the number of groups, or that of the layers where only a part of a layer is shared."""
         return self.groups if self.shares == "all" else self.layers
 
+    @property
+    def shares_layers(self) -> bool:
+        """Return True where a group has several layers."""
+        return self.groups < self.layers
+
     @model_validator(mode="after")
     def _groups_divide_layers(self) -> Self:
         if self.layers % self.groups:

@@ -39,6 +39,11 @@ class TopConfig(CompositeConfig):
         return self.inner.layers
 
     @property
+    def shares_layers(self) -> bool:
+        """Return True where layers of the backbone below have weights in common."""
+        return self.inner.shares_layers
+
+    @property
     def classifier_has_pooler(self) -> bool:
         """Return False: the outputs read the states of the BiLSTM."""
         return False

@@ -101,6 +101,14 @@ def squad_metrics(scores: Scores, *, null: bool) -> dict[str, Any]:
     return metrics
 
 
+def flat_metrics(scores: Scores, *, null: bool) -> dict[str, float]:
+    """Return `squad_metrics` by one name each, such as has_answer.f1, without the numbers of questions."""
+    metrics = squad_metrics(scores, null=null)
+    inner = [(name, value if isinstance(value, dict) else {"": value}) for name, value in metrics.items()]
+    flat = {f"{name}.{key}".rstrip("."): value for name, part in inner for key, value in part.items()}
+    return {name: float(value) for name, value in flat.items() if not name.endswith("questions")}
+
+
 def _f1(answer: str, gold: str, *, null: bool) -> float:
     """Return the F1 of two normalised texts as bags of words; in 2.0 an empty text only matches an empty text."""
     answer_words, gold_words = answer.split(), gold.split()

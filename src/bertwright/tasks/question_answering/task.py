@@ -38,7 +38,7 @@ from bertwright.tasks.question_answering.data import (
 )
 from bertwright.tasks.question_answering.errors import question_errors
 from bertwright.tasks.question_answering.files import dev_questions_file, train_questions_file
-from bertwright.tasks.question_answering.score import squad_metrics
+from bertwright.tasks.question_answering.score import flat_metrics, squad_metrics
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.question_answering.windows import Windows, cached_windows, encode_windows
 from bertwright.text.base_tokenizer import BaseTokenizer
@@ -151,7 +151,7 @@ class SpanKind(TaskKind):
         """Return F1 and exact match in percent; in 2.0 also the threshold of the null odds with the best F1."""
         scores, threshold, same = score_spans(inputs, logits, rows, task)
         notes = {"null_threshold": threshold} if task.null else {}
-        return {**_flat(squad_metrics(scores, null=task.null)), **notes, "collapsed": float(same and len(rows) > 1)}
+        return {**flat_metrics(scores, null=task.null), **notes, "collapsed": float(same and len(rows) > 1)}
 
     def errors(self, task: SpanTask, logits: SpanLogits, rows: Questions, inputs: Windows) -> Errors:
         scores, threshold, _ = score_spans(inputs, logits, rows, task)
@@ -283,13 +283,6 @@ def _refuse_other_content(target: Path, ending: str) -> None:
         raise InputError(
             f"--output {target}: the folder has {others[0]}; name a new folder, or one with earlier answers only"
         )
-
-
-def _flat(metrics: dict[str, Any]) -> dict[str, float]:
-    """Return the percentages by name, without the numbers of questions."""
-    inner = [(name, value if isinstance(value, dict) else {"": value}) for name, value in metrics.items()]
-    flat = {f"{name}.{key}".rstrip("."): value for name, part in inner for key, value in part.items()}
-    return {name: float(value) for name, value in flat.items() if not name.endswith("questions")}
 
 
 SPAN = SpanKind()

@@ -104,8 +104,10 @@ def doctor_command(
     """
     from bertwright.doctor.examine import Request, examine
 
-    if tokenizer is not None and data is None and not (model or "").startswith("random:"):
-        raise InputError(f"--tokenizer {tokenizer}: is for --model random:SIZE and for --data; leave it out")
+    if tokenizer is not None and not (model or "random:" if data else model or "").startswith("random:"):
+        raise InputError(
+            f"--tokenizer {tokenizer}: is for --model random:SIZE, or for --data without --model; leave it out"
+        )
     request = Request(
         model=model,
         corpus=corpus,

@@ -59,8 +59,8 @@ def index_command(
     from bertwright.search.run import add_texts, index_texts, join_segments, remove_rows, verify_index
     from bertwright.search.texts import TextTables
 
-    of_texts = bool(texts or add or model or width or text_column or id_column or approximate)
-    of_texts = of_texts or (input_format, on_error) != ("auto", "stop")
+    of_texts = bool(texts or add or model or text_column or id_column or approximate)
+    of_texts = of_texts or width is not None or (input_format, on_error) != ("auto", "stop")
     removes = bool(remove or remove_ids)
     for option, chosen, others in (("--join", join, removes or verify), ("--verify", verify, removes)):
         if chosen and (of_texts or others):

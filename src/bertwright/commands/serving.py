@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from bertwright.commands import CommandResult
@@ -142,8 +142,10 @@ def _named(typed: tuple[str, ...], option: str, value: str) -> dict[str, str]:
 
 
 def _name_of(text: str) -> str:
-    """Return the last part of the path; for the `model` folder of a run, the name of the run."""
-    path = Path(text).resolve()
+    """Return the last part of the path or URL; for the `model` folder of a run, the name of the run."""
+    from bertwright.stores.cache import url_of_copy
+
+    path = PurePosixPath(url_of_copy(text) or Path(text).resolve())
     return path.parent.name if path.name == "model" else path.name
 
 

@@ -374,8 +374,8 @@ def _warn_of_wrapped_lines(inputs: tuple[str, ...], settings: "TextSettings") ->
     from bertwright.text.documents import find_inputs, read_paragraphs
     from bertwright.text.wrapped_lines import looks_wrapped
 
-    files = [text for text in inputs if not text.startswith("hub:")]
-    with suppress(InputError):  # text that cannot be read is reported by the build
+    files = [text for text in inputs if not text.startswith("hub:") and "://" not in text]
+    with suppress(Exception):  # the build reports text that cannot be read
         if files and looks_wrapped(read_paragraphs(find_inputs(files), settings)):
             say(
                 f"{files[0]}: most lines are about as long as the longest and end within a sentence; if they are parts "

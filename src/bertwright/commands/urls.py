@@ -17,7 +17,7 @@ from bertwright.commands import CommandResult
 from bertwright.errors import InputError
 
 _CORPORA: Final = frozenset({"corpus", "held_out"})
-_MODELS: Final = frozenset({"model", "tokenizer", "init_from", "teacher", "left", "right"})
+_MODELS: Final = frozenset({"model", "tokenizer", "init_from", "teacher", "left", "right", "rerank"})
 _TABLES: Final = frozenset({"data", "input"})
 _TABLES_OF: Final = frozenset({("index", "texts"), ("search", "queries")})
 """Commands and their parameters that are tables too."""
@@ -117,7 +117,7 @@ def _converted(command: str, option: str, value: Any, copies: dict[str, Path], *
         copies[without_query(url)] = copy
         return copy if isinstance(value, Path) else f"{before}{copy}{after}"
     is_text = option in ("corpus", "mix") and command in _TEXT_IN_CORPUS
-    if option in _WRITTEN or isinstance(value, Path) or is_text or option == "source":
+    if option in _WRITTEN or isinstance(value, Path) or is_text or option in ("index", "source"):
         advice = "copy the result to the store afterwards" if option in _WRITTEN else "copy it to this machine first"
         raise InputError(
             f"{printed} {without_query(url)}: expected a path of this machine; '{command}' takes no URL here; {advice}"

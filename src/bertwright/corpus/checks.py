@@ -25,6 +25,7 @@ from bertwright.corpus.manifest import (
     manifest_digest,
     read_manifest,
 )
+from bertwright.corpus.sample import scrambled
 from bertwright.corpus.shards import Corpus, Tokens, record_batches
 from bertwright.errors import InputError, shown
 from bertwright.files import file_digest
@@ -131,7 +132,7 @@ class CorpusReport(Settings):
 def _words_cell(words: int | None, tokens: int) -> str:
     """Return the number of words and the tokens of a word, as text for a terminal."""
     if words is None:
-        return f"{'unknown':>15}   (the corpus was built before words were counted; build it again)"
+        return f"{'unknown':>15}   (not counted: an earlier version built the corpus, or its sentences were shuffled)"
     return f"{words:>15,}   ({tokens / max(1, words):.2f} tokens a word)"
 
 
@@ -273,9 +274,7 @@ def sentence_hashes(tokens: Tokens, lengths: NDArray[np.int32]) -> NDArray[np.ui
     starts = np.cumsum(lengths, dtype=np.int64) - lengths
     position = np.arange(len(tokens), dtype=np.int64) - np.repeat(starts, lengths)
     mixed = (tokens.astype(np.uint64) << np.uint64(32)) + position.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.add.reduceat(mixed ^ (mixed >> np.uint64(31)), starts, dtype=np.uint64)
+    return np.add.reduceat(scrambled(mixed), starts, dtype=np.uint64)
 
 
 def _histogram(lengths: NDArray[np.int32] | NDArray[np.int64]) -> Histogram:

@@ -19,7 +19,7 @@ from bertwright.console import say
 from bertwright.corpus.inputs import Position, stamp_of
 from bertwright.corpus.manifest import MANIFEST, Manifest, ShardEntry, Skipped, differing_text, read_manifest
 from bertwright.errors import InputError
-from bertwright.files import read_json, sync, write_json
+from bertwright.files import read_object, sync, write_json
 from bertwright.locks import locked_file
 from bertwright.portable import IS_POSIX, replace_path
 from bertwright.stores.remote import RemoteFile
@@ -71,7 +71,7 @@ def recover_finished(out: Path, config: dict[str, Any], inputs: Sequence[Input])
         return None
     with _locked(building, out, is_new=False):
         if (building / _STATE).is_file():
-            if read_json(building / _STATE).get("config") != config:
+            if read_object(building / _STATE).get("config") != config:
                 return None
         elif not _is_of(read_manifest(out), config):
             return None
@@ -191,7 +191,7 @@ def _read_state(building: Path, config: dict[str, Any], inputs: Sequence[Input])
     path = building / _STATE
     if not path.exists():
         return BuildState()
-    saved = read_json(path)
+    saved = read_object(path)
     hint = f"; remove {building} to start again"
     try:
         state = BuildState.model_validate(saved["state"])
@@ -199,7 +199,8 @@ def _read_state(building: Path, config: dict[str, Any], inputs: Sequence[Input])
         raise InputError(f"{path}: expected the state of a build{hint}") from None
     if not state.shards:
         return BuildState()
-    before = saved.get("config", {})
+    before = saved.get("config")
+    before = before if isinstance(before, dict) else {}
     differing = [name for name in config if before.get(name) != config[name]]
     if isinstance(before.get("text"), dict) and (difference := differing_text(config["text"], before["text"])):
         differing[differing.index("text")] = f"text ({difference})"

@@ -130,14 +130,14 @@ def draw_documents(words: NDArray[np.int64], budget: int, *, seed: int) -> NDArr
     words   int64 [D], words of each document; a document without words is not drawn
     """
     filled = np.flatnonzero(words)
-    keys = _mixed(np.full(1, seed & 0xFFFFFFFFFFFFFFFF, np.uint64) + _GOLDEN) + filled.astype(np.uint64) * _GOLDEN
-    order = filled[np.argsort(_mixed(keys), kind="stable")]
+    keys = scrambled(np.full(1, seed & 0xFFFFFFFFFFFFFFFF, np.uint64) + _GOLDEN) + filled.astype(np.uint64) * _GOLDEN
+    order = filled[np.argsort(scrambled(keys), kind="stable")]
     is_drawn = np.zeros(len(words), np.bool_)
     is_drawn[order[np.cumsum(words[order]) <= budget]] = True
     return is_drawn
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def scrambled(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Scramble 64 bits, one to one (the finaliser of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -68,7 +68,7 @@ def check_corpus(
             findings.append(unknown_finding("corpus", tokenizer, fraction, tokens=f"the first {counts.sum():,} tokens"))
         else:
             findings += report_findings(inspect_corpus(folder))
-    except InputError as error:
+    except (InputError, OSError) as error:
         findings.append(refused("corpus", "reads", error=error, advice="put the file back, or build the corpus again"))
     return corpus, matches, findings
 

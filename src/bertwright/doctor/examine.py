@@ -16,6 +16,7 @@ from bertwright.doctor.model import OpenedModel, check_model
 from bertwright.doctor.task_files import check_task_files
 from bertwright.doctor.training import classifier_findings, masked_lm_finding, pretraining_findings
 from bertwright.errors import InputError, RunFailed
+from bertwright.finetuning.setup import with_row_tokens, with_task_tokens
 from bertwright.model.config import attends_both_ways, encoder_shape, size_config
 from bertwright.model.folder import SavedModel
 from bertwright.tables.bad_rows import BadRowPolicy
@@ -151,7 +152,8 @@ class Examination:
         self.data, findings = check_data(task, self.request.data)
         saved = self.opened.saved
         try:
-            tokenizer = self.tokenizer()
+            named = self.tokenizer()
+            tokenizer = named and with_row_tokens(named, str(self.request.tokenizer or self.request.model))
         except (InputError, OSError) as error:
             tokenizer = None
             findings.append(refused("data", "tokenizer", error=error, advice="name a tokenizer or model folder"))
@@ -198,6 +200,7 @@ class Examination:
             findings.append(Finding("training", "one batch", "note", None, text, "correct the errors above first"))
         try:
             if self.data and saved and tokenizer and fits:
+                saved, tokenizer = with_task_tokens(saved, tokenizer)
                 findings += classifier_findings(
                     saved, tokenizer, self.data.task, self.data.train, max_length=self.max_length()
                 )

@@ -35,6 +35,24 @@ from bertwright.training.settings import OptimizerSettings
 _EMBEDDINGS = "encoder.embeddings.word.weight"
 
 
+def with_row_tokens(tokenizer: BaseTokenizer, location: str) -> BaseTokenizer:
+    """Return the vocabulary of a GPT-1 or GPT-2 with the special tokens of a task's rows; any other one unchanged.
+
+    Raises InputError, with `location`, for a vocabulary without a token for the end of a text.
+    """
+    if isinstance(tokenizer, BPETokenizer):
+        return tokenizer.with_special()
+    if not isinstance(tokenizer, PublishedTokenizer):
+        return tokenizer
+    framed = tokenizer.with_frame()
+    if not framed.has_frame:
+        raise InputError(
+            f"{location}: expected a token for the end of a text, which stands around the texts of a row; name it as "
+            "eos_token in tokenizer_config.json"
+        )
+    return framed
+
+
 def with_task_tokens(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[SavedModel, BaseTokenizer]:
     """Return a GPT-1 or GPT-2 and its vocabulary with the special tokens that it lacks; any other model unchanged.
 
@@ -43,16 +61,7 @@ def with_task_tokens(saved: SavedModel, tokenizer: BaseTokenizer) -> tuple[Saved
     config = saved.config
     if not isinstance(config, EncoderConfig) or config.output_has_transform:
         return saved, tokenizer
-    extended = tokenizer
-    if isinstance(tokenizer, BPETokenizer):
-        extended = tokenizer.with_special()
-    elif isinstance(tokenizer, PublishedTokenizer):
-        extended = tokenizer.with_frame()
-        if not extended.has_frame:
-            raise InputError(
-                f"{saved.tokenizer}: expected a token for the end of a text, which stands around the texts of a row; "
-                "name it as eos_token in tokenizer_config.json"
-            )
+    extended = with_row_tokens(tokenizer, str(saved.tokenizer))
     if extended is tokenizer:
         return saved, tokenizer
     size = max(config.vocab_size, extended.vocab_size)

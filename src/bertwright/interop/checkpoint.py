@@ -16,6 +16,7 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
 from bertwright.model.heads import NextSentenceHead
 from bertwright.model.vector_head import VectorHead
+from bertwright.targets import refuse_existing
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 _POOLER = "pooler."
@@ -107,8 +108,7 @@ def _names_in_file(foreign: ForeignCheckpoint, names: Sequence[str]) -> str:
 
 def write_checkpoint(foreign: ForeignCheckpoint, out: Path) -> None:
     """Write the model folder `out`. Raises InputError where the checkpoint is not complete or `out` exists."""
-    if out.exists():
-        raise InputError(f"{out}: exists already; name another folder or remove it")
+    refuse_existing(out)
     check_complete(foreign)
     with tempfile.TemporaryDirectory() as folder:
         foreign.tokenizer.save(Path(folder))

@@ -21,6 +21,7 @@ from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2, SpanTask
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.entities import scheme_of_labels, usual_spelling
 from bertwright.tasks.tagging.spec import tagger_of, with_tag_columns
+from bertwright.text.parquet import first_line
 
 _SPAN_TASKS = {task.name: task for task in (SQUAD1, SQUAD2)}
 """Tasks that a model of spans may be for; its files do not name the task."""
@@ -231,7 +232,7 @@ def _on_disk(source: str) -> Iterator[Path]:
     name, _, revision = source.removeprefix(_HUB).partition("@")
     try:  # imported here: only models of the Hub need this extra
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+        from huggingface_hub.errors import RepositoryNotFoundError
     except ImportError:
         raise MissingExtra("hub", f"reading {source}") from None
     with tempfile.TemporaryDirectory() as folder:
@@ -239,6 +240,6 @@ def _on_disk(source: str) -> Iterator[Path]:
             path = snapshot_download(name, revision=revision or None, local_dir=folder, allow_patterns=_DOWNLOADED)
         except RepositoryNotFoundError:
             raise InputError(f"{source}: the Hub has no such model, or the model needs a token (HF_TOKEN)") from None
-        except (HfHubHTTPError, HFValidationError, OSError) as error:
-            raise InputError(f"{source}: cannot be fetched: {str(error).splitlines()[0]}") from None
+        except Exception as error:  # the errors of a connection are those of the library below, which may change
+            raise InputError(f"{source}: cannot be fetched: {first_line(error)}") from None
         yield Path(path)

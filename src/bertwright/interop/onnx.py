@@ -28,7 +28,7 @@ from bertwright.interop.onnx_ranking import LEAST_OVERLAP, RankingAgreement, Ran
 from bertwright.model.bert import open_architecture
 from bertwright.model.config import encoder_shape
 from bertwright.model.encoder import TransformerBackbone
-from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model
+from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model, refuse_random_name
 from bertwright.model.vector_head import VectorHead, open_vector_head, write_vector_head
 from bertwright.targets import refuse_existing
 from bertwright.tasks.beir import open_retrieval
@@ -134,8 +134,7 @@ def _check_request(model: str, out: Path, limits: Mapping[str, float]) -> None:
     for option, least in limits.items():
         if not 0 <= least <= 1:
             raise InputError(f"{option} {least}: allowed are 0 to 1")
-    if model.startswith("random:"):
-        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    refuse_random_name(model)
 
 
 def _write_int8(
@@ -280,8 +279,9 @@ def _say_work_of_callers(saved: SavedModel, model: str) -> None:
             "metadata of the file have both"
         )
     if temperature := _temperature(saved):
+        function = "logistic function" if is_multilabel(saved.extra) else "softmax"
         say(
-            f"{model}: was calibrated; its probabilities are the softmax of the logits of the graph divided by "
+            f"{model}: was calibrated; its probabilities are the {function} of the logits of the graph divided by "
             f"{temperature['temperature']:g}, the temperature in the metadata of the file"
         )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from bertwright.errors import InputError, MissingExtra, RunFailed
 from bertwright.model.folder import CARD, model_files, open_model
+from bertwright.text.parquet import first_line
 from bertwright.version import __version__
 
 
@@ -39,12 +40,12 @@ def push_model(source: str, repository: str, *, private: bool, update: bool) -> 
             commit_message=f"Model of bertwright {__version__}",
         )
     except HFValidationError as error:
-        raise InputError(f"push {repository}: no name of a repository: {_line(error)}") from None
+        raise InputError(f"push {repository}: no name of a repository: {first_line(error)}") from None
     except HfHubHTTPError as error:
-        raise _refusal(repository, error.response.status_code, _line(error)) from None
+        raise _refusal(repository, error.response.status_code, first_line(error)) from None
     except Exception as error:  # the errors of a connection are those of the library below, which may change
         raise RunFailed(
-            f"push {repository}: the upload failed: {type(error).__name__}: {_line(error)}; nothing changed here: "
+            f"push {repository}: the upload failed: {type(error).__name__}: {first_line(error)}; nothing changed here: "
             "check the connection, and repeat the command, with --update if the repository was made"
         ) from error
     address = str(commit.repo_url)
@@ -62,9 +63,3 @@ def _refusal(repository: str, status: int, reason: str) -> InputError | RunFaile
     if status == 404:
         return InputError(f"push {repository}: the Hub has no such repository; leave --update out to create it")
     return RunFailed(f"push {repository}: the Hub answered with status {status}: {reason}")
-
-
-def _line(error: Exception) -> str:
-    """Return the first line of a message."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

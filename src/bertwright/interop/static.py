@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.files import new_folder
-from bertwright.model.folder import open_model, weights_digest
+from bertwright.model.folder import open_model, refuse_random_name, weights_digest
 from bertwright.targets import refuse_existing
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
@@ -54,8 +54,7 @@ def export_static(
     of another tokenizer.
     """
     refuse_existing(out)
-    if model.startswith("random:"):
-        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    refuse_random_name(model)
     if corpus is not None and text is not None:
         raise InputError("--corpus and --text: expected one of them, got both; leave one out")
     prepare_processor()

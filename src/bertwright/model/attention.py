@@ -4,10 +4,14 @@ Shapes: B batch, T tokens, Q positions that are computed, D hidden, H heads, K h
 """
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from bertwright.model.cpu import training_attention, training_kernels
 
 
 @torch.library.custom_op("bertwright::random_bits", mutates_args=())
@@ -36,8 +40,31 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
     if values.device.type != "cpu":
         return F.dropout(values, probability)
     bits: Tensor = random_bits(values)
-    keep = bits >= min(round(probability * 65536), 65535) - 32768  # 65,536 does not fit into int16
-    return values * (keep.to(values.dtype) / (1.0 - probability))
+    if training_kernels.are_usable(values):
+        dropped: Tensor = _Dropped.apply(values, bits, probability)  # type: ignore[no-untyped-call]
+        return dropped
+    return values * ((bits >= _least_kept(probability)).to(values.dtype) / (1.0 - probability))
+
+
+class _Dropped(torch.autograd.Function):
+    """Dropout in one pass, with the bits of the passes of torch."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, bits: Tensor, probability: float) -> Tensor:
+        ctx.save_for_backward(bits)
+        ctx.least, ctx.factor = _least_kept(probability), float(values.new_ones(()) / (1.0 - probability))
+        return training_kernels.drop(values, bits, least=ctx.least, factor=ctx.factor)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (bits,) = ctx.saved_tensors
+        return training_kernels.drop(gradient, bits, least=ctx.least, factor=ctx.factor), None, None
+
+
+def _least_kept(probability: float) -> int:
+    """Return the least of the numbers of `random_bits` whose values are kept."""
+    return min(round(probability * 65536), 65535) - 32768  # 65,536 does not fit into int16
 
 
 class KeyValues:
@@ -105,14 +132,18 @@ class SelfAttention(nn.Module):
 
 
 def attention_context(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *, dropout_p: float) -> Tensor:
-    """Return the context [B, H, Q, K]: by torch's fused attention, or step by step where that is needed or faster.
+    """Return the context [B, H, Q, K]: by our own or torch's fused attention, or step by step.
 
-    On processors no fused attention has dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that of
-    the steps (docs/log.md, "Attention in bf16").
+    On processors torch's fused attention has no dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that
+    of the steps (docs/log.md, "Attention in bf16"). Ours has both, where the processor multiplies in bf16.
     """
-    is_slow = query.dtype == torch.bfloat16 and torch.is_grad_enabled()
-    if query.device.type != "cpu" or not (dropout_p or is_slow):
+    has_gradient = query.dtype == torch.bfloat16 and torch.is_grad_enabled()
+    if query.device.type != "cpu" or not (dropout_p or has_gradient):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=dropout_p)
+    if has_gradient and training_attention.is_usable(query):
+        bits = random_bits(query.new_empty(*query.shape[:3], key.shape[2])) if dropout_p else None
+        factor, least = 1.0 / (1.0 - dropout_p), _least_kept(dropout_p)
+        return training_attention.trained_attention(query, key, value, keep, bits=bits, least=least, factor=factor)
     kept = dropout(attention_probabilities(query, key, keep), dropout_p, training=True)
     context: Tensor = kept @ value  # [B, H, Q, K]
     return context

@@ -213,6 +213,12 @@ def copy_description(saved: SavedModel, folder: Path) -> None:
             shutil.copyfile(saved.tokenizer / name, folder / name)
 
 
+def refuse_random_name(model: str) -> None:
+    """Raise InputError for `random:SIZE`, before anything is opened."""
+    if model.startswith("random:"):
+        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+
+
 def refuse_random(saved: SavedModel) -> None:
     """Raise InputError for a model with random weights."""
     if saved.weights is None:

@@ -5,7 +5,6 @@ for each component. A query reads the lists of the nearest centres only. The row
 exactly, so that they have the scores of the exact search up to its rounding; a row may be missed.
 """
 
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -36,13 +35,13 @@ class Lists:
         self._index, self.probes = index, probes
 
     @classmethod
-    def open(cls, path: Path, probes: int) -> "Lists":
-        """Read a file of lists, whose digest was checked. Raises MissingExtra without faiss."""
+    def of_bytes(cls, content: NDArray[np.uint8] | None, probes: int, *, location: str) -> "Lists":
+        """Return the lists of a file, whose digest was checked. Raises MissingExtra without faiss."""
         faiss = _faiss()
         try:
-            return cls(faiss.read_index(str(path)), probes)
+            return cls(faiss.deserialize_index(content), probes)
         except RuntimeError as error:
-            raise InputError(f"{path}: cannot be read by faiss: {error}; build the index again") from None
+            raise InputError(f"{location}: cannot be read by faiss: {error}; build the index again") from None
 
     def candidates(
         self, queries: NDArray[np.float32], top_k: int, removed: NDArray[np.int64]

@@ -32,11 +32,10 @@ def rank_by_bm25(
         import Stemmer
     except ImportError:
         raise MissingExtra("search", "BM25") from None
-    numbers = {id: number for number, id in enumerate(data.ids)}
     order: list[int] = []
     texts: list[str] = []
     for ids, block in data.documents(_BLOCK):
-        order += [numbers[id] for id in ids]
+        order += [data.numbers[id] for id in ids]
         texts += block
     options: Any = {"stopwords": "en", "stemmer": Stemmer.Stemmer("english"), "show_progress": False}
     index = bm25s.BM25(k1=K1, b=B)

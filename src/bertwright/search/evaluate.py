@@ -113,13 +113,12 @@ def ranked_documents(
     """
     similarity = encoder.similarity
     check_similarity(similarity)
-    numbers = {id: number for number, id in enumerate(data.ids)}
     left_out = _own_numbers(data)
     queries = as_compared(encoder.vectors(list(data.queries.values()), "query", width=width), similarity)
     best, done = BestDocuments(len(queries), min(DEPTH, len(data.ids))), 0
     for ids, texts in data.documents(_DOCUMENTS):
         vectors = as_compared(encoder.vectors(texts, "document", width=width, first=done), similarity)
-        best.add_vectors(queries, vectors, np.array([numbers[id] for id in ids], dtype=np.int64), left_out)
+        best.add_vectors(queries, vectors, np.array([data.numbers[id] for id in ids], dtype=np.int64), left_out)
         done += len(ids)
     return best.best()
 
@@ -129,9 +128,8 @@ def _own_numbers(data: RetrievalData) -> NDArray[np.int64]:
 
     It has the id of the query. One that is judged as relevant to it is another text with an equal id.
     """
-    numbers = {id: number for number, id in enumerate(data.ids)}
     others = {id for id in data.queries if data.judgements.get(id, {}).get(id, 0) > 0}
-    return np.array([-1 if id in others else numbers.get(id, -1) for id in data.queries], dtype=np.int64)
+    return np.array([-1 if id in others else data.numbers.get(id, -1) for id in data.queries], dtype=np.int64)
 
 
 def _search(encoder: TextVectors, data: RetrievalData, width: int | None) -> dict[str, Any]:

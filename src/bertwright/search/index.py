@@ -79,7 +79,7 @@ class SearchIndex(VectorIndex):
         manifest = read_index_manifest(folder)
         try:
             return cls(folder, manifest, verify=verify)
-        except Damaged:
+        except (Damaged, FileNotFoundError):
             current = read_index_manifest(folder)
             if current == manifest:
                 raise

@@ -33,8 +33,8 @@ from bertwright.tables.json_values import json_text
 from bertwright.version import __version__
 
 INDEX_MANIFEST: Final = "manifest.json"
-SEGMENT_FILES: Final = ("vectors-*.npy", "rows-*.arrow", "lists-*.faiss")
-"""Patterns of the names of the files of segments."""
+SEGMENT_FILE: Final = re.compile(r"vectors-\d{5,}\.npy|rows-\d{5,}\.arrow|lists-\d{5,}\.faiss")
+"""Names of the files of segments."""
 HASHED: Final = 1 << 28
 """Largest size in bytes of a file whose digest is compared at each opening, which takes about 0.15 s."""
 _AGAIN: Final = "put the index back from a copy, or build it again with 'bertwright index'"
@@ -146,7 +146,7 @@ class Segment:
     """
 
     def __init__(self, folder: Path, entry: SegmentEntry, width: int, *, verify: bool = False) -> None:
-        """Map the files of a segment. Digests of files above `HASHED` are compared with `verify` alone.
+        """Map the files of a segment, which may be deleted then. Digests of files above `HASHED` need `verify`.
 
         Raises InputError for a file that is missing, cut or damaged, and for numbers of removed rows that are none.
         """
@@ -158,10 +158,11 @@ class Segment:
             )
         for file in entry.files:
             _check_file(folder, file, verify=verify)
-        self.entry, self._folder, texts = entry, folder, folder / entry.texts.name
+        self.entry, texts = entry, folder / entry.texts.name
         try:
             vectors = np.load(folder / entry.vectors.name, mmap_mode="r", allow_pickle=False)
             table = pa.ipc.open_file(pa.memory_map(str(texts))).read_all()
+            self._lists_file = np.memmap(folder / entry.lists.file.name, np.uint8, "r") if entry.lists else None
         except (ValueError, pa.ArrowException) as error:
             raise InputError(f"{folder}: the files of a segment cannot be read ({error}); {_AGAIN}") from None
         shape = (entry.rows, width)
@@ -206,7 +207,7 @@ class Segment:
     @cached_property
     def _lists(self) -> Lists:
         assert self.entry.lists is not None
-        return Lists.open(self._folder / self.entry.lists.file.name, self.entry.lists.probes)
+        return Lists.of_bytes(self._lists_file, self.entry.lists.probes, location=self.entry.lists.file.name)
 
     @cached_property
     def ids(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from bertwright.errors import InputError
 from bertwright.portable import remove_unused
 from bertwright.search.approximate import LEAST_ROWS
 from bertwright.search.index_files import (
-    SEGMENT_FILES,
+    SEGMENT_FILE,
     IndexManifest,
     Segment,
     new_segment,
@@ -51,7 +51,6 @@ def delete_unused(folder: Path, manifest: IndexManifest) -> None:
     Windows keeps the file as well, until the index is changed again.
     """
     used = {file.name for entry in manifest.segments for file in entry.files}
-    for pattern in SEGMENT_FILES:
-        for path in folder.glob(pattern):
-            if path.name not in used:
-                remove_unused(path)
+    for path in folder.iterdir():
+        if SEGMENT_FILE.fullmatch(path.name) and path.name not in used:
+            remove_unused(path)

@@ -73,7 +73,7 @@ class Reranker:
         prepare_processor()
         return cls(open_answering(model, precision, device), relevant=relevant)
 
-    def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float32]:
+    def scores(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the relevance [N] of N documents for a query; more is better. The query is the first of the two texts.
 
         A pair that is too long is read as in training. Raises InputError for an empty query, and RunFailed for a score
@@ -86,9 +86,9 @@ class Reranker:
             refuse_halves([text], f"document {number} ")
         blocks = (texts[first : first + _TEXTS] for first in range(0, len(texts), _TEXTS))
         parts = [self._scores(query, block, number * _TEXTS) for number, block in enumerate(blocks)]
-        return np.concatenate([np.zeros(0, dtype=np.float32), *parts])
+        return np.concatenate([np.zeros(0), *parts])
 
-    def _scores(self, query: str, texts: Sequence[str], first: int) -> NDArray[np.float32]:
+    def _scores(self, query: str, texts: Sequence[str], first: int) -> NDArray[np.float64]:
         queries = [query] * len(texts)
         encoded = encode(self._tokenizer, queries, texts, max_length=self._max_length, long=self._task.long)
         self.num_read, self.num_cut = self.num_read + len(texts), self.num_cut + int(encoded.cut.sum())
@@ -98,4 +98,4 @@ class Reranker:
         values, probabilities = predictions.values, predictions.probabilities
         if self.relevant is not None and probabilities is not None:
             values = probabilities[:, self._task.labels.index(self.relevant)]
-        return values.astype(np.float32)
+        return values

@@ -106,12 +106,24 @@ class Batcher:
         self._worker.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def outputs(self, computation: Computation, rows: Sequence[Any], tokens: Sequence[int]) -> list[Any]:
-        """Return the outputs of all rows, in order. Raises Overloaded where the queue is full."""
+    async def outputs(
+        self,
+        computation: Computation,
+        rows: Sequence[Any],
+        tokens: Sequence[int],
+        *,
+        accepted: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Return the outputs of all rows, in order; `accepted` is called before they are computed.
+
+        Raises Overloaded where the queue is full.
+        """
         if not self.is_running:
             raise RunFailed("the service has stopped working; restart it")
         if self._queue.tokens >= self.max_waiting_tokens:
             raise Overloaded
+        if accepted is not None:
+            accepted()
         loop = asyncio.get_running_loop()
         jobs = [_Job(computation, row, size, loop.create_future()) for row, size in zip(rows, tokens, strict=True)]
         self._queue.add(jobs)

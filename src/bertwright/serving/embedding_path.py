@@ -10,6 +10,7 @@ a backbone of two models has two tables.
 Shapes: N tokens of all rows, P points, E width of the embeddings.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertwright.errors import InputError
 from bertwright.model.backbones import Backbone
 from bertwright.serving.answer_scores import ScoreFunction
 from bertwright.serving.pipeline import ModelRow
@@ -44,13 +46,16 @@ class EmbeddingPath:
         rows: Sequence[ModelRow],
         replaced: NDArray[np.bool_],
         replacement: int | None,
+        seconds: float | None = None,
     ) -> None:
         """Set the path.
 
         logits       function from rows to the logits of each row, with their graph
         replaced     [N] True for the tokens that the baseline replaces
         replacement  id of the token that replaces them; None for embeddings of zeros
+        seconds      seconds from now after which `scores` and `attributions` raise InputError; None is never
         """
+        self._seconds, self._begin = seconds, time.monotonic()
         self._logits, self._score, self._rows = logits, score, rows
         self._encoder, self._pad = encoder, encoder.config.pad_id
         lengths = [len(row) for row in rows]
@@ -69,6 +74,7 @@ class EmbeddingPath:
         scores: list[float] = []
         with torch.no_grad():
             for points in _parts(len(fractions), self._points_of(ANSWERED_TOKENS)):
+                self._refuse_late()
                 scores += map(float, self._scores(self._logits_at(fractions[points])))
         return np.array(scores)
 
@@ -92,12 +98,21 @@ class EmbeddingPath:
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         total = np.zeros(self.num_tokens)
         for points in _parts(steps, self._points_of(GRADIENT_TOKENS)):
+            self._refuse_late()
             fractions = np.repeat((nodes[points, None] + 1) / 2, self.num_tokens, axis=1)
             gradients = self._gradients([value.requires_grad_() for value in self._values(fractions)])
             for embedded, baseline, gradient in zip(self._inputs, self._baselines, gradients, strict=True):
                 along = (gradient.double() * (embedded - baseline).double()).sum(-1)  # [P, N]
                 total += weights[points] / 2 @ along.numpy()
         return total
+
+    def _refuse_late(self) -> None:
+        """Raise InputError after the seconds of the path."""
+        if self._seconds is not None and time.monotonic() - self._begin > self._seconds:
+            raise InputError(
+                f"the explanation takes more than {self._seconds:g} seconds here, for {self.num_tokens} tokens; send a "
+                "shorter text, or ask for the answer alone"
+            )
 
     def _points_of(self, tokens: int) -> int:
         """Return the number of points that are computed together; one where the rows of a point exceed `tokens`."""

@@ -249,7 +249,8 @@ async def _explanations(
         return None
     options = explain if isinstance(explain, schemas.ExplainOptions) else schemas.ExplainOptions()
     pipeline = await service.pipeline_for(name, "explain")
-    return await service.answer(name, pipeline, values, request, settings=ExplainSettings(**options.model_dump()))
+    settings = ExplainSettings(**options.model_dump(), seconds=service.settings.timeout)
+    return await service.answer(name, pipeline, values, request, settings=settings)
 
 
 async def _fill(

@@ -62,8 +62,12 @@ def can_explain(saved: SavedModel) -> bool:
 
 @dataclass(frozen=True)
 class ExplainedInput(ModelRow):
-    """An input that stands for its rows in a queue; its length is the number of tokens that are computed."""
+    """An input that stands for its rows in a queue; its length is the number of tokens that are computed.
 
+    number: that of the input among those of its request.
+    """
+
+    number: int = 0
     item: Any = None
     tokens: int = 1
 
@@ -105,15 +109,25 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
         """Return the inputs, each with the number of tokens that its explanation computes at least."""
         empty = np.zeros(0, dtype=np.int32)
         rows = []
-        for item in items:
+        for number, item in enumerate(items):
             tokens = _COST * sum(map(len, self.answering.encode([item]).rows))
-            rows.append(ExplainedInput(empty, 0, empty.astype(np.int64), item, max(1, tokens)))
+            rows.append(ExplainedInput(empty, 0, empty.astype(np.int64), number, item, max(1, tokens)))
         return EncodedInputs(rows)
 
     def forward(self, rows: Sequence[ModelRow], *, settings: ExplainSettings | None = None) -> list[Explanation | None]:
-        """Return an explanation for each input; None for a text without words, whose tags are explained."""
+        """Return an explanation for each input; None for a text without words, whose tags are explained.
+
+        Raises InputError for a word that the text does not have, and after the seconds of the settings.
+        """
         chosen = settings or ExplainSettings()
-        return [self._explain(row.item, chosen) for row in rows if isinstance(row, ExplainedInput)]
+        explanations: list[Explanation | None] = []
+        for row in rows:
+            assert isinstance(row, ExplainedInput)
+            try:
+                explanations.append(self._explain(row.item, chosen))
+            except InputError as error:
+                raise InputError(f"input {row.number}: {error}") from None
+        return explanations
 
     def decode(self, inputs: EncodedInputs, outputs: Sequence[Explanation | None]) -> list[Explanation | None]:
         """Return the explanations."""
@@ -141,6 +155,7 @@ class ExplainPipeline(Pipeline[Any, EncodedInputs]):
             rows=[placed.inputs.rows[row] for row in target.rows],
             replaced=numbers >= 0,
             replacement=replacement,
+            seconds=settings.seconds,
         )
         groups = self._words(item, placed, numbers)
         baseline, score = path.scores(np.array([[0.0], [1.0]]).repeat(len(numbers), axis=1)).tolist()

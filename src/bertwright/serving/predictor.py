@@ -12,7 +12,7 @@ from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError
 from bertwright.markup import Html
 from bertwright.model.config import EncoderConfig
-from bertwright.model.folder import open_model
+from bertwright.model.folder import open_model, refuse_random_name
 from bertwright.objectives.masked_lm import has_masked_lm
 from bertwright.scoring.generation import TextGenerator
 from bertwright.scoring.scorer import has_scores
@@ -53,8 +53,7 @@ def load(model: str | Path, *, precision: AnswerPrecision = "auto") -> "Predicto
     """
     prepare_processor()
     messages: list[str] = []
-    if str(model).startswith("random:"):
-        raise InputError(f"{model}: random weights have learned nothing; name a model folder or a run")
+    refuse_random_name(str(model))
     if is_static(str(model)):
         static = open_vectors(str(model), precision, "cpu")
         assert isinstance(static, StaticVectors)

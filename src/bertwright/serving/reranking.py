@@ -32,6 +32,11 @@ def relevance(pipeline: Pipeline[Any, Any], source: str, *, relevant: str | None
     return relevant_label(pipeline.task, source, relevant=relevant)
 
 
+def reads_windows(pipeline: Pipeline[Any, Any]) -> bool:
+    """Return True for a model that reads the whole of a long text, in windows."""
+    return isinstance(pipeline, ClassificationPipeline) and pipeline.task.long == "windows"
+
+
 def check_query(query: object) -> None:
     """Raise InputError for a query that is no text, or an empty one."""
     if not isinstance(query, str):

@@ -317,7 +317,7 @@ class SearchResult(BaseModel):
 class SearchResponse(BaseModel):
     """Rows of an index, the best first. The score is the similarity of the index, or the relevance of the reranker.
 
-    `truncated` is true where a part of the query was not read.
+    `truncated` is true where a part of the query, or of a row to rerank, was not read.
     """
 
     index: str

@@ -15,7 +15,7 @@ from bertwright.search.index import SearchIndex
 from bertwright.search.nearest import Hit
 from bertwright.search.rerank import default_candidates
 from bertwright.serving.predictor import Predictor
-from bertwright.serving.reranking import check_query
+from bertwright.serving.reranking import check_query, reads_windows
 from bertwright.serving.schemas import SearchIndexRequest
 from bertwright.serving.service import Service
 from bertwright.training.hardware import usable_cores
@@ -79,7 +79,7 @@ class SearchService:
         return name, self.indexes[name]
 
     async def hits(self, served: ServedIndex, search: SearchIndexRequest, request: Request) -> tuple[list[Hit], bool]:
-        """Return the best rows for a query, the best first, and True where the query was cut.
+        """Return the best rows for a query, the best first, and True where the query or a row to rerank was cut.
 
         They are the nearest rows, or the best of these by the reranker.
 
@@ -91,12 +91,14 @@ class SearchService:
                 if getattr(search, name) is not None:
                     raise InputError(f"{name}: is for a reranker; name one as rerank, or leave {name} out")
             return await self._nearest(served, search.query, request, top_k=search.top_k)
-        name, _ = self.service.model(search.rerank)
+        name, predictor = self.service.model(search.rerank)
         self.service.check_reranker(name, search.relevant)
         candidates = self._num_candidates(search)
         hits, truncated = await self._nearest(served, search.query, request, top_k=candidates)
-        most = self.service.settings.max_characters  # a model reads far less
+        most = self.service.settings.max_characters
         texts = [hit.text[:most] for hit in hits]
+        if reads_windows(predictor.pipeline):  # other models read far less
+            truncated = truncated or any(len(hit.text) > most for hit in hits)
         options: Any = {"top_k": search.top_k, "relevant": search.relevant}
         ranked = await self.service.rerank(name, search.query, texts, request, **options) if hits else []
         return [replace(hits[each.index], score=each.score) for each in ranked], truncated

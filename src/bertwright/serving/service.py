@@ -94,10 +94,10 @@ class Service:
         inputs = await _run(size, self._encode, name, pipeline, values)
         tokens = [len(row) for row in inputs.rows]
         request.state.log |= {"model": name, "use": pipeline.kind, "inputs": len(values), "tokens": sum(tokens)}
-        self.inputs.labels(name, pipeline.kind).inc(len(values))
         key = (name, pipeline.batch_key, *sorted(options.items()))
         computation = Computation(key, partial(pipeline.forward, **options))
-        outputs = await self.batcher.outputs(computation, inputs.rows, tokens)
+        accepted = partial(self.inputs.labels(name, pipeline.kind).inc, len(values))
+        outputs = await self.batcher.outputs(computation, inputs.rows, tokens, accepted=accepted)
         results: list[Any] = await _run(size, pipeline.results, inputs, outputs)
         return results
 

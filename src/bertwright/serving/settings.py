@@ -25,11 +25,13 @@ class ExplainSettings:
     method    gradients or occlusion
     baseline  replacement of the pieces: auto, mask, pad or zero
     word      number of the word whose tag is explained, from 0 on; None is the first word of the first name
+    seconds   seconds after which the explanation of an input is given up; None is never
     """
 
     method: ExplainMethod = "gradients"
     baseline: ExplainBaseline = "auto"
     word: int | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name, value, kind in (

@@ -10,6 +10,7 @@ from bertwright.stores.remote import (
     LOCAL,
     RemoteFile,
     current_file,
+    is_http,
     named_faults,
     open_store,
     remote_file,
@@ -37,7 +38,7 @@ def find_remote(url: str) -> list[RemoteFile]:
 
 def is_pattern(url: str) -> bool:
     """Return whether a URL has `*`, `?` or `[`; a `?` of http begins a query."""
-    return not url.lower().startswith(("http:", "https:")) and _PATTERN.search(url) is not None
+    return not is_http(url) and _PATTERN.search(url) is not None
 
 
 def leads_outside(name: str) -> bool:
@@ -57,11 +58,14 @@ def files_below(url: str) -> dict[str, RemoteFile]:
         except FileNotFoundError:
             return {}
     base = path.rstrip("/") + "/"
-    files = {
-        name.removeprefix(base): remote_file(f"{url.rstrip('/')}/{name.removeprefix(base)}", info)
-        for name, info in entries.items()
-        if name.startswith(base) and not name.endswith("/") and info.get("type") == "file"
-    }
+    files: dict[str, RemoteFile] = {}
+    for path, info in entries.items():
+        if path.startswith(base) and not path.endswith("/") and info.get("type") == "file":
+            name = path.removeprefix(base)
+            below = f"{url.rstrip('/')}/{name}"
+            # The page that lists a folder of http does not have the marks of its files.
+            file = current_file(below) if is_http(url) else remote_file(below, info)
+            files |= {name: file} if file else {}
     if outside := next(filter(leads_outside, files), None):
         raise InputError(f"{without_query(url)}: the key {outside} leads out of the folder; rename it in the store")
     return dict(sorted(files.items(), key=lambda item: item[0].split("/")))

@@ -133,6 +133,11 @@ def is_url(name: object) -> bool:
     return isinstance(name, str) and _URL.fullmatch(name) is not None
 
 
+def is_http(url: str) -> bool:
+    """Return True for a URL of http or https."""
+    return url.lower().startswith(("http:", "https:"))
+
+
 def without_query(text: str) -> str:
     """Return a URL or message whose http URLs have no query, which may hold a secret."""
     return _QUERY.sub(r"\1", text)
@@ -226,6 +231,8 @@ def remote_file(url: str, info: Mapping[str, Any]) -> RemoteFile:
 def current_file(url: str) -> RemoteFile | None:
     """Return the file of a URL as the store has it now; None where there is none, or a folder."""
     system, path = open_store(url)
+    if is_http(url) and path.endswith("/"):  # the page that lists a folder
+        return None
     with named_faults(url):
         try:
             info = cast(dict[str, Any], system.info(path))

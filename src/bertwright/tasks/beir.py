@@ -60,6 +60,11 @@ class RetrievalData:
     judged: tuple[Judgement, ...]
 
     @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Return id of each document → its number among the ids."""
+        return {id: number for number, id in enumerate(self.ids)}
+
+    @cached_property
     def judgements(self) -> dict[str, dict[str, int]]:
         """Return id of each judged query → id of a document → relevance."""
         relevances: dict[str, dict[str, int]] = {}

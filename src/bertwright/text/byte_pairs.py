@@ -77,7 +77,15 @@ def read_byte_pairs(folder: Path, kind: BytePairs) -> PublishedTokenizer:
     merges = read_merges(folder / "merges.txt")
     check_merges(merges, ids, f"{vocabulary} and merges.txt")
     names = {**_TOKENS[kind], **{name: settings[name] for name in _TOKENS[kind] if settings.get(name)}}
-    tokens = {role: token["content"] if isinstance(token, dict) else token for role, token in names.items()}
+    tokens: dict[str, str] = {}
+    for role, written in names.items():
+        token = written.get("content") if isinstance(written, dict) else written
+        if not isinstance(token, str):
+            raise InputError(
+                f"{folder / 'tokenizer_config.json'}: expected a text as {role}, or an object with a text as content, "
+                f"got {str(written)[:100]}"
+            )
+        tokens[role] = token
     if missing := sorted({token for token in tokens.values() if token not in ids}):
         raise InputError(f"{vocabulary}: expected the special tokens {', '.join(missing)}, which are not in it")
     prefix = bool(settings.get("add_prefix_space"))

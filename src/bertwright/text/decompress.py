@@ -10,6 +10,7 @@ import gzip
 import io
 import lzma
 import re
+import sys
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -56,7 +57,8 @@ def open_bytes(path: AnyFile) -> BinaryIO:
             return path.open("rb")
         if not begin:
             raise _broken(path, 0, EOFError("it is empty"))
-        most = max(_ALWAYS_UNPACKED, MOST_UNPACKED * _size(path))
+        size = _size(path)
+        most = max(_ALWAYS_UNPACKED, MOST_UNPACKED * size) if size else sys.maxsize  # not every store tells the size
         return cast(BinaryIO, io.BufferedReader(_Bounded(path, _unpacked(path, kind), most), _BLOCK))
     except OSError as error:
         raise InputError(f"{path}: cannot be opened: {error.strerror or error}") from None

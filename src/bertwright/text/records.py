@@ -39,7 +39,11 @@ def read_json_lines(
 def read_table_texts(
     path: AnyFile, lines: Iterable[tuple[int, str]], settings: TextSettings, on_error: OnError, *, delimiter: str
 ) -> Iterator[Document]:
-    """Yield the document of each row of a CSV or TSV table with a header line; a row without text gives none."""
+    """Yield the document of each row of a CSV or TSV table with a header line; a row without text gives none.
+
+    `on_error` is called for rows that are not valid. Raises InputError where the file cannot be read any further, such
+    as at a line that is not UTF-8.
+    """
     begin = size = 0
 
     def counted() -> Iterator[str]:
@@ -64,20 +68,17 @@ def read_table_texts(
                 names = cells
                 column = _column(names, settings.field, location)
                 continue
-            if cells and len(cells) != len(names):
-                raise InputError(f"{location}: expected {len(names)} cells, as in the header line, got {len(cells)}")
-            text = cells[column] if cells else ""
         except csv.Error as error:
             problem = InputError(f"{path}:{begin}: not valid csv: {error}")
             if names is None or "unexpected end" in str(error):
                 raise problem from None
             on_error(problem)
             continue
-        except InputError as error:
-            if names is None:
-                raise
-            on_error(error)
+        if cells and len(cells) != len(names):
+            expected = f"expected {len(names)} cells, as in the header line"
+            on_error(InputError(f"{location}: {expected}, got {len(cells)}"))
             continue
+        text = cells[column] if cells else ""
         yield from _documents(_LINE_END.split(text), "", location, settings)
 
 
@@ -139,7 +140,7 @@ def find_hub_dataset(written: str) -> HubDataset:
     """
     try:
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+        from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
     except ImportError:
         raise MissingExtra("hub", f"reading {written}") from None
     _, name, *rest = written.split(":")
@@ -151,7 +152,7 @@ def find_hub_dataset(written: str) -> HubDataset:
         revision = HfApi().dataset_info(name).sha
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(f"{written}: the Hub has no such dataset that you may read: {first_line(error)}") from None
-    except (HfHubHTTPError, OSError) as error:
+    except Exception as error:  # the errors of a connection are those of the library below, which may change
         raise RunFailed(f"{written}: the Hub cannot be reached: {first_line(error)}") from error
     return HubDataset(name, config, split, revision or "")
 

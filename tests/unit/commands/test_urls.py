@@ -8,8 +8,10 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.commands import COMMANDS, load_command
+from bertwright.commands.serving import _named
 from bertwright.commands.urls import with_urls
 from bertwright.errors import InputError
+from bertwright.stores.cache import fetch_model
 from bertwright.training.remote_run import working_folder
 from tests.support.commands import run_json
 from tests.support.stores import FaultyStore, keys, put, put_folder
@@ -27,8 +29,10 @@ def arguments_of(command: str, **options: Any) -> dict[str, Any]:
         out: Any = None,
         output: Any = None,
         text: Any = None,
+        index: Any = (),
+        rerank: Any = None,
     ) -> dict[str, Any]:
-        return {"model": model, "data": data, "corpus": corpus, "mix": mix, "out": out, "output": output, "text": text}
+        return dict(locals())
 
     return dict(with_urls(command, caught)(**options))
 
@@ -43,6 +47,7 @@ def test_each_option_gets_a_copy_of_what_it_reads(store: Any, own_corpus: Path) 
         data=Path("faulty://b/day=7"),
         corpus=("faulty://b/corpus=0.7", "other=0.3"),
         text="see faulty://b/m",
+        rerank="faulty://b/m",
     )
     tuned, plain, *names = options["model"]
     assert tuned == f"tuned={plain}"
@@ -51,7 +56,7 @@ def test_each_option_gets_a_copy_of_what_it_reads(store: Any, own_corpus: Path) 
     assert (options["data"] / "rows.tsv").read_bytes() == b"x"
     folder, _, weight = options["corpus"][0].rpartition("=")
     assert ((Path(folder) / "manifest.json").is_file(), weight, options["corpus"][1]) == (True, "0.7", "other=0.3")
-    assert options["text"] == "see faulty://b/m"
+    assert (options["text"], options["rerank"]) == ("see faulty://b/m", plain)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +69,7 @@ def test_each_option_gets_a_copy_of_what_it_reads(store: Any, own_corpus: Path) 
         ),
         ("predict", {"output": "s3://b/x.tsv"}, "--output s3://b/x.tsv: .*; copy the result to the store afterwards"),
         ("paper", {"corpus": ("s3://b/text",)}, "--corpus s3://b/text: .*; copy it to this machine first"),
+        ("serve", {"index": ("s3://b/i",)}, "--index s3://b/i: .*; copy it to this machine first"),
         ("babylm", {"mix": ("s3://b/text=0.5",)}, "--mix s3://b/text=0.5: .*; copy it to this machine first"),
         ("babylm", {"mix": ("wiki=s3://b/text=0.5",)}, "--mix s3://b/text=0.5: .*; copy it to this machine first"),
     ],
@@ -158,3 +164,9 @@ def test_commands_read_tables_and_texts_by_url(
     assert "r1" in capsys.readouterr().out
     assert main(["predict", "--model", "faulty://b/absent", "--input", str(own_text)]) == 2
     assert "bertwright: faulty://b/absent: no file of the store" in capsys.readouterr().err
+
+
+def test_a_model_by_url_is_served_by_the_name_of_its_run(store: Any) -> None:
+    """The folder of the copy is named by a digest."""
+    put("b/tuned/model/config.json", b"{}")
+    assert list(_named((str(fetch_model("faulty://b/tuned/model")),), "--model", "MODEL")) == ["tuned"]

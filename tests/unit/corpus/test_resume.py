@@ -304,20 +304,19 @@ def test_what_cannot_be_read_is_left_out_and_counted(
     (tmp_path / "records.jsonl").write_text("\n".join(lines))
     packed = bz2.compress(texts[0].read_bytes() * 30, 1)
     (tmp_path / "cut.txt.bz2").write_bytes(packed[: len(packed) * 2 // 3])
-    inputs = [tmp_path / "records.jsonl", tmp_path / "cut.txt.bz2", texts[1]]
+    (tmp_path / "cut.csv").write_bytes(b"text\nOne row is here.\nCaf\xe9.\nIt is lost.\n")
+    inputs = [tmp_path / "records.jsonl", tmp_path / "cut.txt.bz2", tmp_path / "cut.csv", texts[1]]
     with pytest.raises(InputError, match=r"records\.jsonl:11"):
         build(inputs, own_tokenizer, tmp_path / "stop")
     manifest = build(inputs, own_tokenizer, tmp_path / "skip", skip=True)
-    assert (manifest.skipped.files, manifest.skipped.records) == (1, 2)
-    messages = manifest.skipped.first
-    assert [part in message for part, message in zip((":11:", ":41:", "cut.txt.bz2"), messages, strict=True)] == [
-        True
-    ] * 3
+    assert (manifest.skipped.files, manifest.skipped.records) == (2, 2)
+    parts, messages = (":11:", ":41:", "cut.txt.bz2", "cut.csv:3"), manifest.skipped.first
+    assert [part in message for part, message in zip(parts, messages, strict=True)] == [True] * 4
     good = [tmp_path / "good.jsonl", texts[1]]
     good[0].write_text("\n".join(line for n, line in enumerate(lines) if n not in (10, 40)))
     expected = build(good, own_tokenizer, tmp_path / "good")
     assert manifest.documents > expected.documents  # what could be read of the file that was cut short is there
-    assert len(manifest.sources) == 3
+    assert len(manifest.sources) == 4
 
     monkeypatch.setattr(reading, "read_sources", dying("records.jsonl", 45))
     with pytest.raises(Dies):
@@ -395,3 +394,17 @@ def test_a_page_that_defeats_the_reader_of_markup_is_named_or_left_out(own_token
     encoded = encode_chunk([words, bad], own_tokenizer, TextSettings(), skip=True)
     assert len(encoded.documents.document_first) == 2
     assert [message[:7] for message in encoded.failed] == ["text:2:"]
+
+
+@pytest.mark.parametrize("config", [None, []])
+def test_a_damaged_state_is_named(
+    texts: list[Path], own_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Any
+) -> None:
+    stopped(texts, own_tokenizer, tmp_path / "corpus", monkeypatch)
+    path = tmp_path / "corpus" / ".building" / "build.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "config": config}))
+    with pytest.raises(InputError, match="unfinished build with other"):
+        build(texts, own_tokenizer, tmp_path / "corpus")
+    path.write_text("[]")
+    with pytest.raises(InputError, match=r"build\.json: expected a JSON object, got a list"):
+        build(texts, own_tokenizer, tmp_path / "corpus")

@@ -12,7 +12,9 @@ from bertwright.cli import main
 from bertwright.doctor import machine as doctor_machine
 from bertwright.doctor.examine import Examination, Request
 from bertwright.doctor.findings import Finding, command_result
+from bertwright.interop.import_model import import_model
 from tests.support.doctor_patients import CASED, LOWER, WORDS, levels, random_sentences, write_corpus, write_model
+from tests.support.gpt2_files import publish_gpt2, write_gpt2_tokenizer
 
 GIB = 1 << 30
 XEON = frozenset({"avx2", "avx512f", "avx512_vnni", "avx512_bf16"})
@@ -236,6 +238,7 @@ def test_a_corpus_of_another_tokenizer_is_an_error(tmp_path: Path, capsys: pytes
         ["--text-column", "text"],
         ["--tokenizer", "nope"],
         ["--model", "small-wiki", "--tokenizer", "nope"],
+        ["--model", "small-wiki", "--tokenizer", "nope", "--data", "x.tsv"],
         ["--data", "x.tsv", "--max-length", "3"],
         ["--max-length", "0"],
         ["--label-column", "a"],
@@ -251,6 +254,24 @@ def test_the_help_lists_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> No
     assert end.value.code == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "The exit code is 1 where there is an error, else 0" in shown
+
+
+@pytest.mark.parametrize("as_model", [True, False])
+def test_a_language_model_gets_the_tokens_of_the_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], as_model: bool
+) -> None:
+    """Fine-tuning adds them too."""
+    size = write_gpt2_tokenizer(tmp_path / "gpt2")
+    publish_gpt2(tmp_path / "gpt2", vocab_size=size)
+    import_model(str(tmp_path / "gpt2"), tmp_path / "model")
+    table = tmp_path / "train.tsv"
+    rows = [f"{text}\t{'good' if 'river' in text else 'bad'}" for text in random_sentences(30)]
+    table.write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    named = ["--model", tmp_path / "model"] if as_model else ["--tokenizer", tmp_path / "model"]
+    code = main(["doctor", "--json", *map(str, named), "--max-length", "40", "--data", str(table)])
+    findings = json.loads(capsys.readouterr().out.splitlines()[-1])["findings"]
+    assert code == 0, [each for each in findings if each["level"] == "error"]
+    assert "length" in {each["name"] for each in findings if each["part"] == "data"}
 
 
 @pytest.mark.parametrize("system", ["bert-left", "lstm-left"])

@@ -206,6 +206,8 @@ def test_the_file_has_the_temperature_of_a_calibrated_classifier(
     assert float(export._metadata(saved)["temperature"]) == 2.5
     export._say_work_of_callers(saved, "folder")
     assert "the softmax of the logits of the graph divided by 2.5" in capsys.readouterr().err
+    export._say_work_of_callers(replace(saved, extra={"task": {"kind": "multilabel", "temperature": 2.5}}), "folder")
+    assert "the logistic function of the logits of the graph divided by 2.5" in capsys.readouterr().err
 
 
 def test_the_folder_and_the_file_say_what_they_are(exported: Exports) -> None:

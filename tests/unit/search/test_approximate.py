@@ -164,7 +164,7 @@ def test_a_damaged_file_of_lists_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"lists-00000.faiss: is cut"):
         SearchIndex.open(path.parent)
     with pytest.raises(InputError, match=r"lists-00000.faiss: cannot be read by faiss"):
-        Lists.open(path, 4)
+        Lists.of_bytes(np.fromfile(path, np.uint8), 4, location=path.name)
 
 
 def test_without_faiss_the_extra_is_named_and_the_exact_search_works(

@@ -11,6 +11,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from bertwright.errors import InputError, RunFailed
 from bertwright.search import rerank
 from bertwright.search.rerank import Reranker, default_candidates, most_relevant
+from bertwright.serving.predictor import load
 from bertwright.tasks.classification.spec import CLASSIFY, QNLI, REGRESS, SST2, ClassificationTask
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.encoders import classifier_config, save_classifier, small_classifier, write_encoder
@@ -46,7 +47,7 @@ def test_scores_are_those_of_transformers(name: str, tmp_path: Path, own_tokeniz
     reranker = Reranker.open(folder, precision=None)
     assert reranker.relevant == label
     scores = reranker.scores(QUERY, TEXTS)
-    assert scores.dtype == np.float32
+    assert scores.dtype == np.float64
     expected = of_transformers(folder, label)
     assert np.ptp(expected) > 1e-3
     np.testing.assert_allclose(scores, expected, atol=1e-6)
@@ -59,6 +60,13 @@ def test_documents_are_ordered_before_their_scores_are_rounded() -> None:
     assert most_relevant(scores) == [(3, 1.0), (1, 1.0), (2, 0.5), (4, 0.5), (0, 0.25)]
     assert most_relevant([0.123456789, -3.0], 1) == [(0, 0.123457)]
     assert most_relevant([]) == []
+
+
+def test_scores_are_those_of_the_served_model(tmp_path: Path, own_tokenizer: Path) -> None:
+    """They are not rounded, so that the order of documents is the same."""
+    folder = write_reranker(tmp_path / "model", own_tokenizer, TASKS["labels"][0])
+    served = [each.probabilities["relevant"] for each in load(folder)([(QUERY, text) for text in TEXTS])]
+    np.testing.assert_allclose(Reranker.open(folder).scores(QUERY, TEXTS), served, atol=1e-15)
 
 
 def test_a_search_reranks_at_least_what_it_shows() -> None:

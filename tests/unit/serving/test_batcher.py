@@ -4,6 +4,8 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
 from bertwright.errors import RunFailed
 from bertwright.serving.batcher import Batcher, Computation, Overloaded
 
@@ -111,3 +113,23 @@ def test_wrong_answers_of_a_model_end_no_service() -> None:
     wrong, sound = asyncio.run(run())
     assert isinstance(wrong, RunFailed)
     assert sound == [1]
+
+
+def test_refused_requests_are_not_counted() -> None:
+    async def run() -> list[str]:
+        calls: list[str] = []
+        batcher = Batcher(batch_tokens=100, max_waiting_tokens=10)
+        computation = Computation("a", list)
+        with pytest.raises(RunFailed, match="has stopped working"):
+            await batcher.outputs(computation, [1], [1], accepted=lambda: calls.append("stopped"))
+        batcher.start()
+        assert await batcher.outputs(computation, [1], [20], accepted=lambda: calls.append("accepted")) == [1]
+        waiting = asyncio.create_task(batcher.outputs(computation, [2], [20]))
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await batcher.outputs(computation, [3], [1], accepted=lambda: calls.append("overloaded"))
+        assert await waiting == [2]
+        await batcher.stop()
+        return calls
+
+    assert asyncio.run(run()) == ["accepted"]

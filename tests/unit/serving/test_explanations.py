@@ -21,6 +21,7 @@ from bertwright.serving import embedding_path
 from bertwright.serving.pipeline import padded_batch
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.results import Explanation
+from bertwright.serving.settings import ExplainSettings
 from bertwright.tasks.classification.encoding import encode
 from bertwright.tasks.classification.model import Classifier, TextBatch, padded
 from bertwright.tasks.classification.spec import ClassificationTask
@@ -303,8 +304,8 @@ def test_one_tag_is_explained_in_its_window(explained: dict[str, Predictor]) -> 
     assert 0 < far.words[0].start < far.start
     assert model.explain("") is None
     assert model.explain(["", "rain"])[1].words[0].text == "rain"
-    with pytest.raises(InputError, match="word 8: expected a number below 8"):
-        model.explain(TEXTS[3], word=8)
+    with pytest.raises(InputError, match="input 1: word 8: expected a number below 8"):
+        model.explain([TEXTS[3] + " again", TEXTS[3]], word=8)
 
 
 def test_a_span_is_explained_in_its_window(explained: dict[str, Predictor]) -> None:
@@ -387,3 +388,14 @@ def test_http(explained: dict[str, Predictor]) -> None:
     assert [each.status_code for each in (masked, bad, word)] == [422] * 3
     assert "was not fine-tuned with its encoder" in masked.json()["error"]["message"]
     assert "word 1: expected a model of tags" in word.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("method", ["gradients", "occlusion"])
+def test_a_service_gives_up_an_explanation_that_takes_too_long(explained: dict[str, Predictor], method: Any) -> None:
+    pipeline = explained["sst"].pipeline_for("explain")
+    with pytest.raises(
+        InputError, match=r"input 0: the explanation takes more than 0 seconds here, for .* tokens; send"
+    ):
+        pipeline.forward(
+            pipeline.encode([pipeline.parse(TEXTS[3])]).rows, settings=ExplainSettings(method, seconds=0.0)
+        )

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from bertwright.errors import InputError
+from bertwright.stores import listing, remote
 from bertwright.stores.listing import files_below, find_remote
 from tests.support.stores import put
 
@@ -76,3 +77,23 @@ def test_what_names_no_file_is_refused(keyed_texts: Any) -> None:
         find_remote("faulty://b/absent*")
     with pytest.raises(InputError, match="the pattern begins in the name of the bucket; name one bucket"):
         find_remote("faulty://b*/x")
+
+
+def test_files_of_a_folder_of_http_have_their_own_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page that lists the folder has neither sizes nor times."""
+
+    class System:
+        def find(self, path: str, *, detail: bool) -> dict[str, Any]:
+            assert detail
+            return {f"{path}/{name}": {"size": None, "type": "file"} for name in ("a.txt", "gone.txt")}
+
+        def info(self, path: str) -> dict[str, Any]:
+            if path.endswith("gone.txt"):
+                raise FileNotFoundError(path)
+            return {"size": 3, "ETag": "x", "type": "file"}
+
+    monkeypatch.setattr(listing, "open_store", lambda url: (System(), url.rstrip("/")))
+    monkeypatch.setattr(remote, "open_store", lambda url: (System(), url))
+    (file,) = files_below("https://h/folder/").items()
+    assert file == ("a.txt", remote.RemoteFile("https://h/folder/a.txt", 3, "etag x"))
+    assert [file.size for file in find_remote("https://h/folder/")] == [3]

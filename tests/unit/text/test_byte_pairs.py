@@ -72,6 +72,12 @@ def test_two_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": "<end>"}))
     with pytest.raises(InputError, match="expected the special tokens <end>, which are not in it"):
         open_tokenizer_folder(tmp_path)
+    for token in ({"lstrip": True}, ["<end>"]):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "eos_token": token}))
+        with pytest.raises(
+            InputError, match=r"tokenizer_config\.json: expected a text as eos_token, or an object with"
+        ):
+            open_tokenizer_folder(tmp_path)
 
 
 def test_rows_of_tasks_are_framed_by_the_end_of_a_text(tmp_path: Path) -> None:

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from bertwright.errors import InputError
+from bertwright.errors import InputError, RunFailed
+from bertwright.interop.import_model import import_model
 from bertwright.tables.reader import read_table
 from bertwright.text.document import TextSettings
-from bertwright.text.documents import read_documents, read_sources
+from bertwright.text.documents import find_inputs, read_documents, read_sources
 from tests.support.commands import run_bertwright
 from tests.support.hub import hub_server
 
@@ -226,3 +227,31 @@ def test_bad_rows_of_a_table_may_be_left_out(tmp_path: Path) -> None:
     assert [error.partition(": ")[0] for error in errors] == [f"{path}:4", f"{path}:6"]
     path.write_text("")
     assert list(read_sources(path, TextSettings())) == []
+
+
+def test_a_table_that_breaks_is_no_bad_row(tmp_path: Path) -> None:
+    """The rest of the file cannot be read, so the whole file is at fault."""
+    path = tmp_path / "reviews.csv"
+    path.write_bytes(b"text\nGood.\nCaf\xe9.\nFine.\n")
+    errors: list[InputError] = []
+    documents = read_sources(path, TextSettings(), errors.append)
+    assert str(next(iter(documents)).location) == f"{path}:2"
+    with pytest.raises(InputError, match=r"reviews\.csv:3: .*UTF-8"):
+        next(iter(documents))
+    assert not errors
+
+
+class Unreachable(Exception):
+    """An error of the library below the Hub's, which is no OSError."""
+
+
+def test_a_hub_that_cannot_be_reached_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: object, **__: object) -> None:
+        raise Unreachable
+
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", unreachable)
+    with pytest.raises(RunFailed, match="hub:own/texts: the Hub cannot be reached: Unreachable"):
+        find_inputs(["hub:own/texts"])
+    monkeypatch.setattr("huggingface_hub.snapshot_download", unreachable)
+    with pytest.raises(InputError, match="hub:own/model: cannot be fetched: Unreachable"):
+        import_model("hub:own/model", tmp_path / "model")

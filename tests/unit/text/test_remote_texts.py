@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from bertwright.errors import InputError, RunFailed
+from bertwright.text import decompress
 from bertwright.text.document import TextSettings
 from bertwright.text.documents import find_inputs, read_all, read_documents
 from tests.support.stores import put
@@ -75,3 +77,14 @@ def test_a_file_that_changes_while_it_is_read_stops_the_work(store: Any, own_tex
     put("b/a.txt", own_text.read_bytes())
     with pytest.raises(RunFailed, match=r"faulty://b/a\.txt: was changed while it was read; give the same command"):
         list(documents)
+
+
+def test_a_packed_file_whose_size_is_unknown_is_read(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("b/text.txt.gz", gzip.compress(b"One line.\n" * 1000))
+    monkeypatch.setattr(decompress, "_ALWAYS_UNPACKED", 100)
+    monkeypatch.setattr(decompress, "MOST_UNPACKED", 2)
+    (file,) = find_inputs(["faulty://b/text.txt.gz"])
+    with pytest.raises(InputError, match="unpacks to more than 2 times its size"):
+        list(decompress.read_lines(file))
+    unsized = replace(file, size=0)  # as of an answer of http without its length
+    assert sum(1 for _ in decompress.read_lines(unsized)) == 1000

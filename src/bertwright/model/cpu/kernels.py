@@ -24,7 +24,10 @@ from bertwright.console import say
 from bertwright.files import cache_folder
 from bertwright.jit import compiler_words, cpp_compiler
 
-_FILES = ("kernels.cpp", "modern_layer.cpp", "training_kernels.cpp", "rows.h", "products.h", "attention.h")
+_FILES = (
+    *("kernels.cpp", "modern_layer.cpp", "training_kernels.cpp", "training_attention.cpp"),
+    *("rows.h", "products.h", "attention.h"),
+)
 _SOURCES = [Path(__file__).parent / name for name in _FILES]
 _FLAGS = (
     *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),

@@ -1,5 +1,5 @@
 // Steps of training that torch computes in several passes: the exponentials and sums of the vocabulary loss in bf16;
-// rotary positions and gated GELU in bf16 and fp32, where N is the kind of a number. All are computed as floats.
+// dropout, rotary positions and gated GELU in bf16 and fp32, where N is the kind of a number. All are computed as floats.
 // Each row, and each column of the sums, is computed by one thread, so the number of threads changes no bit.
 
 #include "rows.h"
@@ -64,6 +64,19 @@ static void turn_rows(const void *const *parts, const int64_t *steps, const floa
     }
 }
 
+// bits: a random number for each of the rows. out: 0 where it is below `least`, elsewhere the number times `factor`.
+template <typename N>
+static void drop_rows(const N *rows, const int16_t *bits, int64_t least, float factor, N *out, int64_t count,
+                      int64_t width) {
+    EACH_ROW {
+        const N *from = rows + width * r;
+        const int16_t *drawn = bits + width * r;
+        N *to = out + width * r;
+#pragma omp simd
+        for (int64_t i = 0; i < width; i++) store(to + i, drawn[i] >= least ? widen(from[i]) * factor : 0.0f);
+    }
+}
+
 // rows: twice `width` numbers, values and gates. out: GELU of each value, times its gate.
 template <typename N>
 static void gate_rows(const N *rows, N *out, int64_t count, int64_t width) {
@@ -114,6 +127,11 @@ extern "C" void column_sums(const uint16_t *tile, const float *weights, float *o
 extern "C" void turn(const void *const *parts, const int64_t *steps, const float *turn, void *out, int64_t length,
                      int64_t heads, int64_t width, float sign, int is_half, int64_t count, int threads) {
     WITH_THREADS { OF_KIND(turn_rows(parts, steps, turn, (N *)out, length, heads, width, sign, count)) }
+}
+
+extern "C" void drop(const void *rows, const int16_t *bits, int64_t least, float factor, void *out, int is_half,
+                     int64_t count, int64_t width, int threads) {
+    WITH_THREADS { OF_KIND(drop_rows((const N *)rows, bits, least, factor, (N *)out, count, width)) }
 }
 
 extern "C" void gate(const void *rows, void *out, int is_half, int64_t count, int64_t width, int threads) {

@@ -1,7 +1,7 @@
-"""Steps of training, each in one pass: rotary positions and gated GELU, and in bf16 sums of the vocabulary loss.
+"""Steps of training, each in one pass: dropout, rotary positions, gated GELU, and in bf16 sums of the vocabulary loss.
 
 `training_kernels.cpp` is built with `kernels.cpp`. Without a C++ compiler torch computes the same in several
-passes (objectives/vocabulary_loss.py, model/modern_encoder.py).
+passes (model/attention.py, objectives/vocabulary_loss.py, model/modern_encoder.py).
 
 Shapes: N rows, W columns, I inner width, B batch, T tokens, H heads, K head width.
 """
@@ -60,6 +60,16 @@ def turn_pairs(parts: Sequence[Tensor], turn: Tensor, *, back: bool = False) -> 
     sign = ctypes.c_float(-1.0 if back else 1.0)
     count, _, threads = sizes(out.view(batch * length, 3 * heads * width))
     kernels.library().turn(pointers, steps, at(turn), at(out), *shape, sign, _is_half(out), count, threads)
+    return out
+
+
+def drop(values: Tensor, bits: Tensor, *, least: int, factor: float) -> Tensor:
+    """Return values times `factor`, and 0 where their number in `bits`, int16 in their shape, is below `least`."""
+    values = values.contiguous()
+    out = torch.empty_like(values)
+    number = (ctypes.c_int64(least), ctypes.c_float(factor))
+    shape = sizes(values.view(-1, values.shape[-1]))
+    kernels.library().drop(at(values), at(bits), *number, at(out), _is_half(out), *shape)
     return out
 
 

@@ -5,6 +5,7 @@ from typing import cast
 import pytest
 import torch
 
+from bertwright.model import attention
 from bertwright.model.cpu import training_kernels
 from bertwright.model.modern_config import ModernBertConfig
 from bertwright.model.modern_encoder import ModernLayer, View, turned, turns
@@ -127,3 +128,21 @@ def test_a_layer_has_the_gradients_of_torch(
         for part, expected in zip(ours.chunk(3), plain.chunk(3), strict=True):
             scale = float(expected.abs().max())
             torch.testing.assert_close(part / scale, expected / scale, atol=difference, rtol=0.0)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+def test_dropout_in_one_pass_has_the_bits_of_torch(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.randn(5, 70, 9).to(kind).transpose(1, 2)
+    assert training_kernels.are_usable(values)
+    results = []
+    for is_plain in (False, True):
+        if is_plain:
+            monkeypatch.setattr(training_kernels, "are_usable", lambda _: False)
+        torch.manual_seed(3)
+        inputs = values.clone().requires_grad_()
+        out = attention.dropout(inputs, 0.1, training=True)
+        arrived = torch.linspace(-1, 1, out.numel()).view_as(out).to(kind)
+        results.append((out.detach(), *torch.autograd.grad(out, inputs, arrived)))
+    for ours, plain in zip(*results, strict=True):
+        assert torch.equal(ours, plain)
+    assert 0.05 < float((results[0][0] == 0).float().mean()) < 0.15

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.babylm.request import EntryRequest
+from bertwright.babylm.results import RESULTS
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
 from bertwright.experiments.data import PAPER_TASKS, make_subset
-from bertwright.files import atomic_file
+from bertwright.files import atomic_file, read_object_if_there
 from bertwright.finetuning.glue_submission import TASKS
 from bertwright.finetuning.run import TuneRequest, tune
 from bertwright.finetuning.settings import FinetuneSettings
@@ -80,8 +81,8 @@ def check_glue(request: EntryRequest) -> None:
 def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
     """Return {task: {"metric", "mean", "sd", "scores", "rows"}} of all tasks of GLUE whose files are there.
 
-    The rows of a task are drawn once. A finished task is read from its run folder. Raises Stopped where a person stops
-    it; the same call continues.
+    The rows of a task are drawn once. A finished task is read from its run folder, and from the earlier results where
+    its files are not there any more. Raises Stopped where a person stops it; the same call continues.
     """
     printed: set[str] = set()
     results = {}
@@ -99,7 +100,8 @@ def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
             result = _tune(settings, get_spec(task.task), where, printed)
         names = ("metric", "mean", "sd", "scores")
         results[task.name] = {**{name: result[name] for name in names}, "rows": subset.rows["train"][0]}
-    return results
+    earlier = read_object_if_there(request.out / RESULTS).get("glue", {})
+    return {**earlier, **results}
 
 
 def _tune(settings: FinetuneSettings, task: TaskSpec, request: TuneRequest, printed: set[str]) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from bertwright.pretraining.exposure import SHORTFALL, refuse_uncounted
 from bertwright.pretraining.settings import PretrainSettings, merged, resolve_settings
 from bertwright.scoring.pairs import Paradigm, read_paradigms
 from bertwright.text.document import TextSettings
-from bertwright.text.documents import find_inputs
+from bertwright.text.documents import absolute_name, find_inputs
 from bertwright.text.word_counts import words_text
 from bertwright.training.run_files import ENTRY_RECORD, run_record
 from bertwright.training.run_lock import locked
@@ -113,8 +113,8 @@ class EntryRequest:
         typed = {"system": self.typed["system"], **self.pretraining}
         settings = {name: value for name, value in typed.items() if name not in free}
         record = {
-            "corpus": [_absolute(name) for name in self.corpus],
-            "mix": [{**each.model_dump(), "name": _absolute(each.name)} for each in parse_mix(self.mix)],
+            "corpus": [absolute_name(name) for name in self.corpus],
+            "mix": [{**each.model_dump(), "name": absolute_name(each.name)} for each in parse_mix(self.mix)],
             "text": self.text.model_dump(mode="json"),
             "entry": self.entry.model_dump(mode="json"),
             "pretraining": settings,
@@ -267,8 +267,3 @@ def _read(option: str, data: Path, ids: Path | None) -> list[Paradigm]:
         return read_paradigms(data, pair_ids=ids)
     except InputError as error:
         raise InputError(str(error).replace("--data ", f"{option} ", 1).replace("--pairs ", "--blimp-pairs ")) from None
-
-
-def _absolute(name: str) -> str:
-    """Return the absolute path of a text; a dataset of the Hub keeps its name."""
-    return name if name.startswith("hub:") else str(Path(name).absolute())

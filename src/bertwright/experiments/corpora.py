@@ -20,7 +20,7 @@ from bertwright.files import read_object, write_json
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.text.bpe import BPETokenizer, train_bpe
 from bertwright.text.document import TextSettings
-from bertwright.text.documents import find_inputs, read_paragraphs
+from bertwright.text.documents import absolute_name, find_inputs, read_paragraphs
 from bertwright.text.wordpiece import train_wordpiece
 
 VocabularyKind = Literal["wordpiece", "bytepair"]
@@ -199,10 +199,10 @@ def check_text(texts: Sequence[str], out: Path) -> list[str]:
     Raises InputError for absent inputs, and where the corpora there were built from another text.
     """
     path = out / _SOURCE_FILE
-    paths = [str(Path(text).absolute()) if Path(text).exists() else text for text in texts]
+    paths = list(map(absolute_name, texts))
     if not path.is_file():
         find_inputs(texts)
-    elif (earlier := read_object(path).get("text")) != paths:
+    elif (earlier := read_object(path).get("text")) not in (paths, list(texts)):  # earlier versions kept some names
         names = ", ".join(earlier) if isinstance(earlier, list) else str(earlier)
         raise InputError(
             f"--corpus {' '.join(texts)}: the corpora in {out} were built from {names}; choose another --out"

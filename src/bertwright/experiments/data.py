@@ -25,7 +25,7 @@ from bertwright.tasks.classification.spec import ClassificationTask
 from bertwright.tasks.question_answering.data import load_json, read_questions, read_text
 from bertwright.tasks.question_answering.spec import SpanTask
 from bertwright.tasks.spec import TaskSpec, get_spec
-from bertwright.tasks.tagging.conll import BLANK, DOCUMENT_START
+from bertwright.tasks.tagging.conll import BLANK, DOCUMENT_START, read_tag_lines
 from bertwright.tasks.tagging.entities import parts
 from bertwright.tasks.tagging.spec import TaggingTask
 
@@ -337,6 +337,5 @@ def _sentences(blocks: Sequence[Sequence[str]], source: Path) -> list[int]:
 
 def _read_blocks(source: Path) -> list[list[str]]:
     """Return the lines of a file in groups that empty lines separate."""
-    lines = source.read_text("utf-8").splitlines(keepends=True)
-    groups = groupby(lines, key=lambda line: bool(line.strip(BLANK)))
+    groups = groupby(read_tag_lines(source).lines, key=lambda line: bool(line.strip(BLANK)))
     return [list(group) for is_text, group in groups if is_text]

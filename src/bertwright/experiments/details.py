@@ -9,7 +9,6 @@ from bertwright.experiments.jobs import (
     BLIMP,
     Finetuning,
     PretrainedModel,
-    UsedModel,
     pretraining_settings,
     unique,
     unsupported_settings,
@@ -126,7 +125,7 @@ def _task_settings(job: Finetuning, scale: Scale) -> Mapping[str, Any]:
     settings = job.settings.model_dump(mode="json", include={"epochs", "batch_size", "learning_rate", "max_length"})
     return {
         **settings,
-        "learning_rate": job.settings.learning_rate or (None if isinstance(job.models[0], UsedModel) else "by width"),
+        "learning_rate": job.settings.learning_rate or ("by width" if job.learning_rate else None),
         **scale.tasks.get(job.folder.parent.name, {}),
     }
 

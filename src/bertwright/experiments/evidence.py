@@ -18,7 +18,7 @@ from bertwright.experiments.statistics import (
     claim_outcome,
     compare_column,
     judge_claim,
-    leads,
+    with_common_units,
 )
 from bertwright.experiments.tables.arms import MAJORITY
 
@@ -59,15 +59,14 @@ def _evidence(plan: ExperimentPlan, cells: Cells, spread: Spread, number: int, c
     for column in plan.columns:
         if column.name not in columns:
             continue
-        scores = {name: arm_scores(plan, cells[name, column.name], column) for name in claim.arms}
-        arms = tuple(scores.values())
+        arms = [arm_scores(plan, cells[name, column.name], column) for name in claim.arms]
+        facts = column_facts(plan, cells, spread, column, claim)
+        if facts.share_pretrainings:
+            arms = with_common_units(arms)
         if not all(arm.units for arm in arms):
             continue
-        facts = column_facts(plan, cells, spread, column, claim)
-        if facts.share_pretrainings and not all(set(one.units) & set(other.units) for one, other in leads(arms)):
-            continue
         comparisons.append(compare_column(column.name, arms, facts))
-        few.update({name: len(arm.units) for name, arm in scores.items() if not arm.enough})
+        few.update({name: len(arm.units) for name, arm in zip(claim.arms, arms, strict=True) if not arm.enough})
     if not comparisons:
         return _no_outcome(number, claim, _missing_scores(plan, cells, claim))
     judged = judge_claim(claim, comparisons, enough=not few)

@@ -153,8 +153,8 @@ def make_plan(experiment: Experiment, request: ExperimentRequest, *, use: PlanUs
     )
     waiting = tuple(column for column in chosen if column.task and column not in columns) if use == "plan" else ()
     _check_not_empty(experiment, (*columns, *waiting), list(without_data.values()))
-    for message in without_data.values():
-        if not waiting:
+    for name, message in without_data.items():
+        if name not in {column.task for column in waiting}:
             say(f"left out: {message}")
     corpora = _find_corpora(arms, request, use=use)
     without_corpus = _without_corpus(arms, corpora)

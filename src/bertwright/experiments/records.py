@@ -100,11 +100,12 @@ def _arm_key(folder: str, record: Mapping[str, Any], out: Path) -> ArmKey | None
 
     None where the record of a pre-training is not there.
 
-    Records of different corpora and of different versions of the program are different arms.
+    Records of different corpora, of other rows and of different versions of the program are different arms.
     """
+    rows = {name: value for name, value in record.get("data", {}).items() if name != "model"}
     if folder.startswith(USED):  # the seeds of the name are those of fine-tunings of one model
         settings = {key: value for key, value in record["settings"].items() if key != "first_seed"}
-        return folder.partition("-seed")[0], "", json.dumps([settings, record_version(record)], sort_keys=True)
+        return folder.partition("-seed")[0], "", json.dumps([settings, rows, record_version(record)], sort_keys=True)
     parts = Path(str(record.get("data", {}).get("model", ""))).parts
     depth = next((depth for depth in (3, 4) if parts[-depth : 1 - depth] == (PRETRAINED,)), None)
     if depth:  # pretrained/NAME/model or pretrained/NAME/snapshots/step-…; folders above may have the same name
@@ -125,5 +126,5 @@ def _arm_key(folder: str, record: Mapping[str, Any], out: Path) -> ArmKey | None
     return (
         json.dumps(models, sort_keys=True),
         " ".join([name, *(json.dumps(other, sort_keys=True) for other in of_other_model)]),
-        json.dumps([tuned, record_version(record)], sort_keys=True),
+        json.dumps([tuned, rows, record_version(record)], sort_keys=True),
     )

@@ -7,7 +7,7 @@ from typing import Final
 from bertwright.errors import InputError
 from bertwright.experiments.heads import change_head
 from bertwright.experiments.jobs import Finetuning
-from bertwright.files import file_digest, read_object, write_json
+from bertwright.files import file_digest, read_object_if_there, write_json
 from bertwright.model.folder import WEIGHTS
 from bertwright.pretraining.elmo import join
 
@@ -27,15 +27,17 @@ def starting_model(job: Finetuning, out: Path) -> Path:
     kind = "joined" if job.head is None else f"head-{job.head}"
     folder = out / kind / (name if job.fraction == 1.0 else f"{name}-{paths[0].name}")
     weights = {"weights": [file_digest(path / WEIGHTS) for path in paths]}
-    if (folder / _SOURCES).is_file() and read_object(folder / _SOURCES) != weights:
+    note = folder.parent / f"{folder.name}.{_SOURCES}"  # written before the folder, which it may outlive
+    if folder.exists() and weights not in map(read_object_if_there, (note, folder / _SOURCES)):
         shutil.rmtree(folder)
     if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        write_json(note, weights)
         try:
             if job.head is None:
                 join(str(paths[0]), str(paths[1]), folder)
             else:
                 change_head(job.head, [str(path) for path in paths], folder)
-            write_json(folder / _SOURCES, weights)
         except (InputError, OSError):
             if not folder.exists():  # otherwise another process was the first to write it
                 raise

@@ -159,8 +159,19 @@ def leads(arms: Sequence[ArmScores]) -> list[tuple[ArmScores, ArmScores]]:
     return list(zip(arms[::2], arms[1::2], strict=True))
 
 
+def with_common_units(arms: Sequence[ArmScores]) -> list[ArmScores]:
+    """Return the arms with the pre-trainings that both arms of a lead have; their scores are compared in pairs."""
+    common: list[ArmScores] = []
+    for pair in leads(arms):
+        seeds = set.intersection(*(set(arm.units) for arm in pair))
+        common += [replace(arm, units={seed: arm.units[seed] for seed in sorted(seeds)}) for arm in pair]
+    return common
+
+
 def compare_column(name: str, arms: Sequence[ArmScores], facts: ColumnFacts) -> Comparison:
     """Return the comparison of two arms in a column, without an outcome yet; every arm has a score.
+
+    Arms that share their pre-trainings are those of `with_common_units`.
 
     arms: two, or four of an interaction: the lead of the first over the second is compared with that of the third over
     the fourth.
@@ -272,10 +283,7 @@ def _outcome(claim: Claim, comparison: Comparison, *, enough: bool) -> ClaimOutc
 def _variance_of_difference(arms: Sequence[ArmScores], facts: ColumnFacts) -> Variance | None:
     """Return the variance of the difference of the means; None where it cannot be estimated."""
     if facts.share_pretrainings:
-        pairs = [
-            [first.units[seed] - second.units[seed] for seed in sorted(set(first.units) & set(second.units))]
-            for first, second in leads(arms)
-        ]
+        pairs = [[score - second.units[seed] for seed, score in first.units.items()] for first, second in leads(arms)]
         variance = larger_variance(sample_variance(pairs), facts.pooled)
         weight = sum(1 / len(differences) for differences in pairs)
     else:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import Damaged, InputError, shown
-from bertwright.files import json_bytes, read_json, write_json
+from bertwright.files import MOST_JSON, json_bytes, read_json, write_json
 from bertwright.finetuning.prepare import Prepared
 from bertwright.finetuning.schedule import ScheduledSettings
 from bertwright.finetuning.setup import initial_model
@@ -38,6 +38,8 @@ from bertwright.training.run_folder import RunFolder
 MINED: Final = "mined.json"
 """File of the run folder with the hard negatives of each pair, as numbers of the texts that were searched."""
 _REMEDY: Final = "Put the file back from a copy, or remove it: then a resumed run mines the negatives again"
+_MOST: Final = MOST_JSON // 20
+"""Largest number of negatives, so that their numbers can be read again: a line of the file has at most 20 bytes."""
 _BLOCK: Final = 4096
 """Number of texts whose vectors are in memory at a time."""
 
@@ -59,6 +61,11 @@ def with_mined(run: RunFolder, settings: ScheduledSettings, prepared: Prepared, 
     pairs: TextPairs = prepared.bound.train[0]
     blocks = _blocks_of(task, pairs, data)
     path = run.folder / MINED
+    if len(pairs) * task.mine > _MOST:
+        raise InputError(
+            f"--task-setting mine={task.mine}: {len(pairs):,} pairs would have more than {_MOST:,} negatives in all; "
+            f"set mine to at most {_MOST // len(pairs)}, or give fewer pairs"
+        )
     if ranks.is_main and not path.exists():
         digest = hashlib.sha256()
         mined = _mine(settings, prepared, _noting(blocks, digest.update)) | {"searched": digest.hexdigest()}

@@ -28,7 +28,7 @@ from bertwright.stores.cache import url_of_copy
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding
 from bertwright.training.hardware import Numerics, apply_numerics, resolve_device, resolve_numerics
-from bertwright.training.loop import train
+from bertwright.training.loop import Plan, train
 from bertwright.training.missing_lines import say_missing_lines
 from bertwright.training.run_folder import RunFolder, refuse_used, start_run
 from bertwright.training.run_lock import say_finished, session
@@ -147,6 +147,8 @@ def train_seeds(
         ranks=ranks,
     )
     if run.finished:
+        if run.writes:
+            _remove_work(out)
         say_finished(run)
         return (finished_result(run) if ranks.is_main else {}), False
     with session(run):
@@ -178,9 +180,14 @@ def train_seeds(
         if not ranks.is_main:
             return {}, signalled
         result = finish_run(run, settings, prepared, seeds)
-        for name in (STATES, "tokenizer"):
-            shutil.rmtree(out / name, ignore_errors=True)
+        _remove_work(out)
     return result, signalled
+
+
+def _remove_work(out: Path) -> None:
+    """Remove what a run needs only while it trains; a kill after its end may have left it."""
+    for name in (STATES, "tokenizer"):
+        shutil.rmtree(out / name, ignore_errors=True)
 
 
 def _check_best(settings: FinetuneSettings, run: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
@@ -226,6 +233,16 @@ def _resolved(
     return numerics, replace(processes, parts=parts)
 
 
+def _finished_seed(seed_run: RunFolder, plan: Plan, per_epoch: int) -> dict[str, Any]:
+    """Return the result of a seed that has finished; report lines that its log lacks, and remove its checkpoints."""
+    if seed_run.writes:
+        done = per_epoch * len(seed_run.record["result"].get("epochs", ())) or plan.steps
+        lines = plan.expected_lines(done)
+        say_missing_lines(seed_run.folder, seed_run.metrics(), lines, state="this seed has finished")
+        shutil.rmtree(seed_run.checkpoints, ignore_errors=True)
+    return {**seed_run.record["result"], "model": str(seed_run.model)}
+
+
 def _train_seed(
     settings: ScheduledSettings,
     prepared: Prepared,
@@ -245,11 +262,7 @@ def _train_seed(
     per_epoch = plan.steps // settings.epochs
     plan = replace(plan, evaluate_at=frozenset(per_epoch * (epoch + 1) for epoch in range(settings.epochs)))
     if seed_run.finished:
-        if seed_run.writes:
-            done = per_epoch * len(seed_run.record["result"].get("epochs", ())) or plan.steps
-            lines = plan.expected_lines(done)
-            say_missing_lines(seed_run.folder, seed_run.metrics(), lines, state="this seed has finished")
-        return {**seed_run.record["result"], "model": str(seed_run.model)}, False
+        return _finished_seed(seed_run, plan, per_epoch), False
     model = initial_model(settings, bound, prepared.saved, seed)
     printed = seed == settings.first_seed and seed_run.writes
     after = partial(after_epoch, seed) if after_epoch else None

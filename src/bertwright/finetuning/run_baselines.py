@@ -48,7 +48,8 @@ def note_baselines(run: RunFolder, settings: FinetuneSettings, prepared: Prepare
     bound, saved = prepared.bound, prepared.saved
     # Only the cosine depends on the model.
     depends = bound.kind.contrasts or _has_cosine(settings, bound, saved)
-    model = [saved.source, saved.digest, settings.max_length, settings.first_seed] if depends else []
+    layers = [settings.new_layers, settings.bilstm]
+    model = [saved.source, saved.digest, settings.max_length, settings.first_seed, layers] if depends else []
     key = json.dumps([bound.task.model_dump(mode="json"), bound.digests, len(bound.lengths), model], sort_keys=True)
     if key not in _computed:
         baselines = _baselines(settings, bound, saved, prepared.tokenizer)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -15,6 +15,9 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import WEIGHTS, model_folder
 from bertwright.tasks.spec import TaskSpec
 from bertwright.training.run_lock import LOCK, locked
+
+_OF_TASK: Final = "task: "
+"""Beginning of the names of the task's settings in messages."""
 
 
 def common_record(settings: FinetuneSettings, task: TaskSpec, model: str) -> dict[str, Any]:
@@ -53,7 +56,7 @@ def opened_search(
 def ranked_text(table: Sequence[Sequence[str]], result: Mapping[str, Any]) -> str:
     """Return the table of a search as text, with the baselines and a note on the bias of its first row."""
     note = "The first was chosen on dev, so its metric there is better than on other data."
-    lines = [*table_lines(table), note, *baseline_lines(result["rows"][0])]
+    lines = [*table_lines(table), note, *baseline_lines({**result["rows"][0], "task": result["task"]})]
     return "\n".join([*lines, f"its model: {result['model']}"])
 
 
@@ -90,10 +93,13 @@ def _open(path: Path, record: Mapping[str, Any], *, resume: bool, ignored: Set[s
     if not isinstance(existing, dict):
         raise InputError(f"{path}: expected the record of a search, got a JSON {type(existing).__name__}")
     stored, current = _flat(existing), _flat(record)
+    names = dict.fromkeys([*current, *(name for name in stored if name.startswith(_OF_TASK))])
+    if "task_settings" not in existing:  # a search of an earlier version
+        names = {name: None for name in names if not name.startswith(_OF_TASK)}
     differing = [
-        f"{name} ({stored.get(name)!r} there, {current[name]!r} now)"
-        for name in current
-        if stored.get(name) != current[name] and name not in ignored
+        f"{name} ({stored.get(name)!r} there, {current.get(name)!r} now)"
+        for name in names
+        if stored.get(name) != current.get(name) and name not in ignored
     ]
     if differing:
         raise InputError(f"{out}: has a search with other {', '.join(differing)}; choose another --out")
@@ -102,7 +108,12 @@ def _open(path: Path, record: Mapping[str, Any], *, resume: bool, ignored: Set[s
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a record and its other values by name; settings added since have their defaults."""
+    of_task = {f"{_OF_TASK}{name}": value for name, value in record.get("task_settings", {}).items()}
     settings = dict(record.get("settings", {}))
     with suppress(ValidationError):
         settings = FinetuneSettings.model_validate(settings).model_dump(mode="json")
-    return {name: record[name] for name in ("task", "model", "grid", "space", "data") if name in record} | settings
+    return (
+        {name: record[name] for name in ("task", "model", "grid", "space", "data") if name in record}
+        | of_task
+        | settings
+    )

@@ -119,6 +119,7 @@ def search_by_trials(
     space = space_around(settings, chosen, prepared.saved.config)
     record = {
         **common_record(settings, task, request.model),
+        "task_settings": prepared.bound.task.model_dump(mode="json"),
         "space": {name: list(values) for name, values in space.items()},
         "data": hashlib.sha256(json.dumps(prepared.digests, sort_keys=True).encode()).hexdigest()[:16],
     }

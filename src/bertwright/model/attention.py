@@ -40,14 +40,14 @@ def dropout(values: Tensor, probability: float, training: bool) -> Tensor:
     if values.device.type != "cpu":
         return F.dropout(values, probability)
     bits: Tensor = random_bits(values)
-    if training_kernels.are_usable(values):
+    if values.numel() and values.dim() and training_kernels.are_usable(values):
         dropped: Tensor = _Dropped.apply(values, bits, probability)  # type: ignore[no-untyped-call]
         return dropped
     return values * ((bits >= _least_kept(probability)).to(values.dtype) / (1.0 - probability))
 
 
 class _Dropped(torch.autograd.Function):
-    """Dropout in one pass, with the bits of the passes of torch."""
+    """Dropout in one pass, with the numbers of the passes of torch. A dropped number is 0, also where it was NaN."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, bits: Tensor, probability: float) -> Tensor:
@@ -135,12 +135,12 @@ def attention_context(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, *
     """Return the context [B, H, Q, K]: by our own or torch's fused attention, or step by step.
 
     On processors torch's fused attention has no dropout, and its gradient in bf16 takes 1.3 to 5 times as long as that
-    of the steps (docs/log.md, "Attention in bf16"). Ours has both, where the processor multiplies in bf16.
+    of the steps (docs/log.md, "Attention in bf16"). Ours has both in bf16, see `training_attention.is_usable`.
     """
     has_gradient = query.dtype == torch.bfloat16 and torch.is_grad_enabled()
     if query.device.type != "cpu" or not (dropout_p or has_gradient):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=dropout_p)
-    if has_gradient and training_attention.is_usable(query):
+    if has_gradient and training_attention.is_usable(query, key, keep):
         bits = random_bits(query.new_empty(*query.shape[:3], key.shape[2])) if dropout_p else None
         factor, least = 1.0 / (1.0 - dropout_p), _least_kept(dropout_p)
         return training_attention.trained_attention(query, key, value, keep, bits=bits, least=least, factor=factor)

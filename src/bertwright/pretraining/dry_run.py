@@ -111,8 +111,8 @@ def plan_pretraining(
         "saves": saves,
         "disk": {**asdict(disk), "peak": disk.peak, "free": free_bytes(out)},
         "memory": {**memory, "usable": usable_bytes(measured.device)},
-        "warnings": list(plan_warnings(settings, pretraining, steps, phases)),
-        "settings": settings.model_dump(mode="json"),
+        "warnings": list(plan_warnings(pretraining.settings, pretraining, steps, phases)),
+        "settings": pretraining.settings.model_dump(mode="json"),
     }
     return {**plan, "text": _plan_text(plan)}
 

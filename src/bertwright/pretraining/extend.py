@@ -52,6 +52,10 @@ def extended_settings(run: Path, typed: Mapping[str, Any], *, begun: Path | None
     kept = {name: value for name, value in settings.items() if name not in BUDGETS}
     resumed = run_record(begun).get("settings", {}) if begun else {}
     kept |= {name: resumed[name] for name in _MEASURED if name in resumed}
+    # A schedule that is typed as the run has it keeps its steps, as one that is not typed.
+    as_typed = PretrainSettings.model_validate(merged(kept, typed))
+    same = {name for name in _KEEP_THEIR_STEPS if getattr(as_typed, name) == getattr(noted, name)}
+    typed = {name: value for name, value in typed.items() if name not in same}
     for schedule in _KEEP_THEIR_STEPS:
         if len(getattr(noted, schedule)) > 1:
             kept[schedule] = _longer_schedule(run, record, schedule, typed)

@@ -186,11 +186,11 @@ def _numbers_per_token(settings: PretrainSettings, config: SingleBackboneConfig,
 def _attention_numbers(settings: PretrainSettings, config: EncoderConfig, length: int, precision: str) -> int:
     """Return how many numbers of attention are kept for a token; none where torch's fused attention computes it.
 
-    Without dropout, step by step in bf16, it is the softmax alone.
+    In bf16 it is the softmax, and with dropout its random numbers too.
     """
     if settings.device != "cpu":
         return 0
-    kept = 3 if settings.dropout else 1 if precision == "bf16" else 0
+    kept = 1 + bool(settings.dropout) if precision == "bf16" else 3 * bool(settings.dropout)
     return int(kept * config.heads * config.mean_keys(length))
 
 

@@ -23,7 +23,7 @@ from bertwright.pretraining.measure import (
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, prepare_pretraining
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Sharding, full_state
-from bertwright.training.hardware import Numerics, apply_numerics
+from bertwright.training.hardware import Numerics, apply_numerics, resolve_numerics
 from bertwright.training.loop import Outcome, train
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import say_finished, session
@@ -165,7 +165,12 @@ def _resume_resolved(
         to_note = numerics.share_threads(before=ranks.world_size, now=pretraining.processes)
         run.note(resolved={**resolved, "numerics": to_note.model_dump()})
         return numerics, resolved["steps"]
-    numerics = noted.on_machine(measured) if allow_other and not noted.matches_machine else noted
+    numerics = noted
+    if allow_other and not noted.matches_machine:
+        if measured.precision != noted.precision:  # `auto` would choose another one here
+            here = resolve_numerics(noted.precision, threads=noted.threads, device=noted.device)
+            measured = here.for_model(compiled_steps=noted.compiled_steps)
+        numerics = noted.on_machine(measured)
     apply_numerics(numerics)
     numerics = resume_compiled(numerics, allow_other=allow_other)
     if numerics != noted:

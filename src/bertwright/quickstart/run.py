@@ -87,8 +87,8 @@ def _run_stages(
     say(f"[3/5] pre-training a small BERT for {pretraining_minutes:.1f} minutes: masked LM and next sentence")
     settings, numerics = _pretraining(pretraining_minutes, out)
     pretrained = pretrain(settings, corpus=out / "corpus", out=out / "pretraining", numerics=numerics)
-    pretrained = with_pages(pretrained, out / "pretraining")
-    if pretrained["stopped"]:
+    pretrained, signalled = with_pages(pretrained, out / "pretraining"), pretrained["signalled"]
+    if pretrained["stopped"] or signalled:
         raise Stopped(f"stopped during pre-training; {_starts_again(out)}")
     results: dict[str, Any] = {"out": str(out), "held_out": pretrained["held_out"], "curve": pretrained["curve"]}
     if task:

@@ -9,7 +9,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bertwright.console import redirect_messages
 from bertwright.sklearn.base import Trained, validated
-from bertwright.sklearn.inputs import check_tags, check_words
+from bertwright.sklearn.inputs import EstimatorError, check_tags, check_words
 from bertwright.tasks.spec import TaskSpec
 from bertwright.tasks.tagging.conll import Sentences
 from bertwright.tasks.tagging.spec import NER, POS, TaggingTask, as_learned, learn_tags, possible, score_tags
@@ -77,6 +77,8 @@ class BertTagger(Trained):
 
     def _learnable(self, task: TaggingTask, X: Any, y: Any) -> Sentences:
         """Return the sentences as they are learned; the detected scheme is not a warning."""
+        if y is None:
+            raise EstimatorError("y: expected a list of tags for each text, got None")
         sentences = _listed_sentences(X, y)
         with nullcontext() if self.verbose else redirect_messages(lambda _: None):
             return as_learned(task, sentences)

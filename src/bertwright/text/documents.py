@@ -84,6 +84,11 @@ def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
     return list(sources.values())
 
 
+def absolute_name(name: str) -> str:
+    """Return the absolute path of a file, folder or pattern; a URL or a dataset of the Hub keeps its name."""
+    return name if name.startswith(_HUB) or is_url(name) else str(Path(name).absolute())
+
+
 def read_documents(source: Input, settings: TextSettings) -> Iterator[Document]:
     """Yield the documents of one file or dataset in order; a document without text is left out.
 

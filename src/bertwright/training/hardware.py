@@ -231,6 +231,8 @@ def _processor(device: Device, precision: Precision, *, compiled_steps: bool = F
         return f"Apple GPU, macOS {platform.mac_ver()[0]}, torch {torch.__version__}"
     # The steps of model/cpu/training_kernels.cpp round differently from torch's. In bf16 all systems have some.
     steps = ", no C++ compiler" if precision == "bf16" and not cpp_compiler() else ""
+    if precision == "bf16" and not steps and torch.cpu._is_avx512_bf16_supported():
+        steps = ", attention in one pass"
     steps = ", compiled steps" if precision == "fp32" and compiled_steps and cpp_compiler() else steps
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{steps}"
 

@@ -113,6 +113,7 @@ def train(
                 if loop.has_unlogged_steps():
                     loop.log(step)
                 loop.save(step)
+                stopped, _ = loop.sync_decisions(signals.received, False)
                 return Outcome(step, signalled=stopped, finished=True, last=last)
             loop.step(step, batches)
             done = step + 1
@@ -133,6 +134,8 @@ def train(
             stopped, save = loop.sync_decisions(signals.received, loop.is_time_to_save(done))
             if stopped or save or done == plan.steps:
                 loop.save(done)
+            if done == plan.steps:  # a signal may have come while the last checkpoint was written
+                stopped, _ = loop.sync_decisions(stopped or signals.received, False)
             if stopped and done < plan.steps:
                 return Outcome(done, signalled=True, finished=False, last=last)
     return Outcome(plan.steps, signalled=stopped, finished=True, last=last)

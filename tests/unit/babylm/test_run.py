@@ -505,6 +505,11 @@ def test_measurements_may_be_added_but_not_left_out(
         assert entry_of(out, *corpus, *options) == 130
     assert "| BLiMP, mean of the paradigms |" in (out / "model" / "README.md").read_text("utf-8")
     assert entry_of(out, *corpus, *options) == 0
+    glue = read_object(out / "results.json")["glue"]
+    monkeypatch.setattr("bertwright.babylm.request.find_source", lambda *_: None)  # the files are gone
+    assert entry_of(out, *corpus, *options) == 0
+    assert read_object(out / "results.json")["glue"] == glue != {}
+    monkeypatch.undo()
     assert read_object(out / "entry.json") == record
     assert (out / "pretraining" / "report.html").is_file()
     capsys.readouterr()

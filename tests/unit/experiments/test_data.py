@@ -11,7 +11,7 @@ from bertwright.corpus.build import build_corpus
 from bertwright.corpus.merge import shuffle_sentences
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.experiments.corpora import make_corpora, note_corpora
+from bertwright.experiments.corpora import check_text, make_corpora, note_corpora
 from bertwright.experiments.data import (
     PAPER_TASKS,
     Limits,
@@ -29,6 +29,7 @@ from bertwright.tasks.question_answering.data import read_questions
 from bertwright.tasks.spec import get_spec
 from bertwright.tasks.tagging.spec import read_tagged
 from bertwright.text.bpe import BPETokenizer
+from bertwright.text.documents import absolute_name
 from tests.support.paper_data import write_data
 
 
@@ -107,6 +108,9 @@ def test_lines_between_documents_stay(tmp_path: Path) -> None:
     made = make_subset(PAPER_TASKS["ner"], {"train": tmp_path / "train.txt"}, (5, None), tmp_path / "out")
     sentences = read_tagged(get_spec("ner"), made.folder / "train.txt")
     assert made.rows == {"train": (5, 20)}
+    (tmp_path / "latin.txt").write_bytes("Anna B-PER\nCaf\xe9 O\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"latin\.txt:2: not UTF-8"):
+        make_subset(PAPER_TASKS["ner"], {"train": tmp_path / "latin.txt"}, (5, None), tmp_path / "out")
     assert (len(sentences), len(set(sentences.documents or ()))) == (5, len(sentences.documents or ()))
 
 
@@ -245,3 +249,14 @@ def test_the_text_of_a_folder_stays_what_it_is(own_text: Path, tmp_path: Path) -
     with pytest.raises(InputError, match="no file or folder has this name or pattern"):
         make_corpora(["nowhere.txt"], tmp_path / "new", vocab_size=400, kinds=[("wordpiece", "documents")], build=True)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_text_that_is_gone_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/made-of.json").write_text(json.dumps({"text": [str(tmp_path / "gone.txt"), "hub:own/texts"]}))
+    monkeypatch.chdir(tmp_path)
+    paths = check_text(["gone.txt", "hub:own/texts"], tmp_path / "out")
+    assert paths == [str(tmp_path / "gone.txt"), "hub:own/texts"]
+    with pytest.raises(InputError, match="choose another --out"):
+        check_text(["*.txt", "hub:own/texts"], tmp_path / "out")
+    assert absolute_name("s3://b/x") == "s3://b/x"

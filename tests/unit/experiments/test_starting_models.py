@@ -70,3 +70,6 @@ def test_a_model_with_another_head_is_written_once(tmp_path: Path, monkeypatch: 
     assert written == [("transplanted", ["a", "b"]), ("other-removed", ["a"])]
     assert starting("transplanted", "a", "b", weights="trained again") == folders[1]
     assert written[2:] == [("transplanted", ["a", "b"])]
+    (folders[1].parent / "a+b.sources.json").unlink()  # killed before it was written
+    assert starting("transplanted", "a", "b", weights="trained again") == folders[1]
+    assert len(written) == 4

@@ -19,6 +19,7 @@ from bertwright.experiments.statistics import (
     holm,
     judge_claim,
     p_text,
+    with_common_units,
 )
 
 CLAIM = Claim(statement="", paper="", arm="first", against="second")
@@ -49,6 +50,13 @@ def test_arms_that_share_their_pre_trainings_are_compared_in_pairs() -> None:
     comparison = compare_column("x", (arm(*first), arm(*second)), ColumnFacts(share_pretrainings=True))
     test = stats.ttest_rel(first, second)
     assert comparison.p == pytest.approx(test.pvalue)
+
+
+def test_pre_trainings_that_one_arm_lacks_are_left_out_of_pairs() -> None:
+    first, second = ArmScores({0: 60.0, 1: 62.0, 2: 40.0}), ArmScores({0: 61.0, 1: 63.0})
+    arms = with_common_units([second, first])
+    comparison = compare_column("x", arms, ColumnFacts(share_pretrainings=True))
+    assert (comparison.difference, comparison.units) == (1.0, (2, 2))
 
 
 def test_an_interaction_of_arms_that_share_their_pre_trainings_is_that_of_their_differences() -> None:

@@ -252,3 +252,12 @@ def test_random_weights_mine_nothing(places_pairs: Path, places_tokenizer: Path,
             out=tmp_path / "run",
             tokenizer=places_tokenizer,
         )
+
+
+def test_more_negatives_than_can_be_read_again_are_refused_before_they_are_mined(
+    places_encoder: str, places_pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mining, "_MOST", 2 * 2 * len(PLACES))
+    task = with_settings(EMBED, ["mine=3"])
+    with pytest.raises(InputError, match=r"mine=3: .* pairs would have more than .* set mine to at most 2, or give"):
+        finetune(SETTINGS, task, model=places_encoder, data=places_pairs, out=tmp_path / "run")

@@ -132,6 +132,12 @@ def test_an_interrupted_search_proposes_what_the_whole_one_proposes(
     other = FAST.model_copy(update={"max_length": 32})
     with pytest.raises(InputError, match=r"has a search with other max_length \(16 there, 32 now\)"):
         search_by_trials(other, SST2, TrialBudget(trials=8), TuneRequest(out=out, resume=True, **search_arguments))
+    columns = SST2.model_copy(update={"long": "windows"})
+    with pytest.raises(InputError, match=r"has a search with other task: long \(.* there, 'windows' now\)"):
+        search_by_trials(FAST, columns, TrialBudget(trials=8), TuneRequest(out=out, resume=True, **search_arguments))
+    record = json.loads((out / "search.json").read_text())
+    del record["task_settings"]  # of an earlier version
+    (out / "search.json").write_text(json.dumps(record))
     table = search_arguments["data"] / "train.tsv"
     rows = table.read_text()
     table.write_text(rows + "another row\t1\n")

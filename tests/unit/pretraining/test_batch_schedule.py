@@ -197,6 +197,7 @@ def test_a_longer_run_keeps_the_steps_of_each_size(own_corpus: Path, tmp_path: P
         with pytest.raises(InputError, match=message):
             extended_settings(short, changes)
     extended = extended_settings(short, {"steps": 10})
+    assert extended == extended_settings(short, {"steps": 10, "batch_schedule": settings.batch_schedule})
     assert share_bounds([stage.share for stage in extended.stages], 10) == [(0, 2), (2, 10)]
     pretrain(extended, corpus=own_corpus, out=longer, extend=short)
     whole = settings_with(steps=10, batch_schedule=parse_batch_schedule("2:0.2,4:0.8"), optimizer=optimizer)

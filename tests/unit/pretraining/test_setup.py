@@ -97,6 +97,18 @@ def test_a_run_notes_the_processor_that_it_resumes_on(opened_corpus: Corpus, tmp
     assert resolve_run(trained, run, here, allow_other=False) == (here, 40)
 
 
+def test_a_run_keeps_its_precision_where_auto_would_choose_another_one(opened_corpus: Corpus, tmp_path: Path) -> None:
+    trained, here = prepared(opened_corpus), resolve_numerics("fp32", threads=1)
+    run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
+    resolve_run(trained, run, here, allow_other=False)
+    settled = run.record["resolved"]
+    run.note(resolved={**settled, "numerics": {**settled["numerics"], "processor": "another", "peak_flops": 1.0}})
+    other = here.model_copy(update={"precision": "bf16", "processor": "of bf16", "peak_flops": 2.0})
+    resolved, _ = resolve_run(trained, run, other, allow_other=True)
+    assert (resolved.precision, resolved.processor) == ("fp32", here.processor)
+    assert resolved.peak_flops > 2.0
+
+
 def test_the_cut_changes_no_row(opened_corpus: Corpus) -> None:
     narrow, wide = prepared(opened_corpus).batches(40), prepared(opened_corpus, micro_tokens=10_000).batches(40)
     rows = np.concatenate([inputs.ids.numpy() for inputs in narrow(7)])

@@ -1,9 +1,12 @@
 """The quickstart's table: what it compares, with scikit-learn and without."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
+from bertwright.errors import Stopped
+from bertwright.quickstart import run as module
 from bertwright.quickstart.run import _baseline_accuracies, _table
 from bertwright.quickstart.task import LibraryTask
 from bertwright.tasks.classification.spec import get_task
@@ -40,3 +43,14 @@ def test_without_scikit_learn_the_table_has_no_bag_of_words(
         "BERT, pre-trained",
     ]
     assert lines[-2] == "Pre-training was worth +10.0 points over the same model from scratch."
+
+
+def test_a_signal_at_the_end_of_pre_training_stops_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal came while the last checkpoint was written; no fine-tuning begins."""
+    ended = {"stopped": False, "signalled": True, "held_out": {}, "curve": ""}
+    monkeypatch.setattr(module, "pretrain", lambda *_, **__: ended)
+    monkeypatch.setattr(module, "with_pages", lambda result, _: result)
+    monkeypatch.setattr(module, "_build", lambda _: None)
+    monkeypatch.setattr(module, "_pretraining", lambda *_: (None, None))
+    with pytest.raises(Stopped, match="stopped during pre-training"):
+        module._run_stages(["A text."], None, corpus=None, minutes=1.0, out=tmp_path, start=0.0)

@@ -266,6 +266,11 @@ def test_searches_and_pipelines_take_it() -> None:
     assert np.isfinite(tagged).all()
 
 
+def test_a_tagger_needs_tags() -> None:
+    with pytest.raises(ValueError, match="y: expected a list of tags for each text, got None"):
+        BertTagger("small", **FAST).fit(WORDS, None)
+
+
 def test_threads_of_joblib_give_the_same() -> None:
     quick = BertClassifier("small", **FAST | {"epochs": 2})
     alone = cross_val_score(quick, X, Y, cv=2, scoring="neg_log_loss")

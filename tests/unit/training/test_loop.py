@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from bertwright.errors import InputError, RunFailed
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.training import loop
 from bertwright.training.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from bertwright.training.distributed import Trainable
 from bertwright.training.hardware import Numerics
@@ -118,6 +119,24 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
         for r in (undisturbed, run)
     ]
     assert logged[0] == logged[1]
+
+
+@pytest.mark.parametrize("is_enough", [False, True])
+def test_a_signal_while_the_last_checkpoint_is_written_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_enough: bool
+) -> None:
+    """The run has finished, and the caller begins no other one."""
+    really = loop.save_checkpoint
+
+    def interrupted(*values: Any, **named: Any) -> None:
+        really(*values, **named)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "save_checkpoint", interrupted)
+    run = start_run(tmp_path / "run", kind="t", settings={}, data={}, resume=False)
+    ends: dict[str, Any] = {"is_enough": lambda _: True, "evaluate_at": frozenset({12})} if is_enough else {}
+    outcome = train(trainable(linear()), linear_rows, plan=plan(**ends), numerics=NUMERICS, run=run, quiet=True)
+    assert (outcome.finished, outcome.signalled) == (True, True)
 
 
 def test_steps_computed_again_leave_no_line_twice(tmp_path: Path) -> None:

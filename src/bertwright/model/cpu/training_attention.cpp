@@ -138,9 +138,18 @@ static void round_row(const float *row, uint16_t *to, int64_t width) {
     for (int64_t i = 0; i < width; i++) to[i] = round_to_half(row[i]);
 }
 
-// Probabilities of the keys that are kept, from scores; all keys are equal where none is kept.
+// Probabilities of the keys that are kept, from scores; all keys are equal where none is kept. They are NaN where a
+// score is infinite or NaN, which comparisons of floats do not find here.
 static void soften(const float *scores, const uint8_t *keep, float scale, float *powers, uint16_t *out, int64_t tokens) {
+    static const uint32_t EXPONENT = 0x7f800000;
     float most = -3.0e38f, sum = 0.0f;
+    uint32_t broken = 0;
+    for (int64_t t = 0; t < tokens; t++) {
+        uint32_t bits;
+        memcpy(&bits, scores + t, 4);
+        broken |= (bits & EXPONENT) == EXPONENT && keep[t];
+    }
+    if (broken) return (void)std::fill(out, out + tokens, 0x7fc0);
     for (int64_t t = 0; t < tokens; t++) {
         powers[t] = keep[t] ? scores[t] * scale : -3.0e38f;
         most = powers[t] > most ? powers[t] : most;

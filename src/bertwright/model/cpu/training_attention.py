@@ -7,7 +7,6 @@ Shapes: B batch, H heads, Q queries, T keys, K head width.
 """
 
 import ctypes
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,14 +21,22 @@ COLUMNS = 32
 """Number of keys of a block; the width of a head must be a multiple of it."""
 
 
-def is_usable(query: Tensor) -> bool:
-    """Return True where `trained_attention` is built and fits queries [B, H, Q, K]: bf16, on a processor with it."""
+def is_usable(query: Tensor, key: Tensor, keep: Tensor) -> bool:
+    """Return True where `trained_attention` is built and fits the tensors: bf16, on a processor that multiplies in it.
+
+    With AMX the products of torch are faster.
+    """
     return (
-        query.dtype == torch.bfloat16
+        query.dtype == key.dtype == torch.bfloat16
         and query.device.type == "cpu"
         and query.shape[-1] % COLUMNS == 0
+        and key.shape[:2] == query.shape[:2]
+        and keep.dtype == torch.bool
+        and keep.shape[1] == 1
         and not torch.compiler.is_compiling()
-        and _is_built()
+        and not torch.cpu._is_amx_tile_supported()
+        and (library := kernels.library()) is not None
+        and bool(library.attends_in_training())
     )
 
 
@@ -54,6 +61,7 @@ class _Attention(torch.autograd.Function):
         query, key, value = (_rows(part) for part in (query, key, value))
         batch, heads, queries, width = query.shape
         tokens = key.shape[2]
+        keep = keep.expand(batch, 1, keep.shape[2], tokens)
         keep = (keep if keep.stride(-1) == 1 else keep.contiguous()).expand(batch, 1, queries, tokens)
         padded = -(-tokens // COLUMNS) * COLUMNS
         probabilities = query.new_empty(batch, heads, queries, padded)
@@ -109,9 +117,3 @@ def _call(
         at(probabilities),
         ctypes.c_int(torch.get_num_threads()),
     )
-
-
-@functools.cache
-def _is_built() -> bool:
-    library = kernels.library()
-    return library is not None and bool(library.attends_in_training())

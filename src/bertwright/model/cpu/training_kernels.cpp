@@ -64,7 +64,7 @@ static void turn_rows(const void *const *parts, const int64_t *steps, const floa
     }
 }
 
-// bits: a random number for each of the rows. out: 0 where it is below `least`, elsewhere the number times `factor`.
+// bits: a random number for each number of the rows. out: 0 where it is below `least`, elsewhere the number times `factor`.
 template <typename N>
 static void drop_rows(const N *rows, const int16_t *bits, int64_t least, float factor, N *out, int64_t count,
                       int64_t width) {

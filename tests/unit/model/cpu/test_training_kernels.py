@@ -146,3 +146,8 @@ def test_dropout_in_one_pass_has_the_bits_of_torch(kind: torch.dtype, monkeypatc
     for ours, plain in zip(*results, strict=True):
         assert torch.equal(ours, plain)
     assert 0.05 < float((results[0][0] == 0).float().mean()) < 0.15
+
+
+def test_dropout_of_a_number_and_of_nothing() -> None:
+    assert float(attention.dropout(torch.tensor(1.0), 0.5, training=True)) in (0.0, 2.0)
+    assert attention.dropout(torch.zeros(5, 0), 0.1, training=True).shape == (5, 0)

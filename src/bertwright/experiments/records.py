@@ -102,7 +102,7 @@ def _arm_key(folder: str, record: Mapping[str, Any], out: Path) -> ArmKey | None
 
     Records of different corpora, of other rows and of different versions of the program are different arms.
     """
-    rows = {name: value for name, value in record.get("data", {}).items() if name != "model"}
+    rows = {name: record.get("data", {}).get(name) for name in ("task", "train", "dev")}
     if folder.startswith(USED):  # the seeds of the name are those of fine-tunings of one model
         settings = {key: value for key, value in record["settings"].items() if key != "first_seed"}
         return folder.partition("-seed")[0], "", json.dumps([settings, rows, record_version(record)], sort_keys=True)

@@ -56,7 +56,7 @@ def opened_search(
 def ranked_text(table: Sequence[Sequence[str]], result: Mapping[str, Any]) -> str:
     """Return the table of a search as text, with the baselines and a note on the bias of its first row."""
     note = "The first was chosen on dev, so its metric there is better than on other data."
-    lines = [*table_lines(table), note, *baseline_lines({**result["rows"][0], "task": result["task"]})]
+    lines = [*table_lines(table), note, *baseline_lines({**result["rows"][0], "task": result.get("task")})]
     return "\n".join([*lines, f"its model: {result['model']}"])
 
 

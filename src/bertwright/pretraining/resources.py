@@ -150,6 +150,7 @@ def _bytes_of(
     """
     rows, length = shape
     width, layer = config.hidden, _numbers_per_token(settings, config, length, precision)
+    saved = _saved_by_bits(settings, config, precision)
     if reads:
         last, logits = length * (layer + 4 * width), 0
     elif attends_both_ways(config) and not config.predicts_ahead:
@@ -159,7 +160,7 @@ def _bytes_of(
             last = length * (layer + 2 * width)
         else:  # the last layer computes masked positions and [CLS]
             attention = _attention_numbers(settings, config, length, precision)
-            last = 3 * width * length + (15 * width + attention) * (masked + 1)
+            last = 3 * width * length + (15 * width - saved + attention) * (masked + 1)
     else:
         head = 6 if isinstance(config, EncoderConfig) and config.output_has_transform else 2
         last, logits = length * (layer + head * width), min(rows * length, block_rows(settings.device))
@@ -169,7 +170,7 @@ def _bytes_of(
     layers = (config.layers - 1) * layer
     if settings.activation_checkpointing and config.layers > 1:  # the inputs of all layers, and all of one layer
         layers, last = config.layers * width + layer, 0
-    kept = rows * (length * (layers + 2 * width) + last)
+    kept = rows * (length * (layers + 2 * width - saved // 2) + last)
     return (_NUMBER_BYTES if precision == "fp32" else 2) * kept + _NUMBER_BYTES * logits * config.vocab_size
 
 
@@ -179,18 +180,28 @@ def _numbers_per_token(settings: PretrainSettings, config: SingleBackboneConfig,
         return 7 * config.cells + 3 * config.hidden  # gates and cells, inputs and outputs
     assert isinstance(config, EncoderConfig)
     # attention, norms and dropout keep 10 D, the feed-forward part its inner numbers before and after the activation
-    inner = (4 if config.is_gated else 2) * config.intermediate
-    return 10 * config.hidden + inner + _attention_numbers(settings, config, length, precision)
+    kept = 10 * config.hidden + (4 if config.is_gated else 2) * config.intermediate
+    kept -= _saved_by_bits(settings, config, precision)
+    return kept + _attention_numbers(settings, config, length, precision)
+
+
+def _saved_by_bits(settings: PretrainSettings, config: SingleBackboneConfig, precision: str) -> int:
+    """Return how many numbers fewer the two dropouts of a layer keep for a token: random numbers have two bytes."""
+    has_bits = isinstance(config, EncoderConfig) and precision == "fp32" and settings.device == "cpu"
+    return config.hidden if has_bits and settings.dropout else 0
 
 
 def _attention_numbers(settings: PretrainSettings, config: EncoderConfig, length: int, precision: str) -> int:
     """Return how many numbers of attention are kept for a token; none where torch's fused attention computes it.
 
-    In bf16 it is the softmax, and with dropout its random numbers too.
+    Without dropout it is the softmax alone, in bf16. With dropout it is the softmax before and after, and random
+    numbers of two bytes; the one pass of processors with bf16 keeps one softmax less.
     """
     if settings.device != "cpu":
         return 0
-    kept = 1 + bool(settings.dropout) if precision == "bf16" else 3 * bool(settings.dropout)
+    kept: float = int(precision == "bf16")
+    if settings.dropout:
+        kept = 3 if precision == "bf16" else 2.5
     return int(kept * config.heads * config.mean_keys(length))
 
 

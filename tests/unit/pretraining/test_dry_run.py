@@ -64,9 +64,9 @@ def test_memory_of_large_by_hand() -> None:
     settings = PretrainSettings(size="large", steps=1, micro_tokens=1024, batch_size=256)
     memory = estimate_memory(settings, encoder_config(settings, 30_522), precision="fp32")
     assert memory.weights + memory.gradients + memory.moments == 16 * 336_226_108
-    # 2 rows of 512: 23 whole layers of 18·1024 + 3·16·512 numbers a token, embeddings of 2·1024, a last layer for 78
-    # places (77 masked and [CLS]) of 15·1024 + 3·16·512 over keys and values of 3·1024, and 2·77 rows of logits
-    kept = 2 * (512 * (23 * (18 * 1024 + 3 * 16 * 512) + 2 * 1024 + 3 * 1024) + 78 * (15 * 1024 + 3 * 16 * 512))
+    # 2 rows of 512: 23 whole layers of 17·1024 + 2.5·16·512 numbers a token, embeddings of 1.5·1024, a last layer for
+    # 78 places (77 masked and [CLS]) of 14·1024 + 2.5·16·512 over keys and values of 3·1024, and 2·77 rows of logits
+    kept = 2 * (512 * (23 * (17 * 1024 + 40 * 512) + 1.5 * 1024 + 3 * 1024) + 78 * (14 * 1024 + 40 * 512))
     assert memory.activations == round(1.8 * 4 * (kept + 2 * 77 * 30_522))
     assert memory.peak == memory.process + 16 * 336_226_108 + memory.activations
     muon = settings.model_copy(update={"optimizer": OptimizerSettings(method="muon")})

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import torch
 
 from bertwright.cli import SPIN_ROUNDS, main
 from bertwright.training import hardware as machine
@@ -54,9 +55,14 @@ def test_processes_of_torchrun_share_the_cores(four_cores: pytest.MonkeyPatch) -
 def test_a_run_in_bf16_notes_that_there_is_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """In bf16 compiled steps round differently from torch's; in fp32 those of ModernBERT alone do."""
     numerics = machine.resolve_numerics("fp32", threads=1)
-    in_bf16 = numerics.model_copy(update={"precision": "bf16"})
+    in_bf16 = numerics.model_copy(update={"precision": "bf16"}).for_model(compiled_steps=False)
     assert numerics.matches_machine
     assert in_bf16.matches_machine
+    other = not torch.cpu._is_avx512_bf16_supported()  # a processor whose attention takes other steps
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: other)
+        assert not in_bf16.matches_machine
+        assert numerics.matches_machine
     modern = numerics.for_model(compiled_steps=True)
     assert modern.matches_machine
     assert not numerics.model_copy(update={"compiled_steps": True}).matches_machine  # a run before there were any

@@ -104,7 +104,8 @@ def doctor_command(
     """
     from bertwright.doctor.examine import Request, examine
 
-    if tokenizer is not None and not (model or "random:" if data else model or "").startswith("random:"):
+    needs_tokenizer = model.startswith("random:") if model else data is not None
+    if tokenizer is not None and not needs_tokenizer:
         raise InputError(
             f"--tokenizer {tokenizer}: is for --model random:SIZE, or for --data without --model; leave it out"
         )

@@ -27,8 +27,8 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config, prepare_pretraining
 from bertwright.text.vocabulary import Rules
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
-from bertwright.training.hardware import resolve_numerics
-from bertwright.training.run_folder import start_run
+from bertwright.training.hardware import Numerics, resolve_numerics
+from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import locked
 
 
@@ -82,12 +82,18 @@ def test_a_phase_continues_after_the_rows_of_earlier_phases_of_its_length(opened
             assert torch.equal(inputs.picked, wanted.picked)
 
 
-def test_a_run_notes_the_processor_that_it_resumes_on(opened_corpus: Corpus, tmp_path: Path) -> None:
-    trained, here = prepared(opened_corpus), resolve_numerics("fp32", threads=1)
-    run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
+def moved_run(trained: Pretraining, here: Numerics, folder: Path) -> tuple[RunFolder, dict[str, Any]]:
+    """Return a run that was begun on another processor, and what a run that was begun here has resolved."""
+    run = start_run(folder, kind="pretrain", settings={}, data={}, resume=False)
     resolve_run(trained, run, here, allow_other=False)
     settled = run.record["resolved"]
     run.note(resolved={**settled, "numerics": {**settled["numerics"], "processor": "another", "peak_flops": 1.0}})
+    return run, settled
+
+
+def test_a_run_notes_the_processor_that_it_resumes_on(opened_corpus: Corpus, tmp_path: Path) -> None:
+    trained, here = prepared(opened_corpus), resolve_numerics("fp32", threads=1)
+    run, settled = moved_run(trained, here, tmp_path / "run")
     with pytest.raises(InputError, match="started with another, this machine has"):
         resolve_run(trained, run, here, allow_other=False)
     assert run.record["resolved"]["numerics"]["processor"] == "another"
@@ -99,10 +105,7 @@ def test_a_run_notes_the_processor_that_it_resumes_on(opened_corpus: Corpus, tmp
 
 def test_a_run_keeps_its_precision_where_auto_would_choose_another_one(opened_corpus: Corpus, tmp_path: Path) -> None:
     trained, here = prepared(opened_corpus), resolve_numerics("fp32", threads=1)
-    run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
-    resolve_run(trained, run, here, allow_other=False)
-    settled = run.record["resolved"]
-    run.note(resolved={**settled, "numerics": {**settled["numerics"], "processor": "another", "peak_flops": 1.0}})
+    run, _ = moved_run(trained, here, tmp_path / "run")
     other = here.model_copy(update={"precision": "bf16", "processor": "of bf16", "peak_flops": 2.0})
     resolved, _ = resolve_run(trained, run, other, allow_other=True)
     assert (resolved.precision, resolved.processor) == ("fp32", here.processor)

@@ -24,7 +24,7 @@ COLUMNS = 32
 def is_usable(query: Tensor, key: Tensor, keep: Tensor) -> bool:
     """Return True where `trained_attention` is built and fits the tensors: bf16, on a processor that multiplies in it.
 
-    With AMX the products of torch are faster.
+    With AMX the products are left to torch, as those of answers are.
     """
     return (
         query.dtype == key.dtype == torch.bfloat16

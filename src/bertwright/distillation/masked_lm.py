@@ -13,6 +13,7 @@ from torch import Tensor
 from bertwright.distillation.relations import relation_heads, relation_loss
 from bertwright.distillation.settings import DistillationSettings
 from bertwright.distillation.soft_labels import soft_label_loss
+from bertwright.model.cpu.muon_iteration import muon_iteration
 from bertwright.model.heads import for_loss
 from bertwright.objectives.masked_lm import Inputs, PretrainingModel, pretraining_flops
 from bertwright.training.distributed import Terms, Trainable
@@ -59,6 +60,7 @@ def teaching_task(
             pretraining_flops(student.encoder, inputs) + pretraining_flops(teacher.encoder, inputs) / 3
         ),
         tokens=lambda inputs: int(inputs.mask.sum()),
+        muon_iteration=muon_iteration,
     )
 
 

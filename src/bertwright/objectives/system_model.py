@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from bertwright.model.cpu.muon_iteration import muon_iteration
 from bertwright.model.encoder import SingleBackbone
 from bertwright.objectives.settings import SecondSentence
 from bertwright.training.distributed import SINGLE_PROCESS, Ranks, Terms, Trainable
@@ -61,6 +62,7 @@ class SystemModel(nn.Module, ABC):
             flops=self.flops,
             tokens=lambda inputs: int(inputs.mask.sum()),
             weights=self.loss_weights,
+            muon_iteration=muon_iteration,
         )
 
     @abstractmethod

@@ -217,6 +217,8 @@ class Trainable(Generic[Batch]):
     """Number of tokens without padding."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Factors of the terms in the loss by name; 1 where none is named."""
+    muon_iteration: Callable[[Tensor, Sequence[float], int], Tensor | None] = lambda *_: None
+    """Muon's iteration in bf16 where it is faster than that of torch, see `muon.bf16_function`."""
 
     def loss(self, means: Iterable[tuple[str, Tensor]]) -> Tensor:
         """Return the loss whose gradient is taken: the sum of the means of the terms, each with its factor."""

@@ -232,7 +232,7 @@ def _processor(device: Device, precision: Precision, *, compiled_steps: bool = F
     # The steps of model/cpu/training_kernels.cpp round differently from torch's. In bf16 all systems have some.
     steps = ", no C++ compiler" if precision == "bf16" and not cpp_compiler() else ""
     if precision == "bf16" and not steps and torch.cpu._is_avx512_bf16_supported():
-        steps = "" if torch.cpu._is_amx_tile_supported() else ", attention in one pass"  # see training_attention.py
+        steps = "" if torch.cpu._is_amx_tile_supported() else ", attention and Muon in one pass"
     steps = ", compiled steps" if precision == "fp32" and compiled_steps and cpp_compiler() else steps
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{steps}"
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bertwright.console import Status, clock, say
 from bertwright.errors import Diverged, InputError
+from bertwright.training import muon
 from bertwright.training.checkpoint import load_checkpoint, save_checkpoint
 from bertwright.training.distributed import SINGLE_PROCESS, Batch, Engine, Ranks, Sharding, Trainable, local_tensor
 from bertwright.training.hardware import Numerics, resolve_device
@@ -157,12 +158,13 @@ class Loop(Generic[Batch]):
         self.trainable, self.plan, self.numerics, self.run, self.ranks = trainable, plan, numerics, run, ranks
         device = resolve_device(numerics.device)
         self.engine = Engine(trainable, compiled=numerics.compiled, device=device, ranks=ranks, sharding=sharding)
+        in_bf16 = numerics.precision == "bf16"
         self.optimizer = build_optimizer(
             trainable.module,
             plan.optimizer,
             scale=plan.scale,
             blocks=trainable.blocks,
-            muon_dtype=torch.bfloat16 if numerics.precision == "bf16" else None,
+            orthogonalise=muon.bf16_function(trainable.muon_iteration) if in_bf16 else muon.orthogonalise,
         )
         self._peak_flops = numerics.peak_flops * ranks.world_size
         self._means = StepMeans()

@@ -7,7 +7,7 @@ Shapes: S matrices of the same shape, N outputs, M inputs.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,13 +52,25 @@ def orthogonalise(updates: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return wide.mT if is_tall else wide
 
 
+def bf16_function(iterate: Callable[[Tensor, Sequence[float], int], Tensor | None]) -> Callable[[Tensor], Tensor]:
+    """Return `orthogonalise` in bf16: by `iterate` of updates, coefficients and iterations, or by torch for None."""
+
+    def orthogonalised(updates: Tensor) -> Tensor:
+        done = iterate(updates, _QUINTIC, _ITERATIONS)
+        return orthogonalise(updates, torch.bfloat16) if done is None else done
+
+    return orthogonalised
+
+
 def step(
-    group: Mapping[str, Any], state: Mapping[Tensor, Mapping[str, Tensor]], *, dtype: torch.dtype | None = None
+    group: Mapping[str, Any],
+    state: Mapping[Tensor, Mapping[str, Tensor]],
+    orthogonalise: Callable[[Tensor], Tensor] = orthogonalise,
 ) -> None:
     """Update the parameters of one group in place; small parameters of the same shape are computed together.
 
     The group's rate is the length of the step in each direction of an N x M matrix, times √(N/M) where N is larger.
-    The state of each parameter is its momentum [S · N, M]. dtype: see `orthogonalise`.
+    The state of each parameter is its momentum [S · N, M].
     """
     by_shape: dict[torch.Size, list[nn.Parameter]] = {}
     for parameter in group["params"]:
@@ -67,22 +79,21 @@ def step(
     for shape, parameters in by_shape.items():
         at_once = max(1, _NUMBERS_AT_ONCE // shape.numel())
         for first in range(0, len(parameters), at_once):
-            _update(parameters[first : first + at_once], group, state, dtype)
+            _update(parameters[first : first + at_once], group, state, orthogonalise)
 
 
 def _update(
     parameters: Sequence[nn.Parameter],
     group: Mapping[str, Any],
     state: Mapping[Tensor, Mapping[str, Tensor]],
-    dtype: torch.dtype | None,
+    orthogonalise: Callable[[Tensor], Tensor],
 ) -> None:
     """Update parameters of one shape in place."""
     stacked = group["stacked"]
     updates = orthogonalise(
         torch.cat(
             [_nesterov(parameter, state[parameter]["momentum"]).unflatten(0, (stacked, -1)) for parameter in parameters]
-        ),
-        dtype,
+        )
     )
     outputs, inputs = updates.shape[1:]
     rate = group["lr"] * math.sqrt(max(1.0, outputs / inputs))

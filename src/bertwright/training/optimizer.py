@@ -40,15 +40,15 @@ class AdamW(torch.optim.AdamW):
     """torch's AdamW, with row-wise updates of tables that have sparse gradients, and Muon for its matrices."""
 
     tables: tuple[TableRows, ...] = ()
-    muon_dtype: torch.dtype | None = None
-    """Type of the numbers in the products of Muon; None for that of the weights."""
+    orthogonalise: Callable[[Tensor], Tensor] = staticmethod(muon.orthogonalise)
+    """Function of Muon that sets the singular values of its updates."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Apply the gradients. Those of tables and of Muon's matrices are applied first, and removed."""
         for group in self.param_groups:
             if group["stacked"]:
-                muon.step(group, self.state, dtype=self.muon_dtype)
+                muon.step(group, self.state, self.orthogonalise)
                 for parameter in group["params"]:
                     parameter.grad = None
             for table in self.tables:
@@ -69,11 +69,11 @@ def build_optimizer(
     *,
     scale: Callable[[str], float] = lambda _: 1.0,
     blocks: Sequence[nn.Module] = (),
-    muon_dtype: torch.dtype | None = None,
+    orthogonalise: Callable[[Tensor], Tensor] = muon.orthogonalise,
 ) -> AdamW:
     """Return AdamW over `module`; `scale(name)` multiplies a parameter's rate (layer-wise decay, a faster head).
 
-    With Muon, the matrices of `blocks` form groups of their own; `muon_dtype` is the type of its products. A group's
+    With Muon, the matrices of `blocks` form groups of their own, whose updates go through `orthogonalise`. A group's
     `stacked` is the number of matrices in each of its parameters, 0 without Muon.
     """
     stacked_by_weight = muon.matrices(blocks) if settings.method == "muon" else {}
@@ -106,7 +106,7 @@ def build_optimizer(
             "exp_avg": torch.zeros_like(parameter),
             "exp_avg_sq": torch.zeros_like(parameter),
         }
-    optimizer.muon_dtype = muon_dtype
+    optimizer.orthogonalise = orthogonalise
     optimizer.tables = tuple(TableRows(table, optimizer.state[table.weight]) for table in sparse_tables(module))
     return optimizer
 

@@ -25,8 +25,8 @@ from bertwright.files import cache_folder
 from bertwright.jit import compiler_words, cpp_compiler
 
 _FILES = (
-    *("kernels.cpp", "modern_layer.cpp", "training_kernels.cpp", "training_attention.cpp"),
-    *("rows.h", "products.h", "attention.h"),
+    *("kernels.cpp", "modern_layer.cpp", "training_kernels.cpp", "training_attention.cpp", "muon_iteration.cpp"),
+    *("rows.h", "products.h", "pairs.h", "attention.h"),
 )
 _SOURCES = [Path(__file__).parent / name for name in _FILES]
 _FLAGS = (
@@ -220,6 +220,13 @@ def library() -> Any:
         reason = ((getattr(error, "stderr", None) or "").strip() or str(error)).splitlines()[-1]
         say(f"the compiled steps could not be built ({reason}): they take several passes each")
         return None
+
+
+def has_half_products() -> bool:
+    """Return True where the library multiplies in bf16. With AMX the products in bf16 are left to torch."""
+    if torch.cpu._is_amx_tile_supported() or (built := library()) is None:
+        return False
+    return bool(built.multiplies_halves())
 
 
 def _build(command: Sequence[str], folder: Path, key: str) -> Path:

@@ -47,10 +47,8 @@ def _packed_encoder(encoder: nn.Module, product: type[Product]) -> PackedEncoder
 
 
 def multiplies_halves(config: EncoderConfig) -> bool:
-    """Return whether packed layers in bf16 are the faster way: with AMX, the plain ones of torch are."""
-    library = kernels.library()
-    has_halves = library is not None and library.multiplies_halves() and not torch.cpu._is_amx_tile_supported()
-    return has_halves and fits(config.hidden, config.intermediate, config.heads)
+    """Return True where packed layers in bf16 are the faster way: with AMX, the plain ones of torch are."""
+    return kernels.has_half_products() and fits(config.hidden, config.intermediate, config.heads)
 
 
 @functools.lru_cache(maxsize=64)

@@ -34,9 +34,7 @@ def is_usable(query: Tensor, key: Tensor, keep: Tensor) -> bool:
         and keep.dtype == torch.bool
         and keep.shape[1] == 1
         and not torch.compiler.is_compiling()
-        and not torch.cpu._is_amx_tile_supported()
-        and (library := kernels.library()) is not None
-        and bool(library.attends_in_training())
+        and kernels.has_half_products()
     )
 
 

@@ -71,7 +71,7 @@ def overflowing(folder: str, path: Path, word: str) -> str:
     shutil.copytree(folder, path)
     (path / "model.safetensors.sha256").unlink()
     weights = load_file(path / "model.safetensors")
-    (name,) = (name for name in weights if name.endswith("word_embeddings.weight"))
+    (name,) = (name for name in weights if name.endswith(("word_embeddings.weight", "wte.weight")))
     (piece,) = open_tokenizer(saved).ids([word])[0]
     weights[name][piece] = torch.tensor([3e38, -3e38]).repeat(weights[name].shape[1] // 2)
     assert all(tensor.isfinite().all() for tensor in weights.values())

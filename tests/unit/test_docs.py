@@ -45,7 +45,7 @@ def test_korean_pages_use_one_spelling(page: str) -> None:
     assert [word for word in ("사전학습", "미세조정", "마스크드", "원문", "평가용") if word in text] == []
 
 
-def test_contributing_names_what_the_source_has() -> None:
+def test_pages_name_what_the_source_has() -> None:
     text = (DOCS.parent / "CONTRIBUTING.md").read_text("utf-8")
     source = DOCS.parent / "src" / "bertwright"
     paths = set(re.findall(r"`((?:[\w.]+/)*[\w.]+\.(?:py|md|toml|txt))`", text))
@@ -54,6 +54,11 @@ def test_contributing_names_what_the_source_has() -> None:
         assert (DOCS.parent / path).exists() or any(
             True for folder in (source, DOCS.parent / "tests") for _ in folder.rglob(path)
         ), path
+    numerics = (DOCS / "numerics.md").read_text("utf-8")
+    in_brackets = re.findall(r"`((?:\w+/)+\w+\.py)` \(`(\w+)`", numerics)
+    assert len(in_brackets) >= 25
+    for path, name in in_brackets:
+        assert re.search(rf"\b{name}\b", (source / path).read_text("utf-8")), f"{name} in {path}"
     named = re.findall(r"`(\w+)` in\s+`((?:\w+/)+\w+\.py)`", text)
     assert len(named) >= 8
     for name, path in named:

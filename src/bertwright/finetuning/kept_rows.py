@@ -24,6 +24,8 @@ from bertwright.tasks.spec import TaskSpec
 
 _DEV: Final = re.compile(r"(^|[-_.])(dev|valid|val|validation)([-_.]|$)")
 """Part of the name of a validation file."""
+_TRAIN: Final = re.compile(r"(^|[-_.])train")
+"""Part of the name of the training file of a folder."""
 NOTE: Final = "trained_on"
 """Entry of config.json: {"sha256", "kept"}; kept is {"rows", "sha256"}, or None where there was a validation file."""
 
@@ -54,6 +56,10 @@ def kept_rows(kind: TaskKind, task: TaskSpec, notes: Mapping[str, Any], data: Pa
     if measured and (kept is None or measured != data):
         _warn_of_training_rows(measured, rows="rows" if kept else "all rows", calibrate=calibrate)
     if kept is None or (measured and measured != data):
+        return None
+    if data.is_dir() and not any(_TRAIN.search(path.name) for path in paths):  # the validation file is measured
+        if kind is EMBEDDING:  # which measures each table of a folder
+            _warn_of_training_rows(paths[0], rows="rows")
         return None
     path, labelled = paths[0], kind.read(task, data)
     if labelled.digests["dev"]:

@@ -150,6 +150,8 @@ class CompositeConfig(BackboneConfig, ABC):
         pad_id = property(attrgetter("_part.pad_id"))
         hidden_dropout = property(attrgetter("_part.hidden_dropout"))
         initializer_range = property(attrgetter("_part.initializer_range"))
+        needs_segments = property(attrgetter("_part.needs_segments"))
+        has_compiled_steps = property(attrgetter("_part.has_compiled_steps"))
 
 
 class EncoderConfig(SingleBackboneConfig):

@@ -318,7 +318,10 @@ def _check_transformer(folder: Path, where: str) -> None:
     path = folder / _LENGTH
     raw = read_object_if_there(path)
     _check_entries(path, raw, _TRANSFORMER)
-    text = (raw.get("modality_config") or {}).get("text", {})
+    modalities = raw.get("modality_config") or {}
+    text = modalities.get("text", {}) if isinstance(modalities, dict) else None
+    if not isinstance(text, dict):
+        raise InputError(f"{path}: modality_config is {modalities!r}; expected an object with an object for text")
     _check_entries(path, text, {"method": (None, "forward"), "method_output_name": (None, "last_hidden_state")})
     tokenizer = folder / "tokenizer_config.json"
     keeps_case = not (tokenizer.is_file() and read_object(tokenizer).get("do_lower_case"))
@@ -353,15 +356,9 @@ def _read_dense(path: Path) -> DenseLayer:
     if name not in get_args(Activation) or not activation.startswith("torch.nn."):
         allowed = ", ".join(get_args(Activation))
         raise InputError(f"{path}: activation_function: expected one of torch.nn ({allowed}), got {shown(activation)}")
+    values = {"inputs": raw.get("in_features"), "outputs": raw.get("out_features"), "bias": raw.get("bias", True)}
     try:
-        return DenseLayer.model_validate(
-            {
-                "inputs": raw.get("in_features"),
-                "outputs": raw.get("out_features"),
-                "bias": raw.get("bias", True),
-                "activation": name,
-            }
-        )
+        return DenseLayer.model_validate({**values, "activation": name})
     except ValidationError as error:
         raise InputError(f"{path}: in_features, out_features, bias: {_first_error(error)}") from None
 

@@ -5,8 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bertwright.console import say
 from bertwright.corpus.checks import refuse_changed
+from bertwright.errors import InputError
 from bertwright.model.system import NAMES
 from bertwright.objectives.masked_lm import GENERATOR_FOLDER
 from bertwright.pretraining.dry_run import begin_of_extension, data_facts, refuse_without_predictions, run_warnings
@@ -145,7 +148,15 @@ def resolve_run(
     ranks = pretraining.ranks
     resolved = ranks.broadcast({"numerics": numerics.model_dump(), "steps": steps, "ranks": ranks.world_size})
     run.note(resolved=resolved)
-    return Numerics.model_validate(resolved["numerics"]), resolved["steps"]
+    numerics = Numerics.model_validate(resolved["numerics"])
+    if pretraining.settings.optimizer.method == "muon" and not numerics.matches_machine:
+        here = measured.processor
+        raise InputError(
+            f"--optimizer muon: rank {ranks.rank} has {here}, and rank 0 {numerics.processor}; expected one kind "
+            "of machine, since each rank computes the updates of the matrices by itself; --optimizer adamw takes any"
+        )
+    torch.set_num_threads(numerics.threads)  # updates may depend on it
+    return numerics, resolved["steps"]
 
 
 def _resume_resolved(

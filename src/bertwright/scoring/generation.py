@@ -27,6 +27,7 @@ from bertwright.objectives.masked_next_token import as_language_model
 from bertwright.scoring.settings import GenerateSettings
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.binding import open_tokenizer
+from bertwright.tasks.finite import check_finite
 from bertwright.tasks.inference import open_answering, ready
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.hardware import module_device
@@ -132,6 +133,7 @@ class TextGenerator:
                 return more, "positions"
             state = text.read(torch.tensor([unread], device=device))
             logits = F.linear(self.model.output.states(state).to(words.dtype), words, bias)[0]  # [V]
+            check_finite([logits.float().cpu().numpy()], "prompt {}".format, first=number)
             chosen = choose(logits.cpu())
             if chosen in self.ends:
                 return more, "end"

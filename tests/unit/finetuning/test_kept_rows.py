@@ -181,3 +181,12 @@ def test_judgements_of_the_training_are_measured_with_a_warning(
     for other in (data, trained_on, tmp_path / "nowhere"):
         warn_of_judgements(str(model), other)
     assert capsys.readouterr().err == ""
+
+
+def test_a_folder_whose_table_was_the_training_file_is_measured_on_its_validation_file(
+    table_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(table_run / "reviews.csv", tmp_path)
+    (tmp_path / "valid.csv").write_text("\n".join(["text,label", *ROWS[:6]]) + "\n")
+    assert evaluated(table_run, tmp_path)["examples"] == 6
+    assert "the rows that training kept" not in capsys.readouterr().err

@@ -292,3 +292,12 @@ def test_a_left_to_right_language_model_is_transformers_decoder(tmp_path: Path) 
         other = theirs(input_ids=ids, token_type_ids=segments, attention_mask=mask.long()).last_hidden_state
     assert_close_in_fp32(mine[mask], other[mask])
     assert open_model(str(tmp_path / "m")).config == shape
+
+
+def test_a_bilstm_on_top_changes_neither_segments_nor_compiled_steps() -> None:
+    on_roberta, on_modern = (TopConfig(inner=tiny_config(system), width=24) for system in ("roberta", "modernbert"))
+    assert not on_roberta.needs_segments  # two tokens part two texts
+    assert on_modern.has_compiled_steps
+    on_bert = TopConfig(inner=tiny_config("bert"), width=24)
+    assert on_bert.needs_segments
+    assert not on_bert.has_compiled_steps

@@ -173,6 +173,8 @@ def test_a_model_replaces_a_folder_with_settings_of_vectors(tmp_path: Path, own_
         ),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type is 'SparseEncoder'"),
         ("sentence_bert_config.json", {"max_seq_length": -1}, "max_length: Input should be greater than 0, got -1"),
+        ("sentence_bert_config.json", {"modality_config": ["text"]}, r"modality_config is \['text'\]; expected"),
+        ("sentence_bert_config.json", {"modality_config": {"text": None}}, "an object with an object for text"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task is 'fill-mask'; only"),
     ],
 )

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config, prepare_pretraining
 from bertwright.text.vocabulary import Rules
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
+from bertwright.training.distributed import Ranks
 from bertwright.training.hardware import Numerics, resolve_numerics
 from bertwright.training.run_folder import RunFolder, start_run
 from bertwright.training.run_lock import locked
@@ -110,6 +111,32 @@ def test_a_run_keeps_its_precision_where_auto_would_choose_another_one(opened_co
     resolved, _ = resolve_run(trained, run, other, allow_other=True)
     assert (resolved.precision, resolved.processor) == ("fp32", here.processor)
     assert resolved.peak_flops > 2.0
+
+
+class _SecondRank(Ranks):
+    """A rank whose rank zero has other numerics."""
+
+    numerics: Mapping[str, Any] = {}
+
+    def broadcast(self, value: Any) -> Any:
+        return {**value, "numerics": value["numerics"] | self.numerics}
+
+
+def test_ranks_have_the_threads_of_rank_zero_and_with_muon_its_processor(opened_corpus: Corpus, tmp_path: Path) -> None:
+    here, threads = resolve_numerics("fp32", threads=1), torch.get_num_threads()
+    trained = prepared(opened_corpus, optimizer={"method": "muon"})
+    run = start_run(tmp_path / "run", kind="pretrain", settings={}, data={}, resume=False)
+    trained.ranks = _SecondRank(rank=1)
+    _SecondRank.numerics = {"processor": "another"}
+    with pytest.raises(InputError, match=f"rank 1 has {re.escape(here.processor)}, and rank 0 another"):
+        resolve_run(trained, run, here, allow_other=False)
+    run = start_run(tmp_path / "other", kind="pretrain", settings={}, data={}, resume=False)
+    _SecondRank.numerics = {"threads": 2}
+    try:
+        assert resolve_run(trained, run, here, allow_other=False)[0].threads == 2
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_the_cut_changes_no_row(opened_corpus: Corpus) -> None:

@@ -9,13 +9,14 @@ from torch import nn
 
 import bertwright as bw
 from bertwright.commands.scoring import generate_command
-from bertwright.errors import InputError
+from bertwright.errors import InputError, RunFailed
 from bertwright.model.backbones import build_backbone
 from bertwright.model.encoder import init_weights
 from bertwright.model.folder import save_model
 from bertwright.model.system import system_config
 from bertwright.scoring.generation import drawn_token
 from bertwright.scoring.settings import GenerateSettings
+from tests.support.served import overflowing
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,13 @@ def test_the_command_and_python_give_the_same_texts(random_models: dict[str, str
     assert typed["text"].count("\n") == 1
     full = model.generate("the old bridge", tokens=1000)
     assert (full.tokens, full.stopped) == (24 - len(model.tokenizer.ids(["the old bridge"])[0]) + 1, "positions")
+
+
+def test_outputs_that_are_not_finite_name_the_prompt(random_models: dict[str, str], tmp_path: Path) -> None:
+    broken = overflowing(random_models["gpt2"], tmp_path / "m", "the")
+    for settings in ({}, {"temperature": 1.0}):
+        with pytest.raises(RunFailed, match="prompt 0: expected finite numbers from the model"):
+            generate_command(broken, prompt=("the river",), precision="fp32", **settings)  # type: ignore[arg-type]
 
 
 def test_what_cannot_be_continued_is_refused(random_models: dict[str, str], tmp_path: Path) -> None:

@@ -58,11 +58,17 @@ def test_a_run_in_bf16_notes_that_there_is_no_compiler(monkeypatch: pytest.Monke
     in_bf16 = numerics.model_copy(update={"precision": "bf16"}).for_model(compiled_steps=False)
     assert numerics.matches_machine
     assert in_bf16.matches_machine
-    other = not torch.cpu._is_avx512_bf16_supported()  # a processor whose attention takes other steps
+    has_halves = "attention" in in_bf16.processor
+    macros = frozenset({"__x86_64__"} if has_halves else {"__AVX512BF16__"})  # a compiler too old, or another processor
     with monkeypatch.context() as patched:
-        patched.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: other)
+        patched.setattr(machine, "compiler_macros", lambda _: macros)
+        patched.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
         assert not in_bf16.matches_machine
         assert numerics.matches_machine
+    with monkeypatch.context() as patched:
+        patched.setenv("CXX", "there-is-no-such-compiler")
+        assert not in_bf16.matches_machine
+        assert "no C++ compiler" in in_bf16.for_model(compiled_steps=False).processor
     modern = numerics.for_model(compiled_steps=True)
     assert modern.matches_machine
     assert not numerics.model_copy(update={"compiled_steps": True}).matches_machine  # a run before there were any

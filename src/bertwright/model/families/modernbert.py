@@ -79,7 +79,8 @@ class _ModernBert(EncoderFamily[ModernBertConfig]):
     def values_from_json(self, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that config.json gives; ValueError for entries that contradict each other."""
         values = super().values_from_json(raw)
-        if (activation := raw.get("classifier_activation", "gelu")) not in _HEAD_ACTIVATIONS:
+        activation = raw.get("classifier_activation", "gelu")
+        if not isinstance(activation, str) or activation not in _HEAD_ACTIVATIONS:
             allowed = ", ".join(_HEAD_ACTIVATIONS)
             raise ValueError(f"classifier_activation is {activation!r}; allowed are {allowed}")
         values["classifier_activation"] = _HEAD_ACTIVATIONS[activation]

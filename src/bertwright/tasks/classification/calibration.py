@@ -74,9 +74,15 @@ def fit_temperature(task: ClassificationTask, logits: NDArray[np.float32], targe
     scores = np.asarray(logits, dtype=np.float64)
     low, high = (float(np.log(1.0 / limit)) for limit in reversed(_RANGE))  # of the logarithm of 1 / temperature
     if _slope(task, scores, targets, float(np.exp(high))) <= 0.0:
+        answers = scores > 0 if task.kind == "multilabel" else scores.argmax(1)
+        if (answers == targets).all():
+            raise InputError(
+                f"--calibrate: all {len(scores)} rows are answered correctly, so no temperature is best; give more "
+                "rows, which the model was not trained on"
+            )
         raise InputError(
-            f"--calibrate: all {len(scores)} rows are answered correctly, so no temperature is best; give more rows, "
-            "which the model was not trained on"
+            f"--calibrate: on these {len(scores)} rows no temperature from {_RANGE[0]:g} to {_RANGE[1]:g} is best: the "
+            "probabilities of the model are nearly equal; train it longer"
         )
     if _slope(task, scores, targets, float(np.exp(low))) >= 0.0:
         raise InputError(

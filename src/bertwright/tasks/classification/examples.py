@@ -177,8 +177,9 @@ def read_examples(task: ClassificationTask, path: Path | str) -> TextExamples:
 
     Raises InputError with file and line for a missing column or cell or an unknown label.
     """
+    whole = task.model_copy(update={"broken_rows": 0})  # only the published training file has such rows
     with bad_rows_of(path, task.on_error) as bad_rows:
-        examples = examples_of(task, _read_labelled(task, path, bad_rows.add))
+        examples = examples_of(task, _read_labelled(whole, path, bad_rows.add))
     return replace(examples, left_out=dict(bad_rows.counts))
 
 

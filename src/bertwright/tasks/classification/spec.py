@@ -102,10 +102,12 @@ def with_columns(
         raise InputError(f"{len(text)} text columns ({', '.join(text)}); allowed: one or two")
     if len(set(text)) < len(text):
         raise InputError(f"--text-column {text[0]}: given twice; name two columns for pairs, one for single texts")
+    named = {*text, *([label] if label else [])}
+    of_task = task.columns if named <= {*task.columns} else ()  # a file with other columns names them in its header
     columns_update = {
         "text": tuple(text) or task.text,
         "label": label or task.label,
-        "columns": tuple(columns) or task.columns,
+        "columns": tuple(columns) or of_task,
     }
     return task.model_copy(update=columns_update)
 

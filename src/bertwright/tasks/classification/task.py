@@ -252,8 +252,13 @@ class ClassificationKind(TaskKind):
         task = with_texts_of(with_columns(task, text=request.text), task, saved.source)
         logits_of = cache(lambda: open_logits(saved))
         long = LongTexts(max_length)
+        say_columns = cache(
+            lambda source: say(f"{source}: has no header line: its columns are taken for {', '.join(task.columns)}")
+        )
 
         def answered(table: Table, written: Table) -> Table:
+            if not table.header and request.input_format != "lines":
+                say_columns(table.source)
             rows = examples_of(task, table, require_label=False)
             encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
             long.count(encoded, rows)

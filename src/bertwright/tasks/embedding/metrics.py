@@ -26,9 +26,10 @@ def vector_metrics(pairs: TextPairs, firsts: NDArray[Any], seconds: NDArray[Any]
     """
     if pairs.scores is not None:
         cosines = rounded_cosines(firsts[pairs.anchors], seconds[pairs.positives])
-        return {**score_metrics(cosines, pairs.scores), "collapsed": float(np.ptp(cosines) < _SAME)}
+        is_constant = bool(np.ptp(cosines) < _SAME and np.ptp(pairs.scores) > 0)
+        return {**score_metrics(cosines, pairs.scores), "collapsed": float(is_constant)}
     units = [unit(vectors) for vectors in (firsts, seconds)]
-    is_constant = bool(np.ptp(units[1], axis=0).max() < _SAME) and len(units[1]) > 1
+    is_constant = len(units[1]) > 1 and bool(np.ptp(units[1], axis=0).max() < _SAME)
     ranked = rank_metrics(pairs, lambda anchors, pool: units[0][anchors] @ units[1][pool].T)
     return {**ranked, "collapsed": float(is_constant)}
 

@@ -289,13 +289,18 @@ def read_labelled(task: SpanTask, path: Path) -> Questions:
     with bad_rows_of(path, task.on_error, unit="question") as bad_rows:
         on_error = bad_rows.add if task.on_error == "skip" else raise_error
         questions = read_questions(path, input_format=task.input_format, on_error=on_error)
+    refuse_version(task, questions)
+    return replace(questions, left_out=dict(bad_rows.counts))
+
+
+def refuse_version(task: SpanTask, questions: Questions) -> None:
+    """Raise InputError for questions of the other SQuAD version."""
     if questions.version != task.version:
         other = "squad2" if questions.version == "2.0" else "squad1"
         raise InputError(
-            f"{path}: expected SQuAD {task.version} for {task.name}, got SQuAD {questions.version}; use the task "
-            f"{other}"
+            f"{questions.source}: expected SQuAD {task.version} for {task.name}, got SQuAD {questions.version}; use "
+            f"the task {other}"
         )
-    return replace(questions, left_out=dict(bad_rows.counts))
 
 
 def read_unlabelled(path: Path | str, input_format: InputFormat = "auto") -> Questions:

@@ -35,6 +35,7 @@ from bertwright.tasks.question_answering.data import (
     Questions,
     read_labelled,
     read_unlabelled,
+    refuse_version,
 )
 from bertwright.tasks.question_answering.errors import question_errors
 from bertwright.tasks.question_answering.files import dev_questions_file, train_questions_file
@@ -151,7 +152,11 @@ class SpanKind(TaskKind):
         """Return F1 and exact match in percent; in 2.0 also the threshold of the null odds with the best F1."""
         scores, threshold, same = score_spans(inputs, logits, rows, task)
         notes = {"null_threshold": threshold} if task.null else {}
-        return {**flat_metrics(scores, null=task.null), **notes, "collapsed": float(same and len(rows) > 1)}
+        return {
+            **flat_metrics(scores, null=task.null),
+            **notes,
+            "collapsed": float(same and len(rows) > 1 and scores.em.min() < 1),
+        }
 
     def errors(self, task: SpanTask, logits: SpanLogits, rows: Questions, inputs: Windows) -> Errors:
         scores, threshold, _ = score_spans(inputs, logits, rows, task)
@@ -174,6 +179,7 @@ class SpanKind(TaskKind):
             raise InputError(f"{saved.source}: expected a model for {task.name}, got one for {trained.name}")
         path = dev_questions_file(task, request.data, needed=not request.rows)
         questions = request.rows or read_labelled(task, path or request.data)
+        refuse_version(task, questions)
         request.refuse_breaks(chain.from_iterable((q.id, q.text, q.context) for q in questions.items), questions.source)
         windows = self.encode(trained, tokenizer, questions, max_length)
         logits = span_logits(model, windows)

@@ -146,6 +146,7 @@ def test_published_number_of_parameters() -> None:
         ({"global_rope_theta": 0.0}, "global_rope_theta is 0.0: Input should be greater than 0"),
         ({"hidden_activation": "silu"}, "hidden_activation is 'silu'; allowed are gelu, gelu_new, gelu_pytorch_tanh"),
         ({"classifier_activation": "silu"}, "classifier_activation is 'silu'; allowed are gelu, .*tanh"),
+        ({"classifier_activation": ["gelu"]}, r"classifier_activation is \['gelu'\]; allowed are gelu"),
         ({"classifier_pooling": "max"}, "classifier_pooling is 'max': Input should be 'cls' or 'mean'"),
         ({"pad_token_id": 60000}, "pad_id 60000 is not below the vocab_size 50368"),
         ({"is_decoder": True}, "is_decoder is True; only False can be read"),

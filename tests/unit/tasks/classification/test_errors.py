@@ -101,6 +101,9 @@ def test_no_temperature_fits_where_all_is_right_or_nothing_is_learned() -> None:
     logits = np.eye(3, dtype=np.float32)
     with pytest.raises(InputError, match="all 3 rows are answered correctly"):
         fit_temperature(TASK, logits, np.array([0, 1, 2]))
+    flat = np.array([[0.004, -0.004]] * 10, dtype=np.float32)
+    with pytest.raises(InputError, match=r"on these 10 rows no temperature from 0\.01 to 100 is best"):
+        fit_temperature(TASK, flat, np.array([0] * 7 + [1] * 3))
     with pytest.raises(InputError, match="not better than guessing"):
         fit_temperature(TASK, logits, np.array([1, 2, 0]))
 

@@ -25,6 +25,7 @@ from bertwright.tasks.classification.examples import (
     dev_files,
     learn,
     read_examples,
+    read_training,
     train_file,
 )
 from bertwright.tasks.classification.spec import ClassificationTask, get_task, with_columns, with_labels
@@ -193,10 +194,20 @@ def test_missing_columns_are_named(write):
         read_examples(get_task("sst2"), path)
 
 
+def test_a_table_with_other_columns_than_those_of_cola_has_a_header(write):
+    task = with_columns(get_task("cola"), text=["review"])
+    (example,) = read_examples(task, write("a.csv", "review,label\nHe ran.,1\n")).texts_a
+    assert example == "He ran."
+    assert with_columns(get_task("cola"), text=["sentence"], label="label").columns == get_task("cola").columns
+
+
 def test_torn_rows_of_qqp_are_left_out_aloud(write, capsys):
     content = GLUE["qqp"][0] + "5\t6\t7\tWho was\nhe?\tWho?\t1\n"
-    assert len(read_examples(get_task("qqp"), write("train.tsv", content))) == 2
+    _, train = read_training(get_task("qqp"), write("train.tsv", content))
+    assert len(train) == 2
     assert capsys.readouterr().err.count("left out") == 2
+    with pytest.raises(InputError, match=r"dev\.tsv:4: expected a row of 6 columns, got 4"):
+        read_examples(get_task("qqp"), write("dev.tsv", content))
     with pytest.raises(InputError, match=r"train\.tsv:4: expected a row of 4 columns, got 2"):
         read_examples(get_task("rte"), write("train.tsv", GLUE["rte"][0] + "5\t6\n"))
 

@@ -44,6 +44,8 @@ def test_scores_are_compared_by_their_order() -> None:
     pairs = pairs_of(rows, "dev.tsv")
     seconds = on_circle([ANGLES[text] for text in pairs.seconds])
     metrics = vector_metrics(pairs, on_circle([0.0]), seconds)
+    assert vector_metrics(pairs_of(rows[:1], "dev.tsv"), on_circle([0.0]), seconds[:1])["collapsed"] == 0.0
+    assert vector_metrics(pairs_of(rows, "dev.tsv"), on_circle([0.0]), on_circle([1.0] * 3))["collapsed"] == 1.0
     assert next(iter(metrics)) == "spearman"
     assert metrics["spearman"] == pytest.approx(0.5)
     assert metrics["collapsed"] == 0.0

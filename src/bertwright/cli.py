@@ -168,7 +168,7 @@ def _refuse_undecodable(arguments: Sequence[str]) -> None:
 def _checked(command: Callable[..., CommandResult]) -> Callable[..., CommandResult]:
     """Return the command with a check that --out, --output or --errors can be written. With --plan, none is written."""
     from bertwright.leftovers import remove_leftovers
-    from bertwright.targets import refuse_unwritable
+    from bertwright.output_paths import refuse_unwritable
 
     @functools.wraps(command)
     def checked(*values: Any, **options: Any) -> CommandResult:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bertwright.errors import InputError
 from bertwright.files import read_json
-from bertwright.finetuning.search import parse_grid
+from bertwright.finetuning.grid import parse_grid
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.hf_config import read_description
 from bertwright.objectives.batches import parse_weights

@@ -15,7 +15,7 @@ from bertwright.files import atomic_file, atomic_folder, copy_folder, new_folder
 from bertwright.leftovers import remove_leftovers
 from bertwright.locks import lock_path
 from bertwright.model.folder import write_folder
-from bertwright.targets import refuse_unwritable
+from bertwright.output_paths import refuse_unwritable
 from bertwright.text.documents import find_inputs
 
 

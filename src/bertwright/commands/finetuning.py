@@ -90,8 +90,8 @@ def finetune_command(
         allow_other_numerics: Resume on another kind of processor or torch, or with another --device or
             --activation-checkpointing. Results then differ in their last bits.
     """
+    from bertwright.finetuning.grid import parse_grid, search_grid
     from bertwright.finetuning.run import TuneRequest, tune
-    from bertwright.finetuning.search import parse_grid, search_grid
     from bertwright.finetuning.trials import TrialBudget, search_by_trials
     from bertwright.reports.report import with_pages
     from bertwright.tasks.spec import get_spec, with_reading, with_settings

@@ -79,8 +79,8 @@ def features_command(
         max_length: Tokens of a text, the rest is cut (default: the positions of the model; with --pool folder what the
             folder names).
     """
+    from bertwright.output_paths import refuse_folder
     from bertwright.serving.embeddings import write_features
-    from bertwright.targets import refuse_folder
 
     refuse_folder(output)
     return write_features(model, input, output, layers=layers, pool=pool, max_length=max_length)

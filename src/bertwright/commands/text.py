@@ -275,8 +275,8 @@ def corpus_duplicates_command(
     """
     from bertwright.corpus.manifest import MANIFEST
     from bertwright.corpus.near_duplicates import CorpusDocuments
+    from bertwright.output_paths import refuse_target
     from bertwright.tables.near_duplicates import LISTED, TableDocuments, refuse_list_name, write_list
-    from bertwright.targets import refuse_target
     from bertwright.text.near_duplicates import Documents, find_equal, find_near, listed
 
     if not near and (threshold is not None or shingle is not None):

@@ -5,11 +5,11 @@ docs/claims.py reads the lines of `answer_lines` again, to put the verdicts of a
 
 from collections.abc import Iterator, Sequence
 
+from bertwright.experiments.attention_start import condition, rests_on_head
 from bertwright.experiments.details import markdown_table
 from bertwright.experiments.evidence import ClaimEvidence
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import UNKNOWN_DELTA, Claim
-from bertwright.experiments.start import condition, rests_on_head
 from bertwright.experiments.statistics import OUTCOME_WORDS, ClaimOutcome, Comparison, p_text
 
 ON_HEAD = "on tasks that go with the hand-made head alone"

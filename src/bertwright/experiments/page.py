@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 
 from bertwright.experiments.answers import answer_lines, evidence_lines, reading_lines
+from bertwright.experiments.attention_start import start_box
 from bertwright.experiments.details import command_lines, cost_lines, data_lines, markdown_table, setting_lines
 from bertwright.experiments.evidence import ClaimEvidence, floor_of, gather_evidence, validation_rows
 from bertwright.experiments.forest import draw_forest
@@ -22,7 +23,6 @@ from bertwright.experiments.row_scores import paired_row_error
 from bertwright.experiments.sampling import item_variance
 from bertwright.experiments.scores import Cell, scores_last_epoch, table_cells
 from bertwright.experiments.spec import Arm, Column, Experiment
-from bertwright.experiments.start import start_box
 from bertwright.files import atomic_file
 from bertwright.version import __version__
 

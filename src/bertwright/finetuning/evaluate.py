@@ -10,11 +10,11 @@ from bertwright.errors import InputError
 from bertwright.finetuning.kept_rows import kept_rows
 from bertwright.model.folder import model_within, notes_of, open_model
 from bertwright.model.vector_settings import MODULES
+from bertwright.output_paths import refuse_target, refuse_unwritable
 from bertwright.shipped import folder_of
 from bertwright.stores.cache import url_of_copy
 from bertwright.tables.files import ALLOWED, FORMATS, InputFormat
 from bertwright.tables.writer import OutputFormat, PredictRequest
-from bertwright.targets import refuse_target, refuse_unwritable
 from bertwright.tasks.binding import TaskKind, open_tokenizer
 from bertwright.tasks.classification.spec import ClassificationTask, as_trained, with_texts_of
 from bertwright.tasks.embedding.spec import EMBED

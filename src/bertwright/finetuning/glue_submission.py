@@ -16,9 +16,9 @@ from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.files import atomic_file
 from bertwright.model.folder import SavedModel, open_model
+from bertwright.output_paths import refuse_folder, refuse_own_file, refuse_unwritable
 from bertwright.tables.files import InputFormat, table_stem
 from bertwright.tables.reader import read_table
-from bertwright.targets import refuse_folder, refuse_own_file, refuse_unwritable
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import decode
 from bertwright.tasks.classification.examples import examples_of

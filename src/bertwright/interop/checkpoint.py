@@ -16,7 +16,7 @@ from bertwright.model.config import EncoderConfig
 from bertwright.model.folder import save_model
 from bertwright.model.heads import NextSentenceHead
 from bertwright.model.vector_head import VectorHead
-from bertwright.targets import refuse_existing
+from bertwright.output_paths import refuse_existing
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 _POOLER = "pooler."

@@ -14,7 +14,7 @@ from bertwright.interop.checkpoint import ForeignCheckpoint, check_complete, wri
 from bertwright.model.config import need_segments
 from bertwright.model.hf_weights import num_parameters
 from bertwright.model.vector_head import VectorHead
-from bertwright.targets import refuse_existing
+from bertwright.output_paths import refuse_existing
 from bertwright.tasks.classification.spec import CLASSIFY, MULTILABEL, REGRESS, with_columns, with_labels
 from bertwright.tasks.multiple_choice.spec import SWAG
 from bertwright.tasks.question_answering.spec import SQUAD1, SQUAD2, SpanTask

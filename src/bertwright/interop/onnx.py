@@ -30,7 +30,7 @@ from bertwright.model.config import encoder_shape
 from bertwright.model.encoder import TransformerBackbone
 from bertwright.model.folder import SavedModel, copy_description, is_multilabel, open_model, refuse_random_name
 from bertwright.model.vector_head import VectorHead, open_vector_head, write_vector_head
-from bertwright.targets import refuse_existing
+from bertwright.output_paths import refuse_existing
 from bertwright.tasks.beir import open_retrieval
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import Encoded

@@ -17,7 +17,7 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.files import new_folder
 from bertwright.model.folder import open_model, refuse_random_name, weights_digest
-from bertwright.targets import refuse_existing
+from bertwright.output_paths import refuse_existing
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.sentence_vectors import SentenceEncoder, prompt_of

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError, shown
+from bertwright.output_paths import refuse_folder, refuse_target
 from bertwright.scoring.scorer import SentenceScorer, open_scorer
 from bertwright.scoring.sentences import SentenceScore, sentence_scores, total_score
 from bertwright.scoring.settings import ScoreSettings
 from bertwright.tables.files import InputFormat, without_packing
 from bertwright.tables.reader import Table, add_columns, refuse_guessed_header
 from bertwright.tables.writer import OutputFormat, PredictRequest, answer_tables
-from bertwright.targets import refuse_folder, refuse_target
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu

@@ -21,9 +21,9 @@ from bertwright.files import atomic_file
 from bertwright.model.backbones import Backbone
 from bertwright.model.config import BackboneConfig, SingleBackboneConfig
 from bertwright.model.folder import open_model
+from bertwright.output_paths import refuse_target
 from bertwright.tables.bad_rows import is_blank
 from bertwright.tables.files import source_name
-from bertwright.targets import refuse_target
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.feature_based import frozen_encoder
 from bertwright.tasks.finite import check_finite

@@ -8,8 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from bertwright.cli import main
+from bertwright.finetuning import grid
 from bertwright.finetuning import run as finetuning_run
-from bertwright.finetuning import search
 from bertwright.pretraining import held_out
 from bertwright.pretraining import run as pretraining_run
 from bertwright.serving import server
@@ -328,7 +328,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
     monkeypatch.setattr(pretraining_run, "pretrain", catch)
     monkeypatch.setattr(held_out, "held_out_fraction", lambda _, wanted: wanted)
     monkeypatch.setattr(finetuning_run, "tune", catch)
-    monkeypatch.setattr(search, "search_grid", catch)
+    monkeypatch.setattr(grid, "search_grid", catch)
     monkeypatch.setattr(server, "open_models", lambda *_, **__: ({}, 1.0))
     monkeypatch.setattr(server, "serve", lambda _, settings, **__: catch(settings))
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from bertwright.errors import InputError, Stopped
+from bertwright.finetuning.grid import parse_grid, search_grid
 from bertwright.finetuning.run import TuneRequest, finetune
 from bertwright.finetuning.schedule import scheduled
-from bertwright.finetuning.search import parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import (
     add_bilstm,

@@ -20,8 +20,8 @@ from bertwright.cli import main
 from bertwright.doctor.model import check_model
 from bertwright.errors import Damaged, InputError
 from bertwright.files import check_digest, digest_note, note_digest
+from bertwright.finetuning.grid import parse_grid, search_grid
 from bertwright.finetuning.run import TuneRequest, finetune
-from bertwright.finetuning.search import parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import read_weights
 from bertwright.interop.import_model import import_model

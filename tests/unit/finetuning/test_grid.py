@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 
 from bertwright import locks
 from bertwright.errors import InputError, Stopped
-from bertwright.finetuning import search as module
+from bertwright.finetuning import grid as module
 from bertwright.finetuning.best_epoch import BestEpoch
+from bertwright.finetuning.grid import grid_table, parse_grid, search_grid
 from bertwright.finetuning.run import TuneRequest, finetune, tune
-from bertwright.finetuning.search import grid_table, parse_grid, search_grid
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model
 from bertwright.tasks.classification.spec import get_task

@@ -6,7 +6,7 @@ import pytest
 
 from bertwright.cli import main
 from bertwright.errors import InputError
-from bertwright.targets import refuse_target
+from bertwright.output_paths import refuse_target
 from tests.support.encoders import write_encoder
 
 

@@ -9,7 +9,7 @@ from bertwright.babylm.request import EntryRequest
 from bertwright.babylm.results import RESULTS
 from bertwright.console import say
 from bertwright.errors import InputError, Stopped
-from bertwright.experiments.data import PAPER_TASKS, make_subset
+from bertwright.experiments.data import PAPER_TASKS, find_source, make_subset
 from bertwright.files import atomic_file, read_object_if_there
 from bertwright.finetuning.glue_submission import TASKS
 from bertwright.finetuning.run import TuneRequest, tune
@@ -81,6 +81,7 @@ def check_glue(request: EntryRequest) -> None:
 def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
     """Return {task: {"metric", "mean", "sd", "scores", "rows"}} of all tasks of GLUE whose files are there.
 
+    Where the files are not those of GLUE, "data" says what they are.
     The rows of a task are drawn once. A finished task is read from its run folder, and from the earlier results where
     its files are not there any more. Raises Stopped where a person stops it; the same call continues.
     """
@@ -100,6 +101,8 @@ def fine_tune(request: EntryRequest, model: Path) -> dict[str, Any]:
             result = _tune(settings, get_spec(task.task), where, printed)
         names = ("metric", "mean", "sd", "scores")
         results[task.name] = {**{name: result[name] for name in names}, "rows": subset.rows["train"][0]}
+        if request.glue and (used := find_source(task, request.glue)) and used[0].note:
+            results[task.name]["data"] = used[0].note
     earlier = read_object_if_there(request.out / RESULTS).get("glue", {})
     return {**earlier, **results}
 

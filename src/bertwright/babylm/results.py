@@ -195,6 +195,8 @@ def _notes(request: EntryRequest, results: Mapping[str, Any]) -> list[str]:
         notes.append(
             "GLUE: on the dev files, where the best epoch was chosen, so that the numbers are a little too good."
         )
+    others = {name: result["data"] for name, result in results.get("glue", {}).items() if "data" in result}
+    notes += [f"{name}: other data than GLUE's: {note}." for name, note in others.items()]
     return notes
 
 

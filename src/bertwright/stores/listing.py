@@ -28,6 +28,8 @@ def find_remote(url: str) -> list[RemoteFile]:
     """
     if not is_pattern(url):
         file = current_file(url)
+        if file is None and is_http(url) and not without_query(url).endswith("/"):
+            raise InputError(f"{without_query(url)}: is no file of the server; end the URL of a folder with /")
         files = [file] if file else [each for name, each in files_below(url).items() if not _is_hidden(name)]
     else:
         files = _matching(url)

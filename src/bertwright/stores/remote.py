@@ -238,6 +238,8 @@ def current_file(url: str) -> RemoteFile | None:
             info = cast(dict[str, Any], system.info(path))
         except FileNotFoundError:
             return None
+    if info.get("mimetype") == "text/html" and not PurePosixPath(path.partition("?")[0]).suffix:
+        return None  # the page of a folder whose URL lacks the / at its end
     return remote_file(url, info) if info.get("type") == "file" else None
 
 

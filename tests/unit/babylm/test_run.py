@@ -24,6 +24,7 @@ from bertwright.cli import main
 from bertwright.corpus.sample import draw_documents
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.experiments.data import PAPER_TASKS, find_source
 from bertwright.files import read_object, write_json
 from bertwright.objectives.dataset import used_documents
 from bertwright.pretraining.measure import Timings
@@ -569,3 +570,23 @@ def test_the_first_pairs_are_those_of_the_data() -> None:
     paradigm = Paradigm("transitive", "argument_structure", pairs)
     assert [pair.id for pair in measures.first_pairs([paradigm], 3)[0].pairs] == ["0", "1", "2"]
     assert measures.first_pairs([paradigm], 0) == [paradigm]
+
+
+def test_other_data_than_those_of_glue_are_named(tmp_path: Path) -> None:
+    task, folder = PAPER_TASKS["qnli"], tmp_path / "data" / "glue" / "QNLI"
+    folder.mkdir(parents=True)
+    for name in ("train.derived.tsv", "dev.tsv"):
+        (folder / name).write_text("index\tquestion\tsentence\tlabel\n0\tWho?\tHe.\tentailment\n", "utf-8")
+    (tmp_path / "run").mkdir()
+    result = {"metric": "accuracy", "mean": 0.7, "sd": 0.0, "scores": [0.7]}
+    write_json(tmp_path / "run" / "run.json", {"finished": True, "result": result})
+    _, files = find_source(task, tmp_path / "data") or ("", {})
+    request: Any = SimpleNamespace(
+        **{"out": tmp_path, "glue": tmp_path / "data", "glue_data": tmp_path / "rows", "allow_other_numerics": False},
+        entry=EntrySettings(),
+        settings=PretrainSettings(steps=1),
+        glue_tasks=lambda: [(task, files)],
+        task_run=lambda _: tmp_path / "run",
+    )
+    glue = fine_tune(request, tmp_path / "model")
+    assert results._notes(request, {"glue": glue})[1] == f"qnli: other data than GLUE's: {task.sources[1].note}."

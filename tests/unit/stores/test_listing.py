@@ -90,10 +90,14 @@ def test_files_of_a_folder_of_http_have_their_own_marks(monkeypatch: pytest.Monk
         def info(self, path: str) -> dict[str, Any]:
             if path.endswith("gone.txt"):
                 raise FileNotFoundError(path)
-            return {"size": 3, "ETag": "x", "type": "file"}
+            of_page = {"mimetype": "text/html"} if path.endswith("folder") else {}
+            return {"size": 3, "ETag": "x", "type": "file", **of_page}
 
     monkeypatch.setattr(listing, "open_store", lambda url: (System(), url.rstrip("/")))
     monkeypatch.setattr(remote, "open_store", lambda url: (System(), url))
     (file,) = files_below("https://h/folder/").items()
     assert file == ("a.txt", remote.RemoteFile("https://h/folder/a.txt", 3, "etag x"))
     assert [file.size for file in find_remote("https://h/folder/")] == [3]
+    assert [file.size for file in find_remote("https://h/folder/a.txt")] == [3]
+    with pytest.raises(InputError, match="https://h/folder: is no file of the server; end the URL of a folder with /"):
+        find_remote("https://h/folder")

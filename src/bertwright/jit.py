@@ -3,10 +3,8 @@
 import functools
 import hashlib
 import os
-import re
 import shlex
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,17 +50,6 @@ def cpp_compiler() -> str | None:
 def compiler_words(command: str) -> list[str]:
     """Return the words of a compiler's command. The path of a program is one word, even with blanks and backslashes."""
     return [command] if shutil.which(command) else shlex.split(command)
-
-
-@functools.cache
-def compiler_macros(command: str) -> frozenset[str]:
-    """Return the names that a C++ compiler defines for this processor's instructions; empty where it cannot be run."""
-    arguments = [*compiler_words(command), "-march=native", "-dM", "-E", "-x", "c++", os.devnull]
-    try:
-        done = subprocess.run(arguments, check=False, capture_output=True, encoding="utf-8", errors="replace")
-    except OSError:
-        return frozenset()
-    return frozenset(re.findall(r"^#define (\w+)", done.stdout, re.MULTILINE))
 
 
 def _digest(function: Callable[..., Any]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -270,11 +271,14 @@ def test_a_run_ends_with_its_report_and_masks_filled_from_its_corpus(
 
 
 def test_a_finished_run_resumes_to_nothing_and_a_new_one_is_refused(
-    base: Path, capsys: pytest.CaptureFixture[str]
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     again = ["pretrain", "--corpus", base / "corpus", "--out", base / "run", "--steps", "12", *TINY]
     options = ["--held-out", "0.2", "--evaluations", "2", "--learning-rate", "1e-3"]
     assert run_json(capsys, *again, *options, "--resume")[0]["steps"] == 12
+    moved = shutil.copytree(base / "run", tmp_path / "moved")
+    result = run_json(capsys, *again, *options, "--resume", "--out", moved)[0]
+    assert (result["out"], result["model"]) == (str(moved), str(moved / "model"))
     assert "--resume" in run_json(capsys, *again, *options, code=2)[1]
     assert (
         "learning_rate is 0.001 there and 0.002 here"

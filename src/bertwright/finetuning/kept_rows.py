@@ -57,11 +57,14 @@ def kept_rows(kind: TaskKind, task: TaskSpec, notes: Mapping[str, Any], data: Pa
         _warn_of_training_rows(measured, rows="rows" if kept else "all rows", calibrate=calibrate)
     if kept is None or (measured and measured != data):
         return None
-    if data.is_dir() and not any(_TRAIN.search(path.name) for path in paths):  # the validation file is measured
+    try:
+        path, labelled = paths[0], kind.read(task, data)
+    except InputError:
+        if not data.is_dir() or any(_TRAIN.search(path.name.lower()) for path in paths):
+            raise
         if kind is EMBEDDING:  # which measures each table of a folder
             _warn_of_training_rows(paths[0], rows="rows")
-        return None
-    path, labelled = paths[0], kind.read(task, data)
+        return None  # training was not by this folder; its validation file is measured
     if labelled.digests["dev"]:
         return None
     (rows,) = labelled.validation.values()

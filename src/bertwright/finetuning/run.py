@@ -35,6 +35,8 @@ from bertwright.training.run_lock import say_finished, session
 from bertwright.training.tracked_run import tracked
 from bertwright.training.trial import CPU_ADVICE, advise_on_full_gpu
 
+_TOKENIZER = ".tokenizer"
+"""Folder of a run with the tokenizer of its model while it trains."""
 AfterEpoch = Callable[[int, float, float], None]
 """Called after each epoch with the seed, the fraction of its training that is done, and the metric that chooses the
 best epoch. An exception that it raises ends the run."""
@@ -156,7 +158,7 @@ def train_seeds(
         if "chosen" not in run.record:  # the first start decides, so that a resumed run writes the same card
             run.note(chosen=dict(chosen))
         if run.writes:
-            prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / "tokenizer"))
+            prepared = replace(prepared, saved=with_files(prepared.saved, prepared.tokenizer, out / _TOKENIZER))
         processes, steps = Processes(ranks, sharding), prepared.saved.config.has_compiled_steps
         allow_other = request.allow_other_numerics
         numerics, processes = _resolved(settings, run, processes, steps, allow_other=allow_other)
@@ -186,7 +188,7 @@ def train_seeds(
 
 def _remove_work(out: Path) -> None:
     """Remove what a run needs only while it trains; a kill after its end may have left it."""
-    for name in (STATES, "tokenizer"):
+    for name in (STATES, _TOKENIZER):
         shutil.rmtree(out / name, ignore_errors=True)
 
 
@@ -287,7 +289,7 @@ def _train_seed(
         result = best.result(seed)
         seed_run.note(finished=True, result=result)
         if seed_run.writes:
-            shutil.rmtree(seed_run.checkpoints)
+            shutil.rmtree(seed_run.checkpoints, ignore_errors=True)
     if result["collapsed"]:
         say(
             f"seed {seed} collapsed: all predictions of its best epoch are equal, or nearly so for numbers (under 1 % "

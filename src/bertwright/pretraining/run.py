@@ -97,7 +97,7 @@ def pretrain_prepared(
     )
     if run.finished:
         say_finished(run)
-        return dict(run.record["result"])
+        return {**run.record["result"], "out": str(run.folder), "model": str(run.model)}  # it may have been moved
     with session(run):
         run.note(
             places={
@@ -146,17 +146,22 @@ def resolve_run(
     if steps is None:
         steps = affordable_steps(pretraining.settings, measure_timings(pretraining, numerics, out=run.folder))
     ranks = pretraining.ranks
+    _refuse_other_processors(pretraining, numerics)
     resolved = ranks.broadcast({"numerics": numerics.model_dump(), "steps": steps, "ranks": ranks.world_size})
     run.note(resolved=resolved)
     numerics = Numerics.model_validate(resolved["numerics"])
-    if pretraining.settings.optimizer.method == "muon" and not numerics.matches_machine:
-        here = measured.processor
-        raise InputError(
-            f"--optimizer muon: rank {ranks.rank} has {here}, and rank 0 {numerics.processor}; expected one kind "
-            "of machine, since each rank computes the updates of the matrices by itself; --optimizer adamw takes any"
-        )
     torch.set_num_threads(numerics.threads)  # updates may depend on it
     return numerics, resolved["steps"]
+
+
+def _refuse_other_processors(pretraining: Pretraining, numerics: Numerics) -> None:
+    """Raise InputError for Muon on a rank whose processor is not that of rank zero: its updates would differ."""
+    ranks, here = pretraining.ranks, numerics.processor
+    if pretraining.settings.optimizer.method == "muon" and (other := ranks.broadcast(here)) != here:
+        raise InputError(
+            f"--optimizer muon: rank {ranks.rank} has {here}, and rank 0 {other}; expected one kind, since "
+            "each rank computes the updates of the matrices by itself; --optimizer adamw takes any, in another --out"
+        )
 
 
 def _resume_resolved(
@@ -183,6 +188,7 @@ def _resume_resolved(
             measured = here.for_model(compiled_steps=noted.compiled_steps)
         numerics = noted.on_machine(measured)
     apply_numerics(numerics)
+    _refuse_other_processors(pretraining, numerics)
     numerics = resume_compiled(numerics, allow_other=allow_other)
     if numerics != noted:
         changes = numerics.model_dump(include={"processor", "peak_flops", "compiled"})

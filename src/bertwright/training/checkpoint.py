@@ -66,7 +66,7 @@ def save_checkpoint(
         checkpoints = list_checkpoints(folder)
         end = checkpoints.index(target) + 1
         for other in [*checkpoints[: max(0, end - keep)], *checkpoints[end:]]:
-            shutil.rmtree(other)
+            shutil.rmtree(other, ignore_errors=True)  # a file may be open for an upload; the next save tries again
     return target
 
 

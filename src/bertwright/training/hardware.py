@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bertwright.config import Positive, Settings
 from bertwright.errors import InputError
-from bertwright.jit import compiler_macros, cpp_compiler
+from bertwright.model.cpu import kernels
 from bertwright.portable import num_cores
 from bertwright.training.settings import Device
 from bertwright.training.waiting import watch_cores
@@ -230,13 +230,12 @@ def _processor(device: Device, precision: Precision, *, compiled_steps: bool = F
     if device == "mps":
         return f"Apple GPU, macOS {platform.mac_ver()[0]}, torch {torch.__version__}"
     # The steps of model/cpu/training_kernels.cpp round differently from torch's. In bf16 all systems have some.
-    compiler = cpp_compiler()
-    macros = compiler_macros(compiler) if compiler else frozenset()
-    steps = ", compiled steps" if macros and compiled_steps else ""
+    steps = ""
     if precision == "bf16":
-        steps = "" if macros else ", no C++ compiler"
-        if "__AVX512BF16__" in macros and not torch.cpu._is_amx_tile_supported():
-            steps = ", attention and Muon in one pass"
+        steps = ", attention and Muon in one pass" if kernels.has_half_products() else ""
+        steps = steps if kernels.library() else ", no C++ compiler"
+    elif compiled_steps and kernels.library():
+        steps = ", compiled steps"
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{steps}"
 
 

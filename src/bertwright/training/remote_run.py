@@ -13,6 +13,7 @@ from typing import Final
 from bertwright.console import say
 from bertwright.errors import Damaged, InputError, RunFailed
 from bertwright.files import atomic_folder, file_digest, named_cache, read_object, read_object_if_there, write_json
+from bertwright.locks import locked_file
 from bertwright.stores.cache import download, local_name
 from bertwright.stores.listing import files_below
 from bertwright.stores.remote import RemoteFile, read_remote_object
@@ -31,6 +32,8 @@ from bertwright.training.run_files import (
 from bertwright.training.run_lock import is_locked
 from bertwright.training.uploads import PAUSES, RunUploads, StoredRun
 
+_LOCK: Final = ".uploads.lock"
+"""File of a working folder whose lock a process holds from before it reads the store until its last upload."""
 _FETCHING: Final = ".fetching"
 """File of a working folder into which a run is being copied: where it is left, the copy was stopped."""
 
@@ -51,18 +54,20 @@ def run_by_url(url: str, *, resume: bool, pauses: Sequence[float] = PAUSES) -> I
     end; the folder then holds everything.
     """
     folder = working_folder(url)
-    stored = _prepare(url.rstrip("/"), folder, resume=resume)
     folder.mkdir(parents=True, exist_ok=True)
-    run = (stored.identity or _identity(folder)).get("run") or secrets.token_hex(16)
-    write_json(folder / IDENTITY, {"run": run, "process": secrets.token_hex(16)})
-    uploads = RunUploads(folder, url.rstrip("/"), before=stored, pauses=pauses)
-    uploads.start()
-    try:
-        yield folder
-    except BaseException:
-        uploads.abandon()
-        raise
-    uploads.finish()
+    # The run takes a lock of its own only after its data are read; this one keeps a second process from the folder.
+    with locked_file(folder / _LOCK, f"{url}: another process works on this run in {folder}; wait for it or stop it"):
+        stored = _prepare(url.rstrip("/"), folder, resume=resume)
+        run = (stored.identity or _identity(folder)).get("run") or secrets.token_hex(16)
+        write_json(folder / IDENTITY, {"run": run, "process": secrets.token_hex(16)})
+        uploads = RunUploads(folder, url.rstrip("/"), before=stored, pauses=pauses)
+        uploads.start()
+        try:
+            yield folder
+        except BaseException:
+            uploads.abandon()
+            raise
+        uploads.finish()
 
 
 def _prepare(url: str, folder: Path, *, resume: bool) -> StoredRun:

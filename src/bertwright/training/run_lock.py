@@ -25,8 +25,8 @@ State = Literal["finished", "running", "stopped", "crashed", "unfinished", "brok
 def session(run: RunFolder) -> Iterator[None]:
     """Hold the lock of a run inside the block, and note in run.json when the session started and how it ended.
 
-    Raises InputError where another process holds the lock. An InputError raised inside is a refusal: the session is
-    removed from run.json again. Only rank zero locks and notes.
+    Raises InputError where another process holds the lock. An InputError raised inside, before metrics were written, is
+    a refusal: the session is removed from run.json again. Only rank zero locks and notes.
     """
     if not run.writes:
         yield
@@ -44,10 +44,14 @@ def session(run: RunFolder) -> Iterator[None]:
             run.record["settings"] = {**run.record["settings"], **run.changes}
         current = {"started": _now(), "host": platform.node(), "pid": os.getpid(), "locked": is_locked_here}
         run.note(sessions=[*earlier, current])
+        before = _metrics_size(run.folder)
         try:
             yield
-        except InputError:
-            run.note(sessions=earlier, **({"settings": settings} if run.changes else {}))
+        except InputError as error:
+            if _metrics_size(run.folder) > before:  # it came after steps, so it is no refusal
+                _end(run, current, how="failed", why=str(error))
+            else:
+                run.note(sessions=earlier, **({"settings": settings} if run.changes else {}))
             raise
         except (Stopped, KeyboardInterrupt, SystemExit):
             _end(run, current, how="stopped")
@@ -120,9 +124,18 @@ def _now() -> str:
     return _time_text(datetime.now(UTC))
 
 
+def _metrics_files(folder: Path) -> list[Path]:
+    """Return the files metrics.jsonl of the run and of its seeds."""
+    return [path for pattern in ("", "*/") for path in folder.glob(f"{pattern}metrics.jsonl")]
+
+
+def _metrics_size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in _metrics_files(folder))
+
+
 def _last_written(folder: Path) -> str | None:
     """Return the time of the last line of metrics.jsonl, in the run or in one of its seeds."""
-    times = [path.stat().st_mtime for pattern in ("", "*/") for path in folder.glob(f"{pattern}metrics.jsonl")]
+    times = [path.stat().st_mtime for path in _metrics_files(folder)]
     return _time_text(datetime.fromtimestamp(max(times), UTC)) if times else None
 
 

@@ -73,7 +73,10 @@ def test_the_tuned_folder_has_them_and_answers(published_gpt: str, tmp_path: Pat
     saved = open_model(str(tmp_path / "run"))
     words = open_tokenizer(saved)
     assert words.pieces[-3:] == list(TASK_TOKENS)
-    assert not (tmp_path / "run" / "tokenizer").exists()
+    assert not (tmp_path / "run" / ".tokenizer").exists()
+    (tmp_path / "run" / "tokenizer").mkdir()  # of a person
+    finetune(FAST, task, model=published_gpt, data=data, out=tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "tokenizer").is_dir()
     assert evaluate_task(task, model=str(tmp_path / "run"), data=data)["f1"] == pytest.approx(result["mean"])
     model, _, max_length = open_classifier(saved)
     start, delimiter, classify = words.special_ids[1:]

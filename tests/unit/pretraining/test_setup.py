@@ -119,6 +119,8 @@ class _SecondRank(Ranks):
     numerics: Mapping[str, Any] = {}
 
     def broadcast(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.numerics.get("processor", value)
         return {**value, "numerics": value["numerics"] | self.numerics}
 
 
@@ -130,6 +132,9 @@ def test_ranks_have_the_threads_of_rank_zero_and_with_muon_its_processor(opened_
     _SecondRank.numerics = {"processor": "another"}
     with pytest.raises(InputError, match=f"rank 1 has {re.escape(here.processor)}, and rank 0 another"):
         resolve_run(trained, run, here, allow_other=False)
+    moved, _ = moved_run(prepared(opened_corpus), here, tmp_path / "moved")
+    with pytest.raises(InputError, match="rank 0 another"):
+        resolve_run(trained, moved, here, allow_other=True)
     run = start_run(tmp_path / "other", kind="pretrain", settings={}, data={}, resume=False)
     _SecondRank.numerics = {"threads": 2}
     try:

@@ -73,6 +73,18 @@ def test_a_refusal_leaves_the_state_as_it_was(tmp_path: Path) -> None:
     assert state(run.folder) == ("crashed", "first")
 
 
+def test_bad_input_after_steps_is_the_end_of_a_session(tmp_path: Path) -> None:
+    run = started_run(tmp_path / "r")
+
+    def trained() -> None:
+        (run.folder / "metrics.jsonl").write_text('{"step": 50}\n')
+        raise InputError("a shard was changed")
+
+    with pytest.raises(InputError), session(run):
+        trained()
+    assert state(run.folder) == ("crashed", "a shard was changed")
+
+
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     run = started_run(tmp_path / "r")
     with session(run), pytest.raises(InputError, match="another process works on this run"), session(run):

@@ -176,6 +176,15 @@ def test_runs_do_not_mix(store: Any) -> None:
         train()
 
 
+def test_a_second_process_is_refused_before_it_touches_the_folder(store: Any) -> None:
+    with run_by_url(URL, resume=False) as folder:
+        before = (folder / IDENTITY).read_bytes()
+        begin(folder)
+        with pytest.raises(InputError, match=r"b/run: another process works on this run in .*; wait for it or stop it"):
+            train(resume=True)
+        assert (folder / IDENTITY).read_bytes() == before
+
+
 def test_a_refused_command_leaves_nothing_in_the_store(store: Any) -> None:
     with pytest.raises(InputError, match="no such setting"), run_by_url(URL, resume=False):
         raise InputError("no such setting")

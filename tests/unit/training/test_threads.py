@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import torch
 
 from bertwright.cli import SPIN_ROUNDS, main
 from bertwright.training import hardware as machine
@@ -58,21 +57,15 @@ def test_a_run_in_bf16_notes_that_there_is_no_compiler(monkeypatch: pytest.Monke
     in_bf16 = numerics.model_copy(update={"precision": "bf16"}).for_model(compiled_steps=False)
     assert numerics.matches_machine
     assert in_bf16.matches_machine
-    has_halves = "attention" in in_bf16.processor
-    macros = frozenset({"__x86_64__"} if has_halves else {"__AVX512BF16__"})  # a compiler too old, or another processor
-    with monkeypatch.context() as patched:
-        patched.setattr(machine, "compiler_macros", lambda _: macros)
-        patched.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    has_halves = machine.kernels.has_half_products()
+    with monkeypatch.context() as patched:  # a compiler too old, or another processor
+        patched.setattr(machine.kernels, "has_half_products", lambda: not has_halves)
         assert not in_bf16.matches_machine
         assert numerics.matches_machine
-    with monkeypatch.context() as patched:
-        patched.setenv("CXX", "there-is-no-such-compiler")
-        assert not in_bf16.matches_machine
-        assert "no C++ compiler" in in_bf16.for_model(compiled_steps=False).processor
     modern = numerics.for_model(compiled_steps=True)
     assert modern.matches_machine
     assert not numerics.model_copy(update={"compiled_steps": True}).matches_machine  # a run before there were any
-    monkeypatch.setattr(machine, "cpp_compiler", lambda: None)
+    monkeypatch.setattr(machine.kernels, "library", lambda: None)  # no compiler, or one that failed
     assert numerics.matches_machine
     assert not in_bf16.matches_machine
     assert not modern.matches_machine

@@ -155,12 +155,16 @@ def resolve_run(
 
 
 def _refuse_other_processors(pretraining: Pretraining, numerics: Numerics) -> None:
-    """Raise InputError for Muon on a rank whose processor is not that of rank zero: its updates would differ."""
-    ranks, here = pretraining.ranks, numerics.processor
-    if pretraining.settings.optimizer.method == "muon" and (other := ranks.broadcast(here)) != here:
+    """Raise InputError on all ranks for Muon where the processor of one is not that of rank zero."""
+    if pretraining.settings.optimizer.method != "muon":
+        return
+    ranks = pretraining.ranks
+    of_rank_zero = ranks.broadcast(numerics.processor)
+    if others := round(ranks.sum([float(numerics.processor != of_rank_zero)])[0]):
         raise InputError(
-            f"--optimizer muon: rank {ranks.rank} has {here}, and rank 0 {other}; expected one kind, since "
-            "each rank computes the updates of the matrices by itself; --optimizer adamw takes any, in another --out"
+            f"--optimizer muon: {others} of {ranks.world_size} ranks have another processor than rank 0, which has "
+            f"{of_rank_zero}; expected one kind, since each rank computes the updates of the matrices by itself; "
+            "--optimizer adamw takes any, in another --out"
         )
 
 

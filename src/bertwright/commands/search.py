@@ -59,9 +59,8 @@ def index_command(
     from bertwright.search.run import add_texts, index_texts, join_segments, remove_rows, verify_index
     from bertwright.search.texts import TextTables
 
-    computing: Any = {"precision": precision, "device": device}
-    chosen_options = (width, input_format, on_error, *computing.values()) != (None, "auto", "stop", "auto", "cpu")
-    of_texts = bool(texts or add or model or text_column or id_column or approximate or chosen_options)
+    of_texts = bool(texts or add or model or text_column or id_column or approximate)
+    of_texts = of_texts or width is not None or (input_format, on_error) != ("auto", "stop")
     removes = bool(remove or remove_ids)
     for option, chosen, others in (("--join", join, removes or verify), ("--verify", verify, removes)):
         if chosen and (of_texts or others):
@@ -75,6 +74,7 @@ def index_command(
     if not texts:
         raise InputError("index: expected TEXTS, tables with texts; or --remove ID, to remove rows of --out")
     tables = TextTables(texts, text=text_column, id=id_column, format=input_format, on_error=on_error)
+    computing: Any = {"precision": precision, "device": device}
     if add:
         if approximate:
             raise InputError("--approximate: an index stays as it was built, approximate or not; leave the option out")

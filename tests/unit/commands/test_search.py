@@ -125,7 +125,6 @@ CHANGES: dict[str, Change] = {
     "ids.txt:2: there is no id 'z' in": lambda index, _: ["index", "--out", index, "--remove-ids", "ids.txt"],
     "no.txt: there is no such file": lambda index, _: ["index", "--out", index, "--remove-ids", "no.txt"],
     "--remove: removes rows": lambda index, _: ["index", "--out", index, "--remove", "a", "--on-error", "skip"],
-    "--verify: takes an index alone": lambda index, _: ["index", "--out", index, "--verify", "--precision", "fp32"],
     "--join: takes an index alone": lambda index, _: ["index", "--out", index, "--join", "--input-format", "csv"],
     "--remove: removes rows of --out": lambda index, _: ["index", "a.csv", "--out", index, "--remove", "a"],
     "index: expected TEXTS": lambda index, _: ["index", "--out", index],

@@ -231,10 +231,11 @@ def _processor(device: Device, precision: Precision, *, compiled_steps: bool = F
         return f"Apple GPU, macOS {platform.mac_ver()[0]}, torch {torch.__version__}"
     # The steps of model/cpu/training_kernels.cpp round differently from torch's. In bf16 all systems have some.
     steps = ""
-    if precision == "bf16":
-        steps = ", attention and Muon in one pass" if kernels.has_half_products() else ""
-        steps = steps if kernels.library() else ", no C++ compiler"
-    elif compiled_steps and kernels.library():
+    if precision == "bf16" and not kernels.library():
+        steps = ", no C++ compiler"
+    elif precision == "bf16" and kernels.has_half_products():
+        steps = ", attention and Muon in one pass"
+    elif precision == "fp32" and compiled_steps and kernels.library():
         steps = ", compiled steps"
     return f"{torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}{steps}"
 

@@ -65,9 +65,10 @@ def test_the_command_and_python_give_the_same_texts(random_models: dict[str, str
 
 def test_outputs_that_are_not_finite_name_the_prompt(random_models: dict[str, str], tmp_path: Path) -> None:
     broken = overflowing(random_models["gpt2"], tmp_path / "m", "the")
-    for settings in ({}, {"temperature": 1.0}):
+    samplings: list[dict[str, Any]] = [{}, {"temperature": 1.0}]
+    for settings in samplings:
         with pytest.raises(RunFailed, match="prompt 0: expected finite numbers from the model"):
-            generate_command(broken, prompt=("the river",), precision="fp32", **settings)  # type: ignore[arg-type]
+            generate_command(broken, prompt=("the river",), precision="fp32", **settings)
 
 
 def test_what_cannot_be_continued_is_refused(random_models: dict[str, str], tmp_path: Path) -> None:

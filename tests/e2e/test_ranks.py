@@ -194,6 +194,46 @@ def test_micro_batches_that_do_not_divide_do_not_hang(
         assert largest_difference(alone[1], ended) < 1e-9
 
 
+WORKS_ALONE = """
+import os, sys, time
+
+from bertwright.cli import leave
+from bertwright.errors import RunFailed
+from bertwright.training.distributed import init_distributed
+
+try:
+    with init_distributed() as ranks:
+        if ranks.is_main:
+            time.sleep(6)
+            if sys.argv[1] == "dies":
+                os._exit(3)
+        ranks.wait_for_main()
+        print("rank", ranks.rank, "goes on", flush=True)
+        if ranks.is_main:
+            time.sleep(4)  # it writes the result alone
+except RunFailed as error:
+    print(error, flush=True)
+    leave(1)
+leave(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["lives", "dies"])
+def test_ranks_wait_as_long_as_rank_zero_works_alone(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "alone.py").write_text(WORKS_ALONE)
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    line = [sys.executable, *launcher, "alone.py", ending]
+    environment = {**os.environ, "BERTWRIGHT_TIMEOUT": "2"}
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    if ending == "lives":
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert sorted(done.stdout.splitlines()) == ["rank 0 goes on", "rank 1 goes on"]
+    else:
+        assert done.returncode != 0
+        assert "goes on" not in done.stdout
+
+
 LEAVES_LATE = """
 import atexit, os, time
 from contextlib import suppress

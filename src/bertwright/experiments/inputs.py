@@ -1,4 +1,4 @@
-"""plan → notes on its rows and corpora, from which a page can be written without them; checks of corpora and folder."""
+"""plan → notes on its rows and corpora, with which a page needs neither; checks of its folder, corpora and pairs."""
 
 import os
 from pathlib import Path
@@ -6,10 +6,12 @@ from pathlib import Path
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import note_corpora
 from bertwright.experiments.data import note_subset
-from bertwright.experiments.jobs import PretrainedModel, system_and_size
+from bertwright.experiments.jobs import PairsJob, PretrainedModel, system_and_size
 from bertwright.experiments.page import page_path, title_line
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Experiment
+from bertwright.scoring.kept_scores import read_evaluation
+from bertwright.scoring.pairs import pairs_digest, read_paradigms
 from bertwright.training.run_files import run_record
 
 _PARTS = ("corpora", "pretrained", "tuned")
@@ -79,6 +81,24 @@ def refuse_other_corpus(plan: ExperimentPlan) -> None:
                 f"--page: the fingerprint of the corpus {facts.name} begins with {facts.fingerprint[:12]}, that of the "
                 f"runs in {plan.out / 'pretrained'} with {known}; the page would have none of these runs. Name their "
                 "corpus with --corpus, or leave --corpus out, or choose another --out"
+            )
+
+
+def refuse_other_pairs(plan: ExperimentPlan) -> None:
+    """Raise InputError where models have scores of other minimal pairs than those of `--blimp`.
+
+    A page would compare models by unequal pairs.
+    """
+    jobs = [job for job in plan.all_jobs if isinstance(job, PairsJob) and job.is_finished]
+    if plan.blimp is None or not jobs:
+        return
+    digests = {paradigm.uid: pairs_digest(paradigm) for paradigm in read_paradigms(plan.blimp)}
+    for job in jobs:
+        evaluation = read_evaluation(job.scores)
+        if evaluation and evaluation.digests != digests:
+            raise InputError(
+                f"--blimp {plan.blimp}: expected the pairs of which {job.scores} has scores, got others; name the "
+                "folder of those pairs, or choose another --out"
             )
 
 

@@ -15,7 +15,13 @@ from bertwright.console import say
 from bertwright.errors import Diverged, InputError, MissingExtra, RunFailed, Stopped
 from bertwright.experiments.constant import constant_answer
 from bertwright.experiments.forecast import forecast_experiment
-from bertwright.experiments.inputs import refuse_empty, refuse_foreign_files, refuse_other_corpus, write_notes
+from bertwright.experiments.inputs import (
+    refuse_empty,
+    refuse_foreign_files,
+    refuse_other_corpus,
+    refuse_other_pairs,
+    write_notes,
+)
 from bertwright.experiments.jobs import RESULT, BaselineJob, PairsJob, PretrainedModel
 from bertwright.experiments.lock import write_lock
 from bertwright.experiments.page import write_page
@@ -255,6 +261,7 @@ def run_experiment(
     if use == "plan":
         return forecast_experiment(plan, device=device)
     is_page = use == "page"
+    refuse_other_pairs(plan)
     if is_page:
         refuse_other_corpus(plan)
     write_notes(plan)

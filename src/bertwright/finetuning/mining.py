@@ -71,6 +71,7 @@ def with_mined(run: RunFolder, settings: ScheduledSettings, prepared: Prepared, 
         mined = _mine(settings, prepared, _noting(blocks, digest.update)) | {"searched": digest.hexdigest()}
         mined |= {"model": _model_digest(settings, prepared)}
         write_json(path, mined | {"sha256": _content_digest(mined)})
+    ranks.wait_for_main()
     mined = _checked(path, ranks.broadcast(_stored(path) if ranks.is_main else None))
     if mined.get("model") != _model_digest(settings, prepared):
         raise Damaged(f"{path}: its negatives were mined by another model, or with other settings. {_REMEDY}")

@@ -47,7 +47,9 @@ def with_piece_weights(
         return prepared
     weighted = _with_weights(prepared, _weights(prepared, USUAL))
     if "piece_weights" not in run.record:
-        run.note(piece_weights=ranks.broadcast(_measured(settings, prepared, weighted) if ranks.is_main else None))
+        compared = _measured(settings, prepared, weighted) if ranks.is_main else None
+        ranks.wait_for_main()
+        run.note(piece_weights=ranks.broadcast(compared))
     measured: Mapping[str, Any] = run.record["piece_weights"]
     is_better = measured["with"] > measured["without"]
     say(

@@ -194,6 +194,7 @@ def _remove_work(out: Path) -> None:
 
 def _check_best(settings: FinetuneSettings, run: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
     """Raise InputError before step 0 where the metrics of the baselines lack the one that chooses the best epoch."""
+    ranks.wait_for_main()  # it has computed the baselines alone
     measured = ranks.broadcast(run.record["baselines"]["metrics"] if ranks.is_main else None)
     metrics = {name: value for of_baseline in measured.values() for name, value in of_baseline.items()}
     if len(files := prepared.bound.validation) > 1:

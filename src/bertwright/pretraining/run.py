@@ -127,6 +127,7 @@ def _refuse_changed_corpora(pretraining: Pretraining) -> None:
     for corpus in (*(corpus for corpus, _ in pretraining.corpora), pretraining.validation_corpus):
         if corpus and pretraining.ranks.is_main:
             refuse_changed(corpus.folder, corpus.manifest)
+    pretraining.ranks.wait_for_main()
 
 
 def resolve_run(

@@ -41,6 +41,7 @@ Terms = Mapping[str, tuple[Tensor, str]]
 """Terms of a loss: {term: (sum over the batch, name of the count that divides it)}."""
 TIMEOUT: Final = "BERTWRIGHT_TIMEOUT"
 """Environment variable: seconds after which a rank that waits for another one gives up (default: 600)."""
+_UNTIMED: Final = timedelta(days=365)
 _RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
 _ROLL_CALL: Final = 3.0
 """Seconds in which a rank must report, once another rank is missing."""
@@ -52,6 +53,8 @@ class Ranks:
 
     rank: int = 0
     world_size: int = 1
+    untimed: dist.ProcessGroup | None = None
+    """Group of all processes whose calls wait without a limit of time."""
 
     @property
     def is_main(self) -> bool:
@@ -104,6 +107,14 @@ class Ranks:
         """Wait until every rank has come to this call."""
         self.sum([0.0])
 
+    def wait_for_main(self) -> None:
+        """Wait until rank zero has come to this call, however long it has worked alone.
+
+        A rank whose process has ended ends the wait.
+        """
+        if self.world_size > 1:
+            dist.barrier(group=self.untimed)
+
 
 SINGLE_PROCESS: Final = Ranks()
 
@@ -132,10 +143,11 @@ def init_distributed(device: Device = "cpu", *, sharding: str = "ddp") -> Iterat
         backend = "cpu:gloo,cuda:nccl"
         refuse_shared(store, str(torch.cuda.get_device_properties(gpu).uuid))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-    ranks, is_complete = Ranks(rank, world_size), False
+    untimed = dist.new_group(backend="gloo", timeout=_UNTIMED)
+    ranks, is_complete = Ranks(rank, world_size, untimed), False
     try:
         yield ranks
-        ranks.barrier()
+        ranks.wait_for_main()
         is_complete = True
     except RuntimeError as error:
         if not _is_communication_error(error):

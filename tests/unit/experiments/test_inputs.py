@@ -5,14 +5,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.experiments.corpora import CorpusFacts
-from bertwright.experiments.inputs import refuse_foreign_files, refuse_other_corpus
+from bertwright.experiments.inputs import refuse_foreign_files, refuse_other_corpus, refuse_other_pairs
+from bertwright.experiments.jobs import PairsJob
 from bertwright.experiments.spec import Experiment
 from bertwright.registry import find
+from bertwright.scoring.kept_scores import KeptScores
+from bertwright.scoring.pairs import read_paradigms
+from tests.support.blimp import UIDS, made_up_pairs, write_blimp, write_lines
 
 TABLE5 = find("bertwright.experiments.tables", Experiment)["table5"]
 
@@ -53,6 +58,23 @@ def test_a_page_of_another_corpus_is_refused(out: Path) -> None:
 def test_a_page_whose_models_are_not_computed_yet_is_not_refused(out: Path) -> None:
     refuse_other_corpus(plan(out, "bert-2x128-seed1-3333", "aaaa"))  # another seed on the same corpus
     refuse_other_corpus(plan(out, "bert-8x128-seed0-4444", "bbbb"))  # no run has this size
+
+
+def test_scores_of_other_minimal_pairs_are_refused(tmp_path: Path) -> None:
+    pairs, model = write_blimp(tmp_path / "blimp"), SimpleNamespace(folder=tmp_path / "bert-2x128-seed0-1111")
+    job = PairsJob(model, pairs)  # type: ignore[arg-type]
+    plan: Any = SimpleNamespace(all_jobs=[job], blimp=pairs)
+    refuse_other_pairs(plan)  # no scores yet
+    kept = KeptScores(job.scores, {"weights": "aaaa"})
+    for paradigm in read_paradigms(pairs):
+        kept.write(paradigm, np.zeros((4, 2)))
+    fractions = {"accuracy": 0.5, "phenomena_accuracy": 0.5, "phenomena": {}}
+    kept.write_metrics({**fractions, "pairs": 20, "precision": "fp32", "paradigms": {uid: {} for uid in UIDS}})
+    refuse_other_pairs(plan)
+    write_lines(pairs / "transitive.jsonl", made_up_pairs("transitive", count=3))
+    with pytest.raises(InputError, match=r"blimp: expected the pairs of which .*minimal-pairs/blimp has scores"):
+        refuse_other_pairs(plan)
+    refuse_other_pairs(SimpleNamespace(all_jobs=[job], blimp=None))  # type: ignore[arg-type]
 
 
 def test_a_folder_that_no_experiment_made_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.finetuning.setup import check_settings
 from bertwright.model.folder import SavedModel
 from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
-from bertwright.tables.files import InputFormat, without_packing
+from bertwright.tables.files import InputFormat, table_ending
 from bertwright.tables.reader import Table, read_table, usable_rows
 from bertwright.tasks.binding import LabelledData
 from bertwright.tasks.classification.examples import TextExamples, examples_of
@@ -89,7 +89,7 @@ def read_texts(task: ClassificationTask, path: Path) -> TextExamples:
     Rows without a text are left out and counted where the task says so. Raises InputError for such a row otherwise, and
     for a file of lines where the task has pairs.
     """
-    is_lines = without_packing(path).suffix == ".txt"
+    is_lines = table_ending(path) == ".txt"
     if is_lines and len(task.text) > 1:
         raise InputError(f"--texts {path}: expected a table with the columns {', '.join(task.text)}, got a .txt file")
     names = task.text if is_lines else task.columns

@@ -12,7 +12,7 @@ from bertwright.console import say
 from bertwright.errors import InputError, shown
 from bertwright.files import read_object
 from bertwright.tables.bad_rows import is_blank
-from bertwright.tables.files import without_packing
+from bertwright.tables.files import table_ending, without_packing
 from bertwright.tables.json_objects import json_object
 from bertwright.text.decompress import decoded_lines, read_lines
 
@@ -88,7 +88,7 @@ def _files(data: Path) -> list[Path]:
         raise InputError(f"--data {data}: there is no such file or folder")
     if not data.is_dir():
         return [data]
-    files = sorted(path for path in data.iterdir() if without_packing(path).suffix == ".jsonl")
+    files = sorted(path for path in data.iterdir() if table_ending(path) == ".jsonl")
     if not files:
         raise InputError(f"--data {data}: expected files *.jsonl (or .jsonl.xz, .jsonl.gz …), one for each paradigm")
     for first, second in pairwise(files):

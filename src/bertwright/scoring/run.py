@@ -9,7 +9,7 @@ from bertwright.output_paths import refuse_folder, refuse_target
 from bertwright.scoring.scorer import SentenceScorer, open_scorer
 from bertwright.scoring.sentences import SentenceScore, sentence_scores, total_score
 from bertwright.scoring.settings import ScoreSettings
-from bertwright.tables.files import InputFormat, without_packing
+from bertwright.tables.files import InputFormat, table_ending
 from bertwright.tables.reader import Table, add_columns, refuse_guessed_header
 from bertwright.tables.writer import OutputFormat, PredictRequest, answer_tables
 from bertwright.training.hardware import prepare_processor
@@ -42,7 +42,7 @@ def score_file(
     prepare_processor()
     refuse_target(target, source=source)
     refuse_folder(target)
-    if input_format == "auto" and source != "-" and without_packing(Path(source)).suffix == ".txt":
+    if input_format == "auto" and source != "-" and table_ending(source) == ".txt":
         input_format = "lines"
     if input_format == "lines" and text is not None:
         raise InputError(f"--text-column {text}: a file with a sentence on each line has no columns; leave it out")

@@ -195,34 +195,52 @@ def _with_segment(
 
     A segment that a killed process wrote has no entry in the manifest, and its files are replaced here.
     """
-    number, num_cut, ids, offset = next_number(manifest), 0, set[str](), manifest.numbered
-    numbered = offset
+    number, num_cut, numbered = next_number(manifest), 0, manifest.numbered
     with new_segment(folder, number, manifest.width) as segment, Status(ends=False) as status:
-        for block in filter(None, texts):
-            index_rows = []
-            for text in block:
-                while text.is_numbered and any(str(offset + text.number) in others for others in (taken, ids)):
-                    offset += 1
-                numbered = offset + text.number
-                row = replace(text.row, id=str(numbered)) if text.is_numbered else text.row
-                _check_row(row, text.location)
-                _refuse_taken(row.id, text.location, taken, ids)
-                ids.add(row.id)
-                index_rows.append(row)
+        for index_rows, locations, numbered in _checked_rows(texts, taken, manifest.numbered):
             rows, cut = encoder.rows([row.text for row in index_rows], "document")
             vectors = encoder.of_rows(rows, "document", width=manifest.width, progress="vectors computed")
-            locations = [text.location for text in block]
             check_finite(vectors, locations.__getitem__)
             segment.write(as_compared(vectors, manifest.similarity), index_rows)
             num_cut += sum(cut)
             status.update(f"{segment.num_rows:,} texts are in the index")
-        if not segment.num_rows:
-            raise InputError("expected at least one text, got none")
     entry: SegmentEntry = segment_entry(folder, number, segment.num_rows)
     if manifest.approximate and segment.num_rows >= LEAST_ROWS:
         entry = with_lists(folder, number, entry)
     changes = {"segments": (*manifest.segments, entry), "numbered": numbered}
     return manifest.model_copy(update=changes), Added(segment.num_rows, num_cut)
+
+
+def check_texts(texts: Iterable[Sequence[IndexedText]], index: SearchIndex | None = None) -> None:
+    """Raise InputError for the first of these texts that cannot be added to an index; None: a new one."""
+    taken = {id for segment in index.segments for id in segment.ids} if index else set[str]()
+    for _ in _checked_rows(texts, taken, index.manifest.numbered if index else 0):
+        pass
+
+
+def _checked_rows(
+    texts: Iterable[Sequence[IndexedText]], taken: set[str], numbered: int
+) -> Iterator[tuple[list[IndexRow], list[str], int]]:
+    """Yield the rows of each block, their locations, and the last number that is an id so far.
+
+    taken: ids of the index; numbered: last number that is an id in it. Raises InputError for a row that cannot be
+    indexed, and where there is none.
+    """
+    ids, offset = set[str](), numbered
+    for block in filter(None, texts):
+        rows = []
+        for text in block:
+            while text.is_numbered and any(str(offset + text.number) in others for others in (taken, ids)):
+                offset += 1
+            numbered = offset + text.number
+            row = replace(text.row, id=str(numbered)) if text.is_numbered else text.row
+            _check_row(row, text.location)
+            _refuse_taken(row.id, text.location, taken, ids)
+            ids.add(row.id)
+            rows.append(row)
+        yield rows, [text.location for text in block], numbered
+    if not ids:
+        raise InputError("expected at least one text, got none")
 
 
 def _check_row(row: IndexRow, location: str) -> None:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from bertwright.console import say
+from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, shown
 from bertwright.files import refuse_occupied
-from bertwright.search.index import SearchIndex
+from bertwright.search.index import SearchIndex, check_texts
 from bertwright.search.index_files import INDEX_MANIFEST
 from bertwright.search.nearest import Hit
 from bertwright.search.rerank import Reranker, default_candidates, most_relevant
@@ -36,7 +36,13 @@ def index_texts(
     if (out / INDEX_MANIFEST).is_file():
         raise InputError(f"--out {out}: is an index already; add --add to add the texts to it, or name another folder")
     refuse_occupied(out)
+    _check_tables(tables)
     encoder, started = open_encoder(model, precision, device), time.monotonic()
+    if not encoder.is_described:
+        say(
+            f"{model}: does not describe vectors of texts, as models do that are trained for them; the mean of all "
+            "tokens is taken, and a search with it is poor: bertwright finetune embed trains it"
+        )
     index, added = SearchIndex.build(out, encoder, tables.blocks(), model=model, width=width, approximate=approximate)
     return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
 
@@ -44,11 +50,22 @@ def index_texts(
 def add_texts(tables: TextTables, out: Path, *, model: str | None, precision: str, device: Device) -> dict[str, Any]:
     """Add tables to an index; return its new size. `model` None is the model that the index names."""
     index = SearchIndex.open(out, verify=True)
+    _check_tables(tables, index)
     encoder, started = open_encoder(model or model_of(index), precision, device), time.monotonic()
     index, added = index.add(encoder, tables.blocks())
     if len(index.segments) > _MANY:
         say(f"{out} has {len(index.segments)} segments; bertwright index --out {out} --join makes one of them")
     return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
+
+
+def _check_tables(tables: TextTables, index: SearchIndex | None = None) -> None:
+    """Raise InputError for the first row that cannot be indexed, before the first vector is computed.
+
+    Rows that are left out are told later, where the tables are read for the index. A pipe can be read only once.
+    """
+    if tables.can_be_read_again:
+        with redirect_messages(lambda _: None):
+            check_texts(tables.blocks(), index)
 
 
 def remove_rows(out: Path, *, ids: Sequence[str], ids_file: Path | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from bertwright.errors import InputError, shown
 from bertwright.search.index import IndexedText
 from bertwright.search.index_files import IndexRow
 from bertwright.tables.bad_rows import BadRow, BadRowPolicy, bad_rows_of, is_blank
-from bertwright.tables.files import InputFormat, without_packing
+from bertwright.tables.files import InputFormat, table_ending, without_packing
 from bertwright.tables.json_values import json_value
 from bertwright.tables.reader import ABSENT, Table, open_table, refuse_guessed_header
 from bertwright.tables.writer import as_format
@@ -45,6 +45,11 @@ class TextTables:
     format: InputFormat = "auto"
     on_error: BadRowPolicy = "stop"
 
+    @property
+    def can_be_read_again(self) -> bool:
+        """Return True where all sources are files, False where one is a pipe."""
+        return all(Path(source).is_file() for source in self.sources)
+
     def blocks(self) -> Iterator[list[IndexedText]]:
         """Yield blocks of at most `_BLOCK` rows. The first block of a source decides which columns are read.
 
@@ -65,7 +70,7 @@ class TextTables:
 
     def _tables(self, source: str, on_error: Callable[[InputError], None]) -> Iterator[Table]:
         format = self.format
-        if format == "auto" and without_packing(Path(source)).suffix == ".txt":
+        if format == "auto" and table_ending(source) == ".txt":
             format = "lines"
         headerless = ("text",) if format == "lines" else ()
         with open_table(source, headerless=headerless, format=format, on_error=on_error) as opened:

@@ -37,13 +37,17 @@ ALLOWED: Final = f"{', '.join(FORMATS)}, each but .parquet also with {', '.join(
 
 def table_stem(path: Path) -> str | None:
     """Return a table's file name without its endings: "train" of train.tsv.gz, None where the ending is no table's."""
-    bare = without_packing(path)
-    return bare.stem if bare.suffix in FORMATS else None
+    return without_packing(path).stem if table_ending(path) in FORMATS else None
+
+
+def table_ending(path: Path | str) -> str:
+    """Return the ending of a file's name in lower case, without that of a packed file: ".tsv" of Train.TSV.gz."""
+    return without_packing(Path(path)).suffix.lower()
 
 
 def without_packing(path: Path) -> Path:
     """Return a path without the ending of a packed file."""
-    return path.with_suffix("") if path.suffix in OPENERS else path
+    return path.with_suffix("") if path.suffix.lower() in OPENERS else path
 
 
 def source_name(path: Path | str) -> str:
@@ -76,17 +80,16 @@ def open_file(path: Path | str, input_format: InputFormat) -> Iterator[tuple[Ite
             yield chain([first] if first else [], sys.stdin.buffer), format
         return
     path = Path(path)
-    bare = without_packing(path)
-    if bare.suffix not in FORMATS and format is None:
+    if table_ending(path) not in FORMATS and format is None:
         if not os.path.exists(path):  # false for an impossible name too
             raise InputError(f"{path}: there is no such file or folder")
         raise InputError(f"{path}: not a table's name; allowed endings: {ALLOWED}; or add --input-format")
-    format = format or FORMATS[bare.suffix]
+    format = format or FORMATS[table_ending(path)]
     if format != "parquet":
         with open_lines(path) as lines:
             yield lines, format
         return
-    if bare != path:
+    if without_packing(path) != path:
         raise InputError(
             f"{path}: expected plain Parquet, which is compressed inside, got {path.suffix}; unpack the file"
         )
@@ -121,7 +124,7 @@ def _spooled(pipe: IO[bytes], first: bytes = b"") -> Iterator[IO[bytes]]:
 def open_lines(path: Path) -> Iterator[Iterable[bytes]]:
     """Open a file, packed or not by its name, as lines of bytes. Raises InputError where it is absent or broken."""
     try:
-        opened = path.open("rb") if path.suffix not in OPENERS or not path.exists() else open_bytes(path)
+        opened = path.open("rb") if path.suffix.lower() not in OPENERS or not path.exists() else open_bytes(path)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except OSError as error:

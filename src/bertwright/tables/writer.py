@@ -180,11 +180,11 @@ class PredictRequest:
         """Return the format to write; None for the input's. Raises InputError for an ending of no table."""
         format: Format | None = None if self.output_format == "auto" else self.output_format
         if format is None and self.is_file:
-            if self.bare.suffix not in FORMATS:
+            if self.bare.suffix.lower() not in FORMATS:
                 raise InputError(
                     f"--output {self.target}: not a table's name; allowed endings: {ALLOWED}; or add --output-format"
                 )
-            format = FORMATS[self.bare.suffix]
+            format = FORMATS[self.bare.suffix.lower()]
         if format == "parquet" and self.packing:
             raise InputError(
                 f"{self.option} {self.target}: Parquet is compressed inside; leave {self.packing} out of the name"

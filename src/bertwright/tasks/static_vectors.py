@@ -49,6 +49,7 @@ class StaticVectors:
     """
 
     similarity: Similarity = "cosine"
+    is_described = True
 
     def __init__(
         self, table: Tensor, tokenizer: BaseTokenizer, *, normalize: bool = True, source: str = "the table"

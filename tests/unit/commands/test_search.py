@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
+from bertwright.model.vector_settings import VectorSettings
 from bertwright.search.index import SearchIndex
 from bertwright.search.nearest import Hit
 from bertwright.search.rerank import Reranker
@@ -18,6 +19,7 @@ from bertwright.tasks.classification.spec import CLASSIFY, REGRESS
 from bertwright.text.wordpiece import Tokenizer
 from tests.support.commands import run_json
 from tests.support.encoders import classifier_config, save_classifier, small_classifier, write_encoder
+from tests.support.vectors import write_vector_model
 
 LINES = {"a": "A ship sails on the sea.", "b": "Rain falls on the roof.", "c": "The teacher reads a book."}
 FP32 = ("--precision", "fp32")
@@ -45,6 +47,32 @@ def test_a_text_is_its_own_nearest_one(made_index: Path, capsys: pytest.CaptureF
     assert result["hits"][0] == {"id": "b", "score": 1.0, "text": LINES["b"], "fields": {"kind": "x"}}
     assert main(["search", str(made_index), LINES["b"], *FP32]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"   1.0000  b  {LINES['b']}"
+
+
+@pytest.mark.parametrize("last", ["a,Snow falls.", "d,"])
+def test_rows_are_checked_before_the_model_computes(
+    last: str, made_index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertwright.search.texts._BLOCK", 1)
+    (tmp_path / "bad.csv").write_text(f"id,text\na,Snow.\nb,Ice.\n{last}\n", "utf-8")
+    build = ("index", tmp_path / "bad.csv", "--model", tmp_path / "absent")
+    _, said = run_json(capsys, *build, "--out", tmp_path / "j", *FP32, code=2)
+    assert "bad.csv:4: " in said
+    _, said = run_json(capsys, *build, "--out", made_index, "--add", *FP32, code=2)
+    assert "bad.csv:2: the id 'a' is in the index already" in said
+    (tmp_path / "bad.csv").write_text("id,text\nd,Snow.\ne,\n", "utf-8")
+    result, said = run_json(capsys, *build[:2], "--add", "--out", made_index, "--on-error", "skip", *FP32)
+    assert (result["rows"], said.count("1 row is left out")) == (4, 1)
+
+
+def test_a_model_without_vectors_of_texts_is_told(
+    plain_model: str, tmp_path: Path, own_tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.TXT").write_text("Rain falls.\n", "utf-8")
+    write_vector_model(tmp_path / "model", own_tokenizer, VectorSettings(normalize=True))
+    for model, told in ((plain_model, True), (tmp_path / "model", False)):
+        _, said = run_json(capsys, "index", tmp_path / "a.TXT", "--model", model, "--out", tmp_path / str(told), *FP32)
+        assert ("does not describe vectors of texts" in said) is told
 
 
 def test_queries_of_a_table_keep_their_ids(

@@ -56,6 +56,17 @@ def given(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
+def test_endings_in_capitals_are_those_in_small_letters(tmp_path: Path) -> None:
+    (tmp_path / "A.CSV").write_text('text\n"a, b"\n', "utf-8")
+    with gzip.open(tmp_path / "A.Tsv.GZ", "wt", encoding="utf-8") as file:
+        file.write("text\na, b\n")
+    as_parquet(tmp_path / "A.PARQUET", {"text": ["a, b"]})
+    for name in ("A.CSV", "A.Tsv.GZ", "A.PARQUET"):
+        assert read_table(tmp_path / name).texts("text") == ("a, b",)
+    target = PredictRequest(source=str(tmp_path / "A.CSV"), target=str(tmp_path / "B.JSONL"))
+    assert target.table_format == "jsonl"
+
+
 def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
     path = as_parquet(tmp_path / "a.parquet", {"text": ["a", "b"], "label": [1, 2], "more": [[1], []]})
     table = read_table(path)

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from bertwright.errors import InputError, shown
 from bertwright.tables.bad_rows import BadRow, bad_rows_of, is_blank
 from bertwright.tables.decoding import decode_file, decode_lines, undecoded
-from bertwright.tables.files import InputFormat, open_lines, source_name, without_packing
+from bertwright.tables.files import InputFormat, open_lines, source_name, table_ending
 from bertwright.tables.json_objects import is_cut, names_once
 from bertwright.tables.parquet import read_arrow_rows
 from bertwright.tasks.question_answering.spec import SpanTask, Version
@@ -86,12 +86,12 @@ def read_questions(
     duplicate, contradictory or of another type.
     """
     raw, source = _read_bytes(path), source_name(path)
-    if input_format == "parquet" or raw.startswith(PARQUET_MAGIC) or Path(path).suffix == ".parquet":
+    if input_format == "parquet" or raw.startswith(PARQUET_MAGIC) or table_ending(path) == ".parquet":
         return _of_rows(_parquet_rows(raw, source), source, answers, on_error)
     strict = on_error is raise_error
     text = decode_file(raw, source) if strict else "".join(decode_lines(io.BytesIO(raw), source, strict=False))
     lines = text.rstrip().split("\n")
-    are_lines = input_format == "jsonl" or without_packing(Path(path)).suffix in (".jsonl", ".ndjson")
+    are_lines = input_format == "jsonl" or table_ending(path) in (".jsonl", ".ndjson")
     if not lines[0].strip() and (strict or not are_lines or len(lines) == 1):
         raise InputError(f"{source}: expected questions, got an empty {'first line' if len(lines) > 1 else 'file'}")
     if text.lstrip()[:1] not in ("{", "[") and (strict or not are_lines):

@@ -39,14 +39,14 @@ def dev_questions_file(task: SpanTask, data: Path, *, needed: bool = False) -> P
 
 def _find_file(task: SpanTask, folder: Path, stem: str) -> Path | None:
     paths = [path for path in _named(folder, stem) if _version(path, task) == task.version]
-    paths = [path for path in paths if path.suffix == ".json"] or paths
+    paths = [path for path in paths if path.suffix.lower() == ".json"] or paths
     return only_file(folder, paths, f"file of SQuAD {task.version}")
 
 
 def _named(folder: Path, stem: str) -> list[Path]:
     """Return the files of a folder whose names begin with `stem`; the Hub's validation files stand for dev."""
     stems = (stem, "validation") if stem == "dev" else (stem,)
-    paths = (path for path in folder.iterdir() if path.name.startswith(stems) and path.suffix in _ENDINGS)
+    paths = (path for path in folder.iterdir() if path.name.startswith(stems) and path.suffix.lower() in _ENDINGS)
     return sorted(path for path in paths if path.is_file())
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from bertwright.errors import InputError
 from bertwright.tables.bad_rows import BadRow
 from bertwright.tables.decoding import decode_lines, undecoded
-from bertwright.tables.files import InputFormat, open_lines, source_name, without_packing
+from bertwright.tables.files import InputFormat, open_lines, source_name, table_ending
 from bertwright.tables.json_objects import json_object
 from bertwright.tasks.labels import checked_label
 from bertwright.text.decompress import is_undecoded
@@ -148,7 +148,7 @@ def read_tag_lines(path: Path | str, input_format: InputFormat = "auto", *, stri
 
     Raises InputError for a missing or empty file, and with the line number where the file is not UTF-8.
     """
-    source, ending = source_name(path), without_packing(Path(path)).suffix
+    source, ending = source_name(path), table_ending(path)
     if str(path) == "-":
         lines = tuple(decode_lines(sys.stdin.buffer, source, strict=strict))
         is_json = bool(lines) and lines[0].lstrip().startswith("{")

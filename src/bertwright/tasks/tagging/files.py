@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.tables.files import only_file, without_packing
+from bertwright.tables.files import only_file, table_ending
 from bertwright.tables.json_values import json_text
 from bertwright.tasks.classification.split import split_rows
 from bertwright.tasks.tagging.conll import (
@@ -117,7 +117,7 @@ def _role(path: Path) -> Role:
 
 def _files(folder: Path) -> list[Path]:
     """Return the files with a known ending, in alphabetical order."""
-    paths = [path for path in folder.iterdir() if without_packing(path).suffix in ENDINGS]
+    paths = [path for path in folder.iterdir() if table_ending(path) in ENDINGS]
     return sorted(path for path in paths if not path.name.startswith("."))
 
 
@@ -180,7 +180,7 @@ def check_columns(task: TaggingTask, lines: Lines) -> None:
 
     This may be so where spaces separate the columns and the last column has a tag that the model does not have.
     """
-    if lines.format == "jsonl" or not lines.source.endswith((".txt", "standard input")) or lines.separator == "\t":
+    if lines.format == "jsonl" or not lines.source.lower().endswith((".txt", "standard input")) or lines.separator == "\t":
         return
     known = {name for label in task.labels for name in (label, parts(label)[1]) if name}
     for number, cells in cells_of(lines):

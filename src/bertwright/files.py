@@ -261,7 +261,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from None
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start + 1})") from None
     except UnicodeEncodeError:
         raise InputError(f"{path}: holds half of a surrogate pair (\\ud800 to \\udfff), which is no text") from None
     except RecursionError:

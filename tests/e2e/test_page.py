@@ -701,7 +701,7 @@ def test_an_index_is_searched(
         assert page.locator("#search-reranker option").all_inner_texts() == ["none", "pair"]
         page.select_option("#search-reranker", "pair")
         page.wait_for_function(
-            "() => document.querySelector('#result-search > p').textContent.includes('relevance by pair')"
+            "() => document.querySelector('#result-search > p.quiet').textContent.includes('relevance by pair')"
         )
         with pytest.warns(UserWarning, match="2 of 4 inputs exceed"):
             ranked = trained_models["pair"].rerank(query, [hit.text for hit in expected])

@@ -157,7 +157,7 @@ def test_xz_takes_no_more_memory_than_is_allowed(tmp_path: Path) -> None:
 
 def test_where_a_line_without_end_is_no_utf8(tmp_path: Path) -> None:
     long = "é".encode() * 100_001
-    with pytest.raises(InputError, match=r"a\.txt:2: not UTF-8 text: byte 0xff at byte 200004 of the text"):
+    with pytest.raises(InputError, match=r"a\.txt:2: not UTF-8 text: byte 0xff at byte 200005 of the text"):
         read_paragraphs(tmp_path / "a.txt", b"a\n" + long + b"\xff" + long)
 
 

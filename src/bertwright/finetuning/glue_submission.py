@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.console import say
-from bertwright.errors import InputError
+from bertwright.errors import InputError, shown
 from bertwright.files import atomic_file
 from bertwright.model.folder import SavedModel, open_model
 from bertwright.output_paths import refuse_folder, refuse_own_file, refuse_unwritable
 from bertwright.tables.files import InputFormat, table_stem
-from bertwright.tables.reader import read_table
+from bertwright.tables.reader import Table, read_table
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.classification.encoding import decode
 from bertwright.tasks.classification.examples import examples_of
@@ -90,19 +90,21 @@ def write_submission(
         for name, rows in answers.items():
             text = io.StringIO()
             text.write("index\tprediction\n")
-            text.writelines(f"{index}\t{answer}\n" for index, answer in enumerate(rows))
+            text.writelines(f"{index}\t{answer}\n" for index, answer in rows.items())
             # ZipInfo has a fixed date, so that equal answers give equal bytes.
             archive.writestr(zipfile.ZipInfo(f"{name}.tsv"), text.getvalue())
     return {"rows": {name: len(rows) for name, rows in answers.items()}, "output": str(target)}
 
 
-def _answers(part: SubmissionFile, path: Path, model: str | None, input_format: InputFormat) -> Sequence[str]:
+def _answers(part: SubmissionFile, path: Path, model: str | None, input_format: InputFormat) -> Mapping[int, str]:
+    """Return index of a row → its answer."""
     table = read_table(path, headerless=get_task(part.task).columns, format=input_format)
     if len(table) != part.rows:
         say(f"{path}: expected {part.rows:,} rows, as GLUE's server does, got {len(table):,}")
+    indexes = _indexes(table)
     if model is None:
         say(f"{part.file}: no model; every row gets the majority label, as in the paper")
-        return [_MAJORITY[part.task]] * len(table)
+        return dict.fromkeys(indexes, _MAJORITY[part.task])
     saved = open_model(model)
     trained, max_length = _trained_for(part, saved)
     original = get_task(part.task)
@@ -113,9 +115,30 @@ def _answers(part: SubmissionFile, path: Path, model: str | None, input_format: 
     predictions = decode(task, open_logits(saved)(encoded), rows.location)
     say(f"{part.file}: {len(table):,} rows answered")
     if predictions.labels is None:
-        return [f"{min(5.0, max(0.0, float(value))):.3f}" for value in predictions.values]
-    codes = dict(zip(original.labels, original.codes or original.labels, strict=True))
-    return [codes[label] if part.codes else label for label in predictions.labels]
+        answers = [f"{min(5.0, max(0.0, float(value))):.3f}" for value in predictions.values]
+    else:
+        codes = dict(zip(original.labels, original.codes or original.labels, strict=True))
+        answers = [codes[label] if part.codes else label for label in predictions.labels]
+    return dict(zip(indexes, answers, strict=True))
+
+
+def _indexes(table: Table) -> list[int]:
+    """Return the index of each row: that of the column of GLUE's files, else its number from 0 on.
+
+    Raises InputError where the column holds anything but different whole numbers.
+    """
+    name = next((name for name in ("index", "id") if name in table.columns), None)
+    if name is None:
+        return [*range(len(table))]
+    indexes: dict[int, None] = {}
+    for row, cell in enumerate(map(str, table.column(name))):
+        if not cell.isdecimal() or int(cell) in indexes:
+            raise InputError(
+                f"{table.location(row)}: expected another whole number in the column {name!r}, got {shown(cell)!r}; "
+                "GLUE's server takes an answer for each index"
+            )
+        indexes[int(cell)] = None
+    return [*indexes]
 
 
 def _trained_for(part: SubmissionFile, saved: SavedModel) -> tuple[ClassificationTask, int]:

@@ -273,7 +273,7 @@ def _decoded(stream: IO[bytes], source: str) -> Iterator[str]:
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as error:
-            raise InputError(f"{source}:{number}: not UTF-8 text (byte {error.start} of the line)") from None
+            raise InputError(f"{source}:{number}: not UTF-8 text (byte {error.start + 1} of the line)") from None
 
 
 def _put(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:

@@ -328,20 +328,30 @@ class Predictor:
 
     def _map(self, inputs: Any, pipeline: Pipeline[Any, Any], **options: Any) -> Any:
         if (item := parse_input(pipeline, inputs)) is not None:
-            return self._answer([item], pipeline, options, first=None)[0]
+            [answer] = self._answer([item], pipeline, options, first=None)
+            self._warn_of_cut([answer], pipeline)
+            return answer
         values = values_for(pipeline, inputs)
         if values is None:
             raise InputError(f"{described(inputs)}: {self.source} takes {pipeline.form}; or a list, column or iterator")
         lists = blocks(pipeline, items_of(pipeline, values), inputs=_BLOCK_INPUTS, characters=_BLOCK_CHARACTERS)
-        results = self._answers(lists, pipeline, options)
-        return Results(results) if isinstance(values, Sequence) else results
+        if not isinstance(values, Sequence):
+            return self._answers(lists, pipeline, options)
+        results, first = Results(), 0
+        for items in lists:
+            results += self._answer(items, pipeline, options, first=first)
+            first += len(items)
+        self._warn_of_cut(results, pipeline)
+        return results
 
     def _answers(
         self, lists: Iterator[list[Any]], pipeline: Pipeline[Any, Any], options: Mapping[str, Any]
     ) -> Iterator[Any]:
         first = 0
         for items in lists:
-            yield from self._answer(items, pipeline, options, first=first)
+            results = self._answer(items, pipeline, options, first=first)
+            self._warn_of_cut(results, pipeline)
+            yield from results
             first += len(items)
 
     def _answer(
@@ -355,9 +365,11 @@ class Predictor:
                 index = error.index + (first or 0)
                 location = self.source if first is None else f"{self.source}: input {index}"
                 raise NotFinite(index, location) from None
+        return [with_texts(result, pipeline.texts(item)) for item, result in zip(items, results, strict=True)]
+
+    def _warn_of_cut(self, results: Sequence[Any], pipeline: Pipeline[Any, Any]) -> None:
         if num_cut := sum(getattr(result, "truncated", False) for result in results):
             _warn(f"{num_cut} of {len(results)} inputs exceed {pipeline.limit} that {self.source} reads; cut")
-        return [with_texts(result, pipeline.texts(item)) for item, result in zip(items, results, strict=True)]
 
 
 class StaticPredictor(Predictor):

@@ -95,13 +95,17 @@ class SearchService:
         self.service.check_reranker(name, search.relevant)
         candidates = self._num_candidates(search)
         hits, truncated = await self._nearest(served, search.query, request, top_k=candidates)
+        if not hits:
+            return [], truncated
         most = self.service.settings.max_characters
         texts = [hit.text[:most] for hit in hits]
+        # All of them, since one that was cut may not be among the best.
+        ranked = await self.service.rerank(name, search.query, texts, request, relevant=search.relevant)
+        truncated = truncated or any(each.truncated for each in ranked)
         if reads_windows(predictor.pipeline):  # other models read far less
             truncated = truncated or any(len(hit.text) > most for hit in hits)
-        options: Any = {"top_k": search.top_k, "relevant": search.relevant}
-        ranked = await self.service.rerank(name, search.query, texts, request, **options) if hits else []
-        return [replace(hits[each.index], score=each.score) for each in ranked], truncated
+        best = [replace(hits[each.index], score=each.score) for each in ranked[: search.top_k]]
+        return best, truncated
 
     def _num_candidates(self, search: SearchIndexRequest) -> int:
         """Return the number of rows to rerank. Raises InputError for fewer than the results, and for too many."""

@@ -44,6 +44,8 @@ def as_format(table: Table, format: Format) -> Table:
         rows = tuple(tuple(None if cell is ABSENT else cell for cell in row) for row in rows)
     elif format != "jsonl":
         rows = tuple(tuple(map(_cell, row)) for row in rows)
+        for number, row in enumerate(rows if format == "tsv" else ()):
+            _refuse_breaks(row, table.location(number), "\r")
     return replace(table, format=format, rows=rows, header=table.header or format in ("jsonl", "parquet"))
 
 
@@ -118,13 +120,18 @@ def _csv_line(row: Sequence[object], location: str) -> str:
 
 def _tsv_line(row: Sequence[object], location: str) -> str:
     cells = [str(cell) for cell in row]
+    _refuse_breaks(cells, location, "\t\n")  # a row of a tsv file may have a carriage return, and stays as it is
+    return "\t".join(cells) + "\n"
+
+
+def _refuse_breaks(cells: Sequence[str], location: str, breaks: str) -> None:
+    """Raise InputError for the first cell with one of these characters."""
     for cell in cells:
-        if "\t" in cell or "\n" in cell:
+        if any(character in cell for character in breaks):
             raise InputError(
                 f"{location}: {shown(repr(cell))} holds a tab or a line break, which tsv cannot hold; choose csv or "
                 "jsonl with --output-format"
             )
-    return "\t".join(cells) + "\n"
 
 
 def _cell(value: object) -> str:

@@ -44,7 +44,7 @@ class EvaluateRequest:
         """Raise InputError where the errors go into a tsv file and a text holds a tab or a line break."""
         if self.errors is None or self.errors.table_format != "tsv":
             return
-        if any("\t" in text or "\n" in text for text in texts):
+        if any(character in text for text in texts for character in "\t\n\r"):
             raise InputError(
                 f"--errors {self.errors.target}: a text of {source} holds a tab or a line break, which tsv cannot "
                 "hold; name a file .csv, .jsonl or .parquet"

@@ -218,7 +218,9 @@ def _not_utf8(path: AnyFile, number: int) -> InputError:
                 try:
                     decoder.decode(block)
                 except UnicodeDecodeError as error:
-                    byte = f"byte 0x{error.object[error.start]:02x} at byte {offset - begun + error.start} of the text"
+                    byte = (
+                        f"byte 0x{error.object[error.start]:02x} at byte {offset - begun + error.start + 1} of the text"
+                    )
                     message = (
                         message or f"{path}:{number}: not UTF-8 text: {byte} ({error.reason}); convert it to UTF-8"
                     )

@@ -225,7 +225,7 @@ def _first_undecodable(line: str) -> str:
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        return f"byte 0x{raw[error.start]:02x} at byte {error.start} of the line ({error.reason})"
+        return f"byte 0x{raw[error.start]:02x} at byte {error.start + 1} of the line ({error.reason})"
     raise AssertionError("every byte is UTF-8")
 
 

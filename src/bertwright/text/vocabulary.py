@@ -141,7 +141,7 @@ def read_piece_lines(path: Path) -> list[str]:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         number = error.object[: error.start].count(b"\n") + 1
-        raise InputError(f"{path}:{number}: not UTF-8 text (byte {error.start}); convert it to UTF-8") from None
+        raise InputError(f"{path}:{number}: not UTF-8 text (byte {error.start + 1}); convert it to UTF-8") from None
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 

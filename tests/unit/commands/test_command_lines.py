@@ -343,6 +343,7 @@ def parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], di
 
 def changed(defaults: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults with some of their values changed, group by group."""
+    assert changes.keys() <= defaults.keys()
     return {
         name: changed(value, changes.get(name, {})) if isinstance(value, dict) else changes.get(name, value)
         for name, value in defaults.items()

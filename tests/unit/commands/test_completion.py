@@ -17,6 +17,11 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
+def last_words(typed: str) -> set[str]:
+    """Return the last words of the commands that begin with `typed`."""
+    return {name.split()[-1] for name in COMMANDS if name.startswith(typed)}
+
+
 def offered(script_text: str, typed: str, folder: Path) -> list[str]:
     """Return the completions of the last word; if there are none, bash completes files."""
     (folder / ".completion").write_text(script_text)
@@ -32,10 +37,10 @@ def test_bash_offers_commands_options_and_values(tmp_path: Path, capsys: pytest.
     bash_script = script("bash", capsys)
     (tmp_path / "model").mkdir()
     for typed, wanted in [
-        ("bertwright pre", ["pretrain", "predict"]),
-        ("bertwright corpus ", ["build", "merge", "inspect", "verify", "duplicates"]),
-        ("bertwright score s", ["sentences", "squad"]),
-        ("bertwright export ", ["onnx", "static"]),
+        ("bertwright pre", last_words("pre")),
+        ("bertwright corpus ", last_words("corpus ")),
+        ("bertwright score s", last_words("score s")),
+        ("bertwright export ", last_words("export ")),
         ("bertwright export onnx --red", ["--reduce-range"]),
         ("bertwright predict --in", ["--input", "--input-format"]),
         ("bertwright pretrain --corpus wiki --l", ["--learning-rate", "--lengths", "--log-every"]),
@@ -88,7 +93,7 @@ def test_fish_offers_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         pytest.skip("fish is not installed")
     (tmp_path / "script").write_text(script("fish", capsys))
     for typed, wanted in [
-        ("bertwright corpus ", {"build", "merge", "inspect", "verify"}),
+        ("bertwright corpus ", last_words("corpus ")),
         ("bertwright predict --input-f", {"--input-format"}),
         ("bertwright predict --precision ", {"auto", "fp32", "bf16", "int8"}),
     ]:

@@ -85,7 +85,11 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
         (GET + GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 9\r\n\r\nhalf"), [b"/ "]),
     ],
 )
-def test_a_client_that_sends_no_more_gets_the_answers_that_are_due(sent: bytes, bodies: list[bytes]) -> None:
+def test_a_client_that_sends_no_more_gets_the_answers_that_are_due(
+    sent: bytes, bodies: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertwright.serving.connection._QUIET_SECONDS", 60.0)  # no probe stands among the answers
+
     async def gets() -> bytes:
         async with client_of(forgiving) as (reader, writer):
             writer.write(sent)

@@ -181,7 +181,7 @@ def test_bad_input_is_named_and_nothing_written(published_bert: tuple[Path, Any]
     for source, arguments, words in (
         (str(tmp_path / "absent"), {}, "absent: no such file; expected a file with one text per line"),
         (str(empty), {}, r"empty\.txt: expected lines of text, found none"),
-        (str(latin), {}, r"latin.txt:2: not UTF-8 text \(byte 1 of the line\)"),
+        (str(latin), {}, r"latin.txt:2: not UTF-8 text \(byte 2 of the line\)"),
         (
             str(folder / "texts.txt"),
             {"layers": "4"},

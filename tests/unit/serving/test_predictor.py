@@ -263,6 +263,19 @@ def test_what_is_cut_is_reported(models: dict[str, Predictor]) -> None:
     assert [one.truncated for one in results] == [True, False]
 
 
+def test_inputs_that_are_cut_are_counted_over_all_blocks(
+    models: dict[str, Predictor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bertwright.serving.predictor._BLOCK_INPUTS", 2)
+    inputs = ["harbour " * 80, "rain", "rain", "harbour " * 90, "rain"]
+    with pytest.warns(UserWarning, match="exceed") as caught:
+        models["sst"](inputs)
+    assert [str(each.message).partition(" exceed")[0] for each in caught] == ["2 of 5 inputs"]
+    with pytest.warns(UserWarning, match="exceed") as caught:
+        list(models["sst"](iter(inputs)))
+    assert [str(each.message).partition(" exceed")[0] for each in caught] == ["1 of 2 inputs"] * 2
+
+
 def test_a_folder_that_is_no_model_is_refused(folders: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a model folder"):
         load(tmp_path)

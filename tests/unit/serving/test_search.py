@@ -164,6 +164,24 @@ def test_a_query_that_is_cut_is_marked(ask_search: Requests) -> None:
     assert (short.json()["truncated"], long.json()["truncated"]) == (False, True)
 
 
+def test_a_row_that_the_reranker_cuts_is_marked(
+    search_models: dict[str, Predictor], searched_model: Predictor, tmp_path: Path
+) -> None:
+    """The long row is the worst, so that it is not in the answer."""
+    texts = ["rain " * 90, "The ship sails.", "A book."]
+    rows = [[IndexedText(IndexRow(str(number), text, {}), str(number)) for number, text in enumerate(texts)]]
+    sentences = searched_model.pipeline_for("vectors").sentences
+    for folder, block in (("long", rows), ("short", [rows[0][1:]])):
+        SearchIndex.build(tmp_path / folder, sentences, block, model=searched_model.source)
+    opened = open_indexes({name: str(tmp_path / name) for name in ("long", "short")}, search_models)
+    ask = {"query": QUERY, "rerank": "relevance"}
+    long, short = Requests(search_models, indexes=opened)(
+        *[("POST", "/v1/search", {**ask, "index": name, "top_k": 1}) for name in ("long", "short")]
+    )
+    assert (long.json()["truncated"], short.json()["truncated"]) == (True, False)
+    assert len(long.json()["results"]) == 1
+
+
 def test_an_index_without_rows_has_no_results(
     search_models: dict[str, Predictor], searched_model: Predictor, tmp_path: Path
 ) -> None:

@@ -56,6 +56,14 @@ def given(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
 
+def test_a_carriage_return_stays_in_tsv_and_is_refused_from_another_format(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_bytes(b"text\tlabel\na\rb\tx\n")
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "a\\rb", "label": "x"}\n')
+    assert table_bytes(as_format(read_table(tmp_path / "a.tsv"), "tsv")) == b"text\tlabel\na\rb\tx\n"
+    with pytest.raises(InputError, match=r"a\.jsonl:1: 'a\\rb' holds a tab or a line break, which tsv cannot hold"):
+        as_format(read_table(tmp_path / "a.jsonl"), "tsv")
+
+
 def test_endings_in_capitals_are_those_in_small_letters(tmp_path: Path) -> None:
     (tmp_path / "A.CSV").write_text('text\n"a, b"\n', "utf-8")
     with gzip.open(tmp_path / "A.Tsv.GZ", "wt", encoding="utf-8") as file:

@@ -192,7 +192,7 @@ def test_other_descriptions_are_refused(tmp_path: Path, edit: Callable[[Any], No
         ('{"<unk>": 0}', None, r"merges\.txt: cannot be read: No such file"),
         ('{"<unk>": 0}', b"a b\n", r"merges\.txt:1: expected a first line '#version: .*, got 'a b'"),
         ('{"<unk>": 0}', b"", r"merges\.txt:1: expected a first line '#version: 0.2', got ''"),
-        ('{"<unk>": 0}', b"#version: 0.2\n\xff\n", r"merges\.txt:2: not UTF-8 text \(byte 14\)"),
+        ('{"<unk>": 0}', b"#version: 0.2\n\xff\n", r"merges\.txt:2: not UTF-8 text \(byte 15\)"),
         (
             '{"<unk>": 0}',
             b"#version: 0.2\nab\n",

@@ -137,11 +137,11 @@ def test_text_that_begins_with_a_brace_stays_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "line", "words"),
     [
-        ("a.txt", b"fine\n\nbad \xff here\n", 3, "not UTF-8 text: byte 0xff at byte 10"),
-        ("a.txt", b"one\rtwo\r\xffthree\r", 3, "not UTF-8 text: byte 0xff at byte 8"),
+        ("a.txt", b"fine\n\nbad \xff here\n", 3, "not UTF-8 text: byte 0xff at byte 11"),
+        ("a.txt", b"one\rtwo\r\xffthree\r", 3, "not UTF-8 text: byte 0xff at byte 9"),
         ("a.txt", "하나\n둘".encode()[:-1], 2, "it ends in the middle of a character; was the file cut short?"),
         ("a.txt", "fine\n".encode("utf-16"), 1, "a third NUL bytes; convert UTF-16 to UTF-8"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": "\xc3\x28"}\n', 2, "not UTF-8 text: byte 0xc3 at byte 10 of the line"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "\xc3\x28"}\n', 2, "not UTF-8 text: byte 0xc3 at byte 11 of the line"),
         ("a.txt", "end of an article\n</doc>\n" + ARTICLES, 3, "expected plain text, got an article of WikiExtractor"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', 2, "not valid JSON"),
         ("a.jsonl", b"just words\n", 1, "one JSON object"),

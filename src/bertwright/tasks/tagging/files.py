@@ -180,7 +180,11 @@ def check_columns(task: TaggingTask, lines: Lines) -> None:
 
     This may be so where spaces separate the columns and the last column has a tag that the model does not have.
     """
-    if lines.format == "jsonl" or not lines.source.lower().endswith((".txt", "standard input")) or lines.separator == "\t":
+    if (
+        lines.format == "jsonl"
+        or not lines.source.lower().endswith((".txt", "standard input"))
+        or lines.separator == "\t"
+    ):
         return
     known = {name for label in task.labels for name in (label, parts(label)[1]) if name}
     for number, cells in cells_of(lines):

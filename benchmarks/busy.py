@@ -2,8 +2,9 @@
 
 python -m benchmarks.busy [--beside 0,1,2,4] [--seconds 3] [--repeats 3] [--out FOLDER] [--json]
 
-Each other program is a loop of Python that does nothing. Ours takes turns with the same work as torch comes: OpenMP's
-threads spin 300,000 rounds before they sleep, and nothing watches the cores. The fair share of C threads on C cores
+Each other program is a loop of Python that does nothing. Ours, in the environment that the command line sets, takes
+turns with the same work as torch comes: OpenMP's threads spin 300,000 rounds before they sleep, memory has no huge
+pages, and nothing watches the cores. The fair share of C threads on C cores
 beside K programs is C / (C + K) of the speed that ours has alone. The models have random weights.
 """
 
@@ -22,9 +23,13 @@ from unittest import mock
 
 from benchmarks.side_by_side import finish, parser
 from benchmarks.studies.schedule import numbers
+from bertwright.cli import SPIN_ROUNDS
 
-PROGRAMS: Final = {"ours": "20000", "torch": "300000"}
-"""Rounds for which a waiting thread of OpenMP spins (GOMP_SPINCOUNT) in ours, and as torch comes."""
+PROGRAMS: Final = {
+    "ours": {"GOMP_SPINCOUNT": SPIN_ROUNDS, "THP_MEM_ALLOC_ENABLE": "1"},
+    "torch": {"GOMP_SPINCOUNT": "300000", "THP_MEM_ALLOC_ENABLE": "0"},
+}
+"""Environment of ours as `bertwright.cli` sets it, and as torch comes: rounds for which a thread spins, huge pages."""
 REST: Final = 2.0
 """Seconds beside the other programs before the clock starts."""
 
@@ -93,7 +98,7 @@ class Program:
     def __init__(self, name: str, program: str, threads: int) -> None:
         command = [sys.executable, "-m", "benchmarks.busy", "--serve", name, "--threads", str(threads)]
         command += ["--watched"] if program == "ours" else []
-        environment = {**os.environ, "GOMP_SPINCOUNT": PROGRAMS[program]}
+        environment = {**os.environ, **PROGRAMS[program]}
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

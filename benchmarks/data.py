@@ -2,9 +2,9 @@
 
     python -m benchmarks.data [--squad dev-v1.1.json --tokenizer DIR] [--json]
 
-Rows are made of a synthetic corpus. The build reads the documentation on this machine, its sentences shuffled anew for
-each of several copies, with all cores; beside it the bare tokenizer encodes the same sentences, already read and
-parted, with all cores. The table goes to standard error; with --json the last line of standard output is
+Rows are made of a synthetic corpus. The build reads the documentation on this machine, its sentences shuffled, with all
+cores; beside it the bare tokenizer encodes the same sentences, already read and parted, with all cores. The build has a
+table in which each process looks up the words that it met before. The table goes to standard error; with --json the last line of standard output is
 {"rows": [...], "versions": {...}}. Each figure is the median of five runs (the build: three), its spread their largest
 minus their smallest. --squad adds how long it takes to read a file of questions and make windows of it.
 """
@@ -46,7 +46,6 @@ VOCAB_SIZE = 30_522
 LENGTH = 128
 BATCH = 256
 STEPS = 100  # in a run
-COPIES = 2  # of the documentation, for the build
 DOCUMENTS = 20_000  # of 1 to 49 sentences of 5 to 44 pieces: about 12 million tokens
 
 
@@ -110,7 +109,7 @@ def compare_building(folder: Path) -> list[dict[str, Any]]:
     sentences = [sentence for module in collect().modules for sentence in module.sentences]
     train_wordpiece(sentences, vocab_size=VOCAB_SIZE).save(folder / "tokenizer")
     tokenizer, random = Tokenizer.load(folder / "tokenizer"), np.random.default_rng(0)
-    lines = [sentences[row] for _ in range(COPIES) for row in random.permutation(len(sentences))]
+    lines = [sentences[row] for row in random.permutation(len(sentences))]
     text, batches = folder / "text.txt", [lines[begin : begin + 20] for begin in range(0, len(lines), 20)]
     text.write_text("\n\n".join("\n".join(batch) for batch in batches), "utf-8")
     characters = float(sum(map(len, lines)))

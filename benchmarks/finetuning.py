@@ -3,8 +3,9 @@
 python -m benchmarks.finetuning [--sizes tiny,base] [--data SST-2 --tokenizer DIR] [--repeats 4] [--json]
 
 Without --data the sentences are beginnings of those of the documentation on this machine, about as long as SST-2's.
-transformers pads every batch to 128 tokens, as its GLUE script does unless told otherwise, or to its longest row (its
-rows in random order); its batches are ready-made, ours are made while they are timed. All weights are random.
+All repeat the same sentences in each turn: whole batches of the program's sampler, which sorts 50 batches by length
+together. transformers has them in random order, and pads every batch to 128 tokens, as its GLUE script does unless told
+otherwise, or to its longest row; its batches are ready-made, ours are made while they are timed. All weights are random.
 """
 
 import argparse
@@ -16,9 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 
 from benchmarks.side_by_side import compare, finish, parser, transformers_config
-from bertwright.finetuning.batches import steps_of
+from bertwright.finetuning.batches import epoch_batches
 from bertwright.model.config import EncoderConfig, size_config
 from bertwright.model.encoder import init_weights
 from bertwright.quickstart.docstrings import collect
@@ -33,8 +35,10 @@ from bertwright.training.settings import OptimizerSettings
 
 BATCH = 32
 LENGTH = 128
-STEPS = {"tiny": 100, "base": 4}
-"""Steps of a turn. With padding to 128, its default, transformers does a tenth of them, at least one."""
+WINDOW = 50
+"""Number of batches that the program's sampler sorts by length together."""
+STEPS = {"tiny": WINDOW, "base": 5}
+"""Steps of a turn. Padded to 128 all cost the same: transformers then does a tenth of them, at least one."""
 MEAN_WORDS = 9.4
 """Mean number of words in SST-2's training rows, most of which are parts of sentences."""
 
@@ -55,19 +59,32 @@ def documentation_data(folder: Path) -> tuple[Path, Tokenizer]:
     return folder, tokenizer
 
 
-def ours(work: BoundTask, config: EncoderConfig, numerics: Numerics, *, steps: int) -> Callable[[], float]:
+def representative(work: BoundTask, steps: int) -> list[NDArray[np.int64]]:
+    """Return the row numbers of batches at equal distances in a window of the sampler, from the shortest rows on."""
+    window = np.random.default_rng(0).permutation(len(work.lengths))[: WINDOW * BATCH]
+    batches = [window[rows] for rows in epoch_batches(work.lengths[window], BATCH, seed=0, epoch=0)]
+    batches.sort(key=lambda rows: int(work.lengths[rows].max()))
+    return batches[WINDOW // steps // 2 :: WINDOW // steps]
+
+
+def ours(
+    work: BoundTask, config: EncoderConfig, numerics: Numerics, batches: Sequence[NDArray[np.int64]]
+) -> Callable[[], float]:
     """The program's own loop."""
     model = work.build(config)
     init_weights(model, config.initializer_range, torch.Generator().manual_seed(0))
     plan = Plan(steps=10**6, seed=0, optimizer=OptimizerSettings(learning_rate=3e-5, bias_correction=True))
-    loop, batches, done = Loop(work.trainable(model), plan, numerics, None), steps_of(work, BATCH, seed=0), [0]
+    loop, next_step = Loop(work.trainable(model), plan, numerics, None), [0]
+
+    def batches_of(step: int) -> list[TextBatch]:
+        return [work.batch(batches[step % len(batches)])]
 
     def run() -> float:
         apply_numerics(numerics)
-        for step in range(done[0], done[0] + steps):
-            loop.step(step, batches)
-        done[0] += steps
-        return float(steps * BATCH)
+        for step in range(next_step[0], next_step[0] + len(batches)):
+            loop.step(step, batches_of)
+        next_step[0] += len(batches)
+        return float(sum(map(len, batches)))
 
     return run
 
@@ -88,7 +105,7 @@ def theirs(config: EncoderConfig, batches: Sequence[TextBatch], *, whole: bool, 
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        return float(len(ready) * BATCH)
+        return float(sum(len(rows.ids) for rows in batches))
 
     return run
 
@@ -109,8 +126,9 @@ def measure(size: str, data: Path, tokenizer: Tokenizer, options: argparse.Names
     config = size_config(size, tokenizer.vocab_size)
     numerics = resolve_numerics(threads=options.threads)
     work = CLASSIFICATION.prepare(get_task("sst2"), data, tokenizer, config, LENGTH)
-    order = np.random.default_rng(0).permutation(len(work.lengths))
-    random = [work.batch(order[begin : begin + BATCH]) for begin in range(0, STEPS[size] * BATCH, BATCH)]
+    batches = representative(work, STEPS[size])
+    order = np.random.default_rng(0).permutation(np.concatenate(batches))
+    random = [work.batch(order[begin : begin + BATCH]) for begin in range(0, len(order), BATCH)]
     has_bf16 = numerics.precision == "bf16"
     peers = {
         "transformers, padded to 128": theirs(config, random[: max(1, STEPS[size] // 10)], whole=True, bf16=False),
@@ -118,7 +136,7 @@ def measure(size: str, data: Path, tokenizer: Tokenizer, options: argparse.Names
     }
     if has_bf16:
         peers["transformers, dynamic padding, bf16"] = theirs(config, random, whole=False, bf16=True)
-    program = ours(work, config, numerics, steps=STEPS[size])
+    program = ours(work, config, numerics, batches)
     name = f"fine-tuning {size}, {numerics.precision}"
     return compare(name, program, peers, repeats=options.repeats, unit="examples/s")
 

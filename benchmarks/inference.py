@@ -36,7 +36,7 @@ from bertwright.training.hardware import prepare_processor
 BATCH, MEAN, SPREAD, LABELS = 32, 25, 0.55, 64
 LATENCIES = (8, 32, 128, 512)
 LEAST_COSINE = 0.99
-"""A program with a lower one computes something else."""
+"""A program with a lower one computes something else, and its row has a note."""
 PEERS_OF = {"bert": "", "modernbert": "transformers,torch.compile"}
 """System → first words of the names of its peers."""
 PACKAGES = ("transformers", "onnxruntime", "openvino", "nncf", "zentorch", "ctranslate2")
@@ -107,12 +107,12 @@ def throughput(
         runs = {name: partial(over, answer, batches) for name, answer in rivals.items()}
         work = f"inference {size} {kind}"
         measured = compare(work, partial(over, own_answer, batches), runs, repeats=repeats, unit="sentences/s")
-        agrees = cosine(own_answer, mine["plain"], batches[:2])
+        agrees = cosine(own_answer, mine["plain"], batches)
         for row in measured:
-            theirs_agrees = cosine(rivals[row["peer"]], mine["plain"], batches[:2])
-            if min(agrees, theirs_agrees) < LEAST_COSINE:
-                raise SystemExit(f"{work}, {row['peer']}: cosines {agrees:.4f} and {theirs_agrees:.4f} with plain fp32")
-            rows.append({**row, "ours_cosine": agrees, "cosine": theirs_agrees})
+            row |= {"ours_cosine": agrees, "cosine": cosine(rivals[row["peer"]], mine["plain"], batches)}
+            if not (agrees >= LEAST_COSINE and row["cosine"] >= LEAST_COSINE):  # also for a NaN
+                row["note"] = f"not the same work: cosines {agrees:.4f} and {row['cosine']:.4f} with plain fp32"
+        rows += measured
     return rows
 
 

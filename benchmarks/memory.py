@@ -73,18 +73,19 @@ def transformers_step(size: str, batch: int) -> None:
 
 
 def in_own_process(run: Callable[..., None], *arguments: Any) -> int | None:
-    """Bytes at the peak; None where the process did not live."""
+    """Bytes at the peak; None where a signal ended the process. SystemExit where it failed otherwise."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_measured, args=(there, run, arguments))
     process.start()
     there.close()
     try:
-        peak: int = here.recv()
+        peak: int | None = here.recv()
     except EOFError:
-        return None
-    finally:
-        process.join()
+        peak = None
+    process.join()
+    if peak is None and (process.exitcode or 0) >= 0:  # the exit code of a signal is negative
+        raise SystemExit(f"{run.__name__}{arguments}: failed with exit code {process.exitcode}; its error is above")
     return peak
 
 
@@ -122,6 +123,11 @@ def along(peaks: Mapping[int, int | None], limit: int) -> int:
     return few + int((limit - low) * (many - few) / max(1, high - low))
 
 
+def shown(peak: int | None) -> str:
+    """Return a peak for people."""
+    return "did not live" if peak is None else f"{peak / 2**30:.2f} GiB"
+
+
 def main() -> None:
     """Measure and print."""
     given_parser = parser(__doc__, threads=False)
@@ -140,12 +146,11 @@ def main() -> None:
         peak = run(batch)
         most = largest(int(options.gibibytes * 2**30), run, {batch: peak, FEW: run(FEW)})
         table.append({"work": f"memory {size}", "contender": name, "batch": batch, "peak": peak, "largest_batch": most})
-        shown = "did not live" if peak is None else f"{peak / 2**30:.2f} GiB"
-        print(f"{name:28}{batch} rows at once: {shown}; in {options.gibibytes} GiB: {most} rows", file=sys.stderr)
+        print(f"{name:28}{batch} rows at once: {shown(peak)}; in {options.gibibytes} GiB: {most} rows", file=sys.stderr)
     pieces = int(np.ceil(batch / 4))
     peak = in_own_process(ours, size, batch, pieces, False)
     table.append({"work": f"memory {size}", "contender": f"bertwright, {pieces} rows at a time", "peak": peak})
-    print(f"{table[-1]['contender']:28}{batch} rows: {(peak or 0) / 2**30:.2f} GiB", file=sys.stderr)
+    print(f"{table[-1]['contender']:28}{batch} rows: {shown(peak)}", file=sys.stderr)
     if options.json:
         print(json.dumps({"rows": table, "versions": versions(["transformers"]), "processor": processor()}))
 

@@ -75,7 +75,7 @@ def encoded(encoder: TextVectors, blocks: Sequence[Sequence[IndexedText]]) -> in
 
 def main() -> None:
     """Measure and print."""
-    options = parser(__doc__)
+    options = parser(__doc__, threads=False)
     options.add_argument("--model", required=True, help="model folder or run that computes the vectors")
     options.add_argument("--rows", type=int, default=100_000)
     options.add_argument("--width", type=int, default=384)
@@ -99,7 +99,8 @@ def main() -> None:
         rows = compare(name, partial(answered, index, query), peers, repeats=repeats, unit="queries/s")
         milliseconds = 1000 * timed(partial(answered, index, query), repeats=10 * repeats)
         peers = {"the encoder alone": partial(encoded, encoder, blocks)}
-        rows += compare(f"index of {len(texts):,} texts", partial(built, path, encoder, blocks), peers, unit="texts/s")
+        name, build = f"index of {len(texts):,} texts", partial(built, path, encoder, blocks)
+        rows += compare(name, build, peers, repeats=repeats, unit="texts/s")
     finish(
         arguments,
         rows,

@@ -111,7 +111,8 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     print(f"{'work':<44}{'peer':<40}{'ours':>12}{'theirs':>12}{'ratio':>8}{'spread':>8}", file=sys.stderr)
     for row in rows:
         figures = f"{row['ours']:>12,.2f}{row['theirs']:>12,.2f}{row['ratio']:>8.2f}{row['spread']:>8.2f}"
-        print(f"{row['work']:<44}{row['peer']:<40}{figures}  {row['unit']}", file=sys.stderr)
+        note = f"  {row['note']}" if "note" in row else ""
+        print(f"{row['work']:<44}{row['peer']:<40}{figures}  {row['unit']}{note}", file=sys.stderr)
 
 
 def finish(

@@ -4,8 +4,9 @@ python -m benchmarks.speedrun RUN --held-out CORPUS --blimp FILE [--scores FOLDE
 
 RUN is a folder of `bertwright pretrain`. Minutes are those of its training steps, without evaluations and checkpoints.
 The bits are those of `bertwright evaluate pretraining`. BLiMP is the mean of the paradigms, with each piece masked
-alone, in fp32. The minutes to a target are those up to the first evaluation of the run that reached it. FOLDER keeps
-the scores of BLiMP, so that a stopped measurement continues.
+alone, in fp32. The minutes to a target are those up to the first evaluation of the run that reached it, else of the
+whole run where its final bits reach it. FOLDER keeps the scores of BLiMP, so that a stopped measurement continues. What
+decides the bits of the training (processor) and the versions are those that run.json has.
 """
 
 import argparse
@@ -15,16 +16,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.side_by_side import processor, versions
+from benchmarks.side_by_side import processor
+from bertwright.corpus.shards import Corpus
 from bertwright.files import file_digest
 from bertwright.model.folder import WEIGHTS
 from bertwright.pretraining.evaluate import evaluate_pretraining
 from bertwright.reports.runs import Run, read_run
 from bertwright.scoring.evaluate import measure_minimal_pairs
+from bertwright.scoring.pairs import read_paradigms
 from bertwright.scoring.settings import ScoreSettings
+from bertwright.training.run_files import noted_corpora
 
 TARGETS: Final = (1.30, 1.20)
 """Bits a character of the held-out text to reach."""
+PAIRS: Final = (67, 67_000)
+"""Numbers of BLiMP's paradigms and pairs."""
 _BITS: Final = "mlm_bits_per_character"
 
 
@@ -45,30 +51,48 @@ def _minutes_at(step: int, lines: Sequence[Mapping[str, Any]]) -> float:
     return seconds / 60
 
 
-def row_of(run: Run, *, held_out: Path, blimp: Path, scores: Path | None) -> dict[str, Any]:
-    """Return the figures of a finished run; SystemExit for another one."""
+def check(run: Run, *, held_out: Path, blimp: Path) -> None:
+    """Raise SystemExit for a run that can have no row, for another held-out text, and for other pairs than BLiMP's."""
     if run.kind != "pretrain" or run.state != "finished" or run.speed is None or run.speed.seconds is None:
         raise SystemExit(f"{run.folder}: expected a finished pre-training, got {run.kind}, {run.state}")
     if run.record["data"].get("init_from"):
         raise SystemExit(f"{run.folder}: expected a pre-training from random weights, got --init-from or --extend")
+    if noted_corpora(run.record, "held_out") != [Corpus.open(held_out).fingerprint]:
+        raise SystemExit(f"{run.folder}: expected a run with --held-out {held_out}, got another held-out text, or none")
+    paradigms = read_paradigms(blimp)
+    counts = (len(paradigms), sum(len(paradigm.pairs) for paradigm in paradigms))
+    if counts != PAIRS:
+        raise SystemExit(f"{blimp}: expected BLiMP's {PAIRS[0]} paradigms and {PAIRS[1]:,} pairs, got {counts}")
+
+
+def row_of(run: Run, *, held_out: Path, blimp: Path, scores: Path | None) -> dict[str, Any]:
+    """Return the figures of a run that passes `check`; SystemExit for a model without bits a character."""
+    check(run, held_out=held_out, blimp=blimp)
+    assert run.speed is not None
+    assert run.speed.seconds is not None
     model, lines = str(run.folder), run.streams[""]
     measured = evaluate_pretraining(model, held_out)
     if _BITS not in measured:
         raise SystemExit(f"{run.folder}: expected a masked LM, got a model without bits a character of masked pieces")
     settings = ScoreSettings(masking="piece")
     pairs = measure_minimal_pairs(model, blimp, settings=settings, out=scores, precision="fp32")
+    minutes = run.speed.seconds / 60
     return {
         "run": run.name,
-        "minutes": run.speed.seconds / 60,
+        "minutes": minutes,
         "steps": run.steps_done,
         "tokens": run.speed.seconds * run.speed.tokens_per_second,
         "bits": measured[_BITS],
         "blimp": 100 * pairs.accuracy,
         "phenomena": 100 * pairs.phenomena_accuracy,
-        **{f"minutes to {target}": minutes_to(target, lines) for target in TARGETS},
+        **{
+            f"minutes to {target}": minutes_to(target, lines) or (minutes if measured[_BITS] <= target else None)
+            for target in TARGETS
+        },
         "weights": file_digest(run.folder / "model" / WEIGHTS),
-        "processor": processor(),
-        "versions": versions([]),
+        "processor": run.record["resolved"]["numerics"]["processor"],
+        "versions": run.record["versions"],
+        "measured on": processor(),
     }
 
 

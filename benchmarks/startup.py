@@ -2,7 +2,7 @@
 
 python -m benchmarks.startup [--repeats 4] [--no-compile] [--json]
 
-Whole processes, from their start to their end; one before them fills the file cache. The step is one of `tiny`, 32 rows
+Whole processes, from their start to their end, which take turns; the first turn fills the file cache. The step is one of `tiny`, 32 rows
 of 128 tokens of the documentation on this machine; transformers gets random ids and writes nothing, ours opens a
 corpus, plans an epoch, makes rows, trains and writes a model folder.
 """
@@ -32,17 +32,14 @@ optimizer.step()
 """
 
 
-def seconds(commands: Sequence[Sequence[str]], **environment: str) -> list[float]:
-    """Return the seconds of each command, measured in turn."""
-    times = []
-    for command in commands:
-        begin = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
-        times.append(time.perf_counter() - begin)
-    return times
+def seconds(command: Sequence[str], **environment: str) -> float:
+    """Return the seconds of a command."""
+    begin = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
+    return time.perf_counter() - begin
 
 
-def row(work: str, peer: str, ours: list[float], theirs: list[float]) -> dict[str, Any]:
+def row(work: str, peer: str, ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
     """Times, where others of the table are rates: a ratio above 1 means that ours is faster, as everywhere."""
     ratios = [other / mine for mine, other in zip(ours, theirs, strict=True)]
     medians = {"ours": statistics.median(ours), "theirs": statistics.median(theirs), "ratio": statistics.median(ratios)}
@@ -65,8 +62,8 @@ def main() -> None:
                     "--batch-size", "32", "--out", out, *options]  # fmt: skip
 
         def beside(work: str, peer: str, ours: Sequence[Sequence[str]], theirs: str) -> dict[str, Any]:
-            others = [[sys.executable, "-c", theirs]] * len(ours)
-            return row(work, peer, seconds(ours)[1:], seconds(others)[1:])
+            turns = [(seconds(command), seconds([sys.executable, "-c", theirs])) for command in ours]
+            return row(work, peer, *zip(*turns[1:], strict=True))
 
         times = range(arguments.repeats + 1)
         package = [sys.executable, "-c", "import bertwright"]
@@ -77,7 +74,7 @@ def main() -> None:
         ]
         if not arguments.no_compile:
             compiled = [step(100 + number, "--compile", "on") for number in range(2)]
-            first, again = seconds(compiled, TORCHINDUCTOR_CACHE_DIR=str(path / "inductor"))
+            first, again = (seconds(command, TORCHINDUCTOR_CACHE_DIR=str(path / "inductor")) for command in compiled)
             rows.append(row("one compiled step, from the cache", "the first time", [again], [first]))
     finish(arguments, rows, packages=["transformers"])
 

@@ -10,6 +10,7 @@ with --json the last line of standard output is {"rows": [...]}.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as one line on standard output")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
+    os.environ["RAYON_NUM_THREADS"] = str(options.threads)  # the tokenizer reads it when it first encodes
     pairs = read_table(options.data, columns=["sentence1", "sentence2"])
     texts = list(dict.fromkeys([*pairs.texts("sentence1"), *pairs.texts("sentence2")]))[: options.texts]
     rows = [

@@ -6,7 +6,8 @@ MODEL is a folder that both programs open, TABLE a table of pairs of texts that 
 Encoding: all texts of the pairs, in batches of 32 by length on their side; with their backends ONNX and OpenVINO where
 these load. `cosine` is the lowest cosine of a text's two vectors. Training: a pass over the pairs, softmax over the
 batch (their MultipleNegativesRankingLoss), batches of 64, AdamW and clipping, in their trainer, which needs accelerate,
-and in our loop.
+and in our loop. On both sides the pass has tokenizing and a new optimiser in it; accelerate has one precision in a
+process, so their trainers cannot be made beforehand.
 """
 
 import argparse
@@ -94,15 +95,15 @@ def own_training(
     """Return a pass over the pairs in the program's own loop."""
     saved = open_model(model)
     numerics = resolve_numerics(precision, threads=threads)
-    task = EMBEDDING.for_model(EMBED, saved, LENGTH)
-    bound = EMBEDDING.prepare(task, folder, open_tokenizer(saved), saved.config, LENGTH)
-    module = bound.build(saved.config)
+    task, tokenizer = EMBEDDING.for_model(EMBED, saved, LENGTH), open_tokenizer(saved)
+    module = EMBEDDING.prepare(task, folder, tokenizer, saved.config, LENGTH).build(saved.config)
     load_weights(module, saved)
     plan = Plan(steps=10**6, seed=0, optimizer=OptimizerSettings(learning_rate=RATE, bias_correction=True))
-    loop, batches = Loop(bound.trainable(module), plan, numerics, None), steps_of(bound, BATCH, seed=0)
 
     def run() -> float:
         apply_numerics(numerics)
+        bound = EMBEDDING.prepare(task, folder, tokenizer, saved.config, LENGTH)
+        loop, batches = Loop(bound.trainable(module), plan, numerics, None), steps_of(bound, BATCH, seed=0)
         for step in range(-(-len(bound.lengths) // BATCH)):
             loop.step(step, batches)
         return float(len(bound.lengths))

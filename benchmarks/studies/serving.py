@@ -5,7 +5,8 @@ python -m benchmarks.studies.serving --minutes 10 [--sizes base]      how much m
 
 A classifier of random weights, which is as fast as any, sentences of 5 to 60 words, one in a request, each client
 sending the next when it was answered. Beside `bertwright serve`: the same without batches, and transformers behind
-FastAPI as its examples write it. The clients take their share of the same cores.
+FastAPI as its examples write it. The clients take their share of the same cores. A rate counts the answers that come
+before the end; `late` are those after it, whose latencies count, and `refused` those with another status than 200.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -102,10 +104,11 @@ def running(name: str, model: Path, port: int) -> Iterator[subprocess.Popen[byte
         process.wait(60)
 
 
-async def load(port: int, texts: Sequence[str], *, clients: int, seconds: float) -> list[float]:
-    """Seconds of each request that was answered with 200."""
+async def load(port: int, texts: Sequence[str], *, clients: int, seconds: float) -> tuple[list[float], Counter[str]]:
+    """Return the seconds of each request that was answered with 200, and the numbers of `late` and `refused` ones."""
     end = time.perf_counter() + seconds
     times: list[float] = []
+    counts = Counter(late=0, refused=0)
 
     async def client(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -120,19 +123,24 @@ async def load(port: int, texts: Sequence[str], *, clients: int, seconds: float)
             length = re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)
             assert length, answer
             await reader.readexactly(int(length[1]))
-            if answer.startswith(b"HTTP/1.1 200"):
-                times.append(time.perf_counter() - begin)
+            answered = time.perf_counter()
+            if not answer.startswith(b"HTTP/1.1 200"):
+                counts["refused"] += 1
+                continue
+            times.append(answered - begin)
+            counts["late"] += answered > end
         writer.close()
         await writer.wait_closed()
 
     await asyncio.gather(*(client(number) for number in range(clients)))
-    return times
+    return times, counts
 
 
-def figures(times: Sequence[float], seconds: float) -> dict[str, float]:
-    """Requests a second, and milliseconds at three shares of them."""
+def figures(times: Sequence[float], counts: Counter[str], seconds: float) -> dict[str, float]:
+    """Requests a second, milliseconds at three shares of them, and the counts."""
     cuts = statistics.quantiles(times, n=100, method="inclusive")
-    return {"rate": len(times) / seconds, "p50": 1e3 * cuts[49], "p95": 1e3 * cuts[94], "p99": 1e3 * cuts[98]}
+    rate = (len(times) - counts["late"]) / seconds
+    return {"rate": rate, "p50": 1e3 * cuts[49], "p95": 1e3 * cuts[94], "p99": 1e3 * cuts[98], **counts}
 
 
 def compare(size: str, clients: Sequence[int], *, seconds: float, repeats: int) -> list[dict[str, Any]]:
@@ -144,8 +152,10 @@ def compare(size: str, clients: Sequence[int], *, seconds: float, repeats: int) 
             for position, name in enumerate((OURS, UNBATCHED, PEER)):
                 with running(name, model, 18_100 + 10 * turn + position) as _:
                     for number in clients:
-                        times = asyncio.run(load(18_100 + 10 * turn + position, texts, clients=number, seconds=seconds))
-                        turns_of.setdefault((name, number), []).append(figures(times, seconds))
+                        answers = asyncio.run(
+                            load(18_100 + 10 * turn + position, texts, clients=number, seconds=seconds)
+                        )
+                        turns_of.setdefault((name, number), []).append(figures(*answers, seconds))
                         print(f"{size}, {number} clients, {name}: {turns_of[name, number][-1]}", file=sys.stderr)
     return [_row(size, number, peer, turns_of) for number in clients for peer in (UNBATCHED, PEER)]
 
@@ -153,10 +163,10 @@ def compare(size: str, clients: Sequence[int], *, seconds: float, repeats: int) 
 def _row(size: str, clients: int, peer: str, turns_of: dict[tuple[str, int], list[dict[str, float]]]) -> dict[str, Any]:
     ours, theirs = turns_of[OURS, clients], turns_of[peer, clients]
     ratios = [mine["rate"] / other["rate"] for mine, other in zip(ours, theirs, strict=True)]
-    latencies = {
+    medians = {
         f"{name} {cut}": statistics.median(one[cut] for one in turns)
         for name, turns in (("ours", ours), ("theirs", theirs))
-        for cut in ("p50", "p95", "p99")
+        for cut in ("p50", "p95", "p99", "late", "refused")
     }
     return {
         "work": f"{size}, {clients} clients",
@@ -166,7 +176,7 @@ def _row(size: str, clients: int, peer: str, turns_of: dict[tuple[str, int], lis
         "theirs": statistics.median(one["rate"] for one in theirs),
         "ratio": statistics.median(ratios),
         "spread": max(ratios) - min(ratios),
-        **latencies,
+        **medians,
     }
 
 

@@ -94,6 +94,7 @@ def finetune_command(
     from bertwright.finetuning.run import TuneRequest, tune
     from bertwright.finetuning.trials import TrialBudget, search_by_trials
     from bertwright.reports.report import with_pages
+    from bertwright.tasks.embedding.task import default_length
     from bertwright.tasks.spec import get_spec, with_reading, with_settings
     from bertwright.training.distributed import init_distributed, is_restart
     from bertwright.training.tracked_run import track_with
@@ -102,7 +103,8 @@ def finetune_command(
     spec = with_reading(spec, input_format=input_format, on_error=on_error)
     spec = _with_table_options(spec, text=text_column, label=label_column, class_weights=class_weights, long=long)
     values = FINETUNE_RECIPES[recipe].model_dump(exclude_unset=True) if recipe else {}
-    chosen = FinetuneSettings.model_validate({"max_length": spec.max_length, **values, **settings})
+    length = {} if "max_length" in settings else {"max_length": default_length(spec, model)}
+    chosen = FinetuneSettings.model_validate({**length, **values, **settings})
     with track_with(track), init_distributed(chosen.device, sharding=sharding) as ranks:
         how: Any = {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}
         request = TuneRequest(model=model, data=data, out=out, tokenizer=tokenizer, **how)

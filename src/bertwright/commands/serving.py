@@ -19,7 +19,7 @@ _DEMO_MODELS = ("finetuned-pretrained", "pretraining")
 
 def serve_command(
     *,
-    model: Repeatable,
+    model: Repeatable = (),
     index: Repeatable = (),
     settings: Annotated[Mapping[str, Any], SettingsOptions(ServeSettings)],
     precision: PrecisionOption = "auto",
@@ -28,13 +28,14 @@ def serve_command(
     """Serve models over HTTP until Ctrl-C: a page at /, the endpoints at /docs.
 
     Args:
-        model: MODEL, or NAME=MODEL; once for each model. The first one answers requests that name none.
+        model: MODEL, or NAME=MODEL; once for each model. The first one answers requests that name none. Default: the
+            models that the indexes name.
         index: INDEX, or NAME=INDEX, a folder of `bertwright index`; once for each. Its model must be served too.
         threads: Number of threads that compute (default: one per core).
     """
     chosen = ServeSettings.model_validate({**settings, "token": _token(settings.get("token"))})
     indexes = _named(index, "--index", "INDEX")
-    _serve(_models(model), chosen, indexes=indexes, precision=precision, threads=threads)
+    _serve(_models(model or _models_of(indexes)), chosen, indexes=indexes, precision=precision, threads=threads)
     return {"text": None}
 
 
@@ -123,6 +124,14 @@ def _models(typed: tuple[str, ...]) -> dict[str, str]:
     if not models:
         raise InputError("--model: expected at least one model folder or run folder")
     return models
+
+
+def _models_of(indexes: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the models that indexes name, each once. Raises InputError for one that is not there any more."""
+    from bertwright.search.index import SearchIndex
+    from bertwright.search.run import model_of
+
+    return tuple(dict.fromkeys(model_of(SearchIndex.open(folder)) for folder in indexes.values()))
 
 
 def _named(typed: tuple[str, ...], option: str, value: str) -> dict[str, str]:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.finetuning.schedule import ScheduledSettings, scheduled
@@ -56,6 +58,7 @@ def prepare(
                 f"{data}: the validation file {name} is a copy of the training file, so its metrics say nothing about "
                 "other rows; remove it, and a part of the training rows is kept for validation"
             )
+    _say_untrained(bound, saved, data)
     digest = weights_digest(saved)
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
     if settings.features:
@@ -66,6 +69,19 @@ def prepare(
         return Prepared(bound, replace(saved, weights=encoder), tokenizer, digests)
     bound = add_auxiliary_loss(settings, bound, saved=saved, tokenizer=tokenizer)
     return Prepared(bound, initial_weights(settings, bound, saved), tokenizer, digests)
+
+
+def _say_untrained(bound: BoundTask, saved: SavedModel, data: Path) -> None:
+    """Print how many training texts have positions that the model was not trained on."""
+    trained, lengths = saved.trained_positions, bound.lengths
+    if bound.kind.contrasts:  # they are those of two texts and more
+        lengths = np.array([len(ids) for side in bound.train[1] for ids in side.ids])
+    if count := int((lengths > trained).sum()):
+        say(
+            f"{data}: {count:,} of {len(lengths):,} training texts have more than {trained} tokens, and "
+            f"{saved.source} was trained on rows of up to {trained}: it has not learned the later positions. Compare "
+            f"with --max-length {trained}, or pre-train with longer rows (--lengths)"
+        )
 
 
 def with_chosen_first(metrics: Mapping[str, float], chosen: str | None) -> dict[str, float]:

@@ -35,6 +35,11 @@ _TAGS = {
 """Pipeline tags of the Hub, by the class of transformers."""
 
 
+def has_untrained_positions(config: SingleBackboneConfig, trained: int) -> bool:
+    """Return True for a model with a table of positions of which only the first `trained` were trained."""
+    return 0 < trained < config.max_positions and family_of(config).learns_positions
+
+
 def pretraining_card(
     settings: Settings,
     config: SingleBackboneConfig,
@@ -44,7 +49,7 @@ def pretraining_card(
     architecture: str,
     steps: int,
     metrics: Mapping[str, float],
-    longest: int,
+    trained_positions: int,
     exposure: str | None = None,
     more_numbers: Sequence[str] = (),
 ) -> str:
@@ -52,12 +57,12 @@ def pretraining_card(
 
     data: a line for each corpus and, from `origin`, for the initial model. tokens: number of tokens of all corpora.
     exposure: words of text that were seen, and epochs; None where the words were not counted.
-    metrics: metrics of the last validation. longest: number of tokens of the longest training rows so far.
+    metrics: metrics of the last validation. trained_positions: number of first positions that were trained.
     more_numbers: further lines of that part.
     """
     reads = f"It reads at most {config.max_positions} tokens at a time"
-    if 0 < longest < config.max_positions and family_of(config).learns_positions:
-        reads += f"; it was trained on rows of up to {longest}, and later positions are untrained"
+    if has_untrained_positions(config, trained_positions):
+        reads += f"; it was trained on rows of up to {trained_positions}, and later positions are untrained"
     limits = [
         f"It was trained on a corpus of {tokens:,} tokens and repeats the mistakes and prejudices of that text; it is "
         "not made for other languages and domains.",

@@ -38,6 +38,8 @@ from bertwright.shipped import folder_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
 WEIGHTS = "model.safetensors"
+TRAINED_POSITIONS = "trained_positions"
+"""Note in config.json: number of first positions that were trained, where there are more."""
 """File name of the weights. A file beside it holds its digest, in the form that `sha256sum --check` reads.
 
 The digest is not in config.json: `save_pretrained` of transformers copies unknown entries of that file to folders with
@@ -67,6 +69,12 @@ class SavedModel:
     extra: Mapping[str, Any] = field(default_factory=dict)
     digest: str | None = None
     """sha256 of the file of weights, checked when it was opened; None where the folder notes none."""
+
+    @property
+    def trained_positions(self) -> int:
+        """Return the number of first positions that were trained: all of them where the folder notes none."""
+        noted, most = self.extra.get(TRAINED_POSITIONS), self.config.max_positions
+        return min(noted, most) if type(noted) is int and noted > 0 else most
 
     @property
     def max_length(self) -> int:

@@ -112,6 +112,11 @@ def evaluate_pretraining(
     most = saved.config.max_positions
     if rows < 1 or not 8 <= length <= most:
         raise InputError(f"expected at least 1 row of 8 to {most} tokens, got --rows {rows} --length {length}")
+    if length > saved.trained_positions:
+        say(
+            f"{model}: was trained on rows of up to {saved.trained_positions} tokens and has not learned the later "
+            f"positions; --length {saved.trained_positions} measures it on such rows"
+        )
     tokenizer = open_tokenizer(saved)
     if tokenizer.hash != data.tokenizer_hash:
         raise InputError(f"{corpus}: was built with another tokenizer than that of {model}")

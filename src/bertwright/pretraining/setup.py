@@ -11,10 +11,10 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.card import origin, pretraining_card
+from bertwright.model.card import has_untrained_positions, origin, pretraining_card
 from bertwright.model.config import SingleBackboneConfig, finds_replaced, with_dropout
 from bertwright.model.encoder import init_weights
-from bertwright.model.folder import SavedModel, open_model, save_model, weights_digest
+from bertwright.model.folder import TRAINED_POSITIONS, SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import system_config
 from bertwright.objectives.batches import split_batch
 from bertwright.objectives.replaced_tokens import (
@@ -115,6 +115,7 @@ def prepare_pretraining(
         corpora,
         validation_corpus,
         initial_model=(saved.source, weights_digest(saved)) if saved and has_weights else None,
+        trained_positions=saved.trained_positions if saved and has_weights else 0,
         write_plans=write_plans,
         ranks=ranks,
         teaching=teaching,
@@ -181,6 +182,7 @@ class Pretraining:
         write_plans: bool = True,
         ranks: Ranks = SINGLE_PROCESS,
         initial_model: tuple[str, str | None] | None = None,
+        trained_positions: int = 0,
         teaching: Teaching | None = None,
     ) -> None:
         self.settings, self.model, self.ranks, self.stages = settings, model, ranks, settings.stages
@@ -192,6 +194,8 @@ class Pretraining:
         """The corpus of --held-out. Without it validation documents come from the training corpora."""
         self.initial_model = initial_model
         """Path of the model of --init-from, and the sha256 of its weights."""
+        self.trained_positions = trained_positions
+        """Number of first positions that this model was trained on; 0 without it."""
         self.teaching = teaching
         """The teacher, where the model learns from one."""
         self.processes = ranks.world_size
@@ -349,6 +353,9 @@ class Pretraining:
                 save_generator(generator, weights, config=config, tokenizer=tokenizer)
             weights = weights_of_discriminator(weights)
         phases = zip(self.phase_bounds(of), self.stages, strict=True)
+        longest = max((phase.length for (begin, _), phase in phases if begin < steps), default=0)
+        trained = max(longest, self.trained_positions)
+        notes = {TRAINED_POSITIONS: trained} if has_untrained_positions(config, trained) else {}
         architecture = self.model.architecture
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
         teacher = [self.teaching.data] if self.teaching else []
@@ -359,7 +366,7 @@ class Pretraining:
             config=config,
             tokenizer=tokenizer,
             architecture=architecture,
-            extra={"second_sentence": self.model.second_sentence},
+            extra={"second_sentence": self.model.second_sentence, **notes},
             card=pretraining_card(
                 self.settings.model_copy(update={"start": "random"}) if self.initial_model else self.settings,
                 self.config,
@@ -370,7 +377,7 @@ class Pretraining:
                 exposure=self.exposure.text(steps, of) if self.exposure.is_counted else None,
                 metrics=metrics,
                 more_numbers=of_teacher,
-                longest=max((phase.length for (begin, _), phase in phases if begin < steps), default=0),
+                trained_positions=trained,
             ),
         )
 

@@ -1,7 +1,6 @@
 """file of sentences → the same file with scores: the command `score sentences`."""
 
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any, Final
 
 from bertwright.errors import InputError, shown

@@ -195,9 +195,10 @@ def _with_segment(
 
     A segment that a killed process wrote has no entry in the manifest, and its files are replaced here.
     """
-    number, num_cut, numbered = next_number(manifest), 0, manifest.numbered
+    number, num_cut, last = next_number(manifest), 0, manifest.numbered
     with new_segment(folder, number, manifest.width) as segment, Status(ends=False) as status:
         for index_rows, locations, numbered in _checked_rows(texts, taken, manifest.numbered):
+            last = numbered
             rows, cut = encoder.rows([row.text for row in index_rows], "document")
             vectors = encoder.of_rows(rows, "document", width=manifest.width, progress="vectors computed")
             check_finite(vectors, locations.__getitem__)
@@ -207,7 +208,7 @@ def _with_segment(
     entry: SegmentEntry = segment_entry(folder, number, segment.num_rows)
     if manifest.approximate and segment.num_rows >= LEAST_ROWS:
         entry = with_lists(folder, number, entry)
-    changes = {"segments": (*manifest.segments, entry), "numbered": numbered}
+    changes = {"segments": (*manifest.segments, entry), "numbered": last}
     return manifest.model_copy(update=changes), Added(segment.num_rows, num_cut)
 
 

@@ -43,9 +43,10 @@ def as_format(table: Table, format: Format) -> Table:
     if format == "parquet":
         rows = tuple(tuple(None if cell is ABSENT else cell for cell in row) for row in rows)
     elif format != "jsonl":
-        rows = tuple(tuple(map(_cell, row)) for row in rows)
-        for number, row in enumerate(rows if format == "tsv" else ()):
+        texts = [tuple(map(_cell, row)) for row in rows]
+        for number, row in enumerate(texts if format == "tsv" else ()):
             _refuse_breaks(row, table.location(number), "\r")
+        rows = tuple(texts)
     return replace(table, format=format, rows=rows, header=table.header or format in ("jsonl", "parquet"))
 
 

@@ -75,6 +75,17 @@ def test_a_model_without_vectors_of_texts_is_told(
         assert ("does not describe vectors of texts" in said) is told
 
 
+def test_the_service_of_an_index_has_its_model(
+    made_index: Path, plain_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[dict[str, str]] = []
+    monkeypatch.setattr("bertwright.serving.server.open_models", lambda models, **_: served.append(models))
+    monkeypatch.setattr("bertwright.serving.server.serve", lambda *_, **__: None)
+    monkeypatch.setattr("bertwright.serving.search.open_indexes", lambda *_: {})
+    assert main(["serve", "--index", str(made_index), "--index", f"again={made_index}"]) == 0
+    assert [*served[0].values()] == [str(Path(plain_model).resolve())]
+
+
 def test_queries_of_a_table_keep_their_ids(
     made_index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -87,7 +87,7 @@ def test_counts_of_pretraining_have_no_decimals() -> None:
         architecture="BertForPreTraining",
         steps=10,
         metrics={"mlm_loss": 4.5, "rows": 2048, "predictions": 20332},
-        longest=128,
+        trained_positions=128,
     )
     assert "\n- mlm_loss: 4.5000\n- rows: 2,048\n- predictions: 20,332\n" in card
 

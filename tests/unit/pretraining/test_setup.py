@@ -17,6 +17,8 @@ from bertwright.cli import main
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
+from bertwright.finetuning.prepare import prepare
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.model.folder import open_model, save_model
 from bertwright.objectives import pair_index as plans
 from bertwright.objectives.masked_lm import to_inputs
@@ -25,6 +27,7 @@ from bertwright.pretraining.phases import Phase
 from bertwright.pretraining.run import pretrain, resolve_run
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.pretraining.setup import Pretraining, build_model, encoder_config, prepare_pretraining
+from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.text.vocabulary import Rules
 from bertwright.text.wordpiece import Tokenizer, train_wordpiece
 from bertwright.training.distributed import Ranks
@@ -219,6 +222,29 @@ def test_of_its_own_corpus_a_model_is_measured_on_what_its_run_kept(
     every = evaluate_pretraining(str(copy), opened_corpus.folder, length=32)  # nothing says what it was trained on
     assert capsys.readouterr().err == ""
     assert (every == again) != bool(share)
+
+
+def test_positions_that_no_row_has_are_noted(
+    opened_corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, short, tuned = (tmp_path / name for name in ("run", "short", "tuned"))
+    pretrain(two_steps(size="1x64"), corpus=opened_corpus.folder, out=run)
+    assert open_model(str(run)).trained_positions == 32
+    shorter = two_steps(phases=(Phase(length=16, share=1.0),))
+    pretrain(shorter, corpus=opened_corpus.folder, init_from=str(run), out=short)
+    assert open_model(str(short)).trained_positions == 32  # the initial model was trained on them
+    longer = two_steps(phases=(Phase(length=512, share=1.0),))
+    pretrain(longer, corpus=opened_corpus.folder, init_from=str(run), out=tmp_path / "long")
+    assert open_model(str(tmp_path / "long")).trained_positions == 512
+    capsys.readouterr()
+    evaluate_pretraining(str(run), opened_corpus.folder, length=48)
+    assert "run: was trained on rows of up to 32 tokens and has not learned" in capsys.readouterr().err
+    lines = [f"{row} {'the ship sails on ' * (1 + 9 * (row % 2))},{'ab'[row % 3 % 2]}\n" for row in range(12)]
+    (tmp_path / "a.csv").write_text("".join(["text,label\n", *lines]))
+    prepare(FinetuneSettings(), CLASSIFY, str(run), tmp_path / "a.csv", None, cache=tuned)
+    assert re.search(r"a\.csv: \d of 1\d training texts have more than 32 tokens", capsys.readouterr().err)
+    prepare(FinetuneSettings(max_length=32), CLASSIFY, str(run), tmp_path / "a.csv", None, cache=tuned)
+    assert "more than 32 tokens, and" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("system", ["bert", "bert-left"])

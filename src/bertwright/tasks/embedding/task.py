@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig, attends_both_ways
-from bertwright.model.folder import SavedModel
+from bertwright.model.folder import SavedModel, open_model
 from bertwright.model.vector_settings import read_vector_settings
 from bertwright.tables.writer import PredictRequest
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
@@ -42,6 +42,7 @@ from bertwright.tasks.embedding.spec import DOCUMENT, QUERY, VectorTask, with_ve
 from bertwright.tasks.errors import EvaluateRequest
 from bertwright.tasks.metrics import measure
 from bertwright.tasks.sentence_vectors import SentenceEncoder, TextRole, limit_of, num_prompt_tokens, prompt_of
+from bertwright.tasks.spec import TaskSpec
 from bertwright.text.base_tokenizer import BaseTokenizer
 from bertwright.training.distributed import Trainable
 
@@ -71,6 +72,18 @@ class PairBatch:
     matching: Tensor
     scores: Tensor | None
     cached: bool = False
+
+
+def default_length(task: TaskSpec, model: str) -> int:
+    """Return the maximum number of tokens of a task where none is set: for vectors that of the model's folder, if any.
+
+    Raises InputError for a folder that is no model.
+    """
+    if not isinstance(task, VectorTask) or model.startswith("random:"):
+        return task.max_length
+    saved = open_model(model)
+    stored = read_vector_settings(Path(saved.source))
+    return min(stored.max_length, saved.config.max_positions) if stored and stored.max_length else task.max_length
 
 
 class VectorKind(TaskKind):

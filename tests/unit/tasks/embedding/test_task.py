@@ -17,10 +17,11 @@ from bertwright.model.folder import load_weights, open_model
 from bertwright.model.vector_settings import VectorSettings, read_vector_settings
 from bertwright.serving.encoder_pipelines import VectorPipeline
 from bertwright.tasks.binding import BoundTask, open_tokenizer
+from bertwright.tasks.classification.spec import CLASSIFY
 from bertwright.tasks.embedding.model import VectorModel
 from bertwright.tasks.embedding.read import read_measured
 from bertwright.tasks.embedding.spec import EMBED, VectorTask
-from bertwright.tasks.embedding.task import EMBEDDING, PairBatch, batch_loss
+from bertwright.tasks.embedding.task import EMBEDDING, PairBatch, batch_loss, default_length
 from bertwright.tasks.sentence_vectors import SentenceEncoder, open_sentence_encoder
 from bertwright.tasks.spec import with_settings
 from bertwright.training.hardware import Numerics, resolve_numerics
@@ -292,6 +293,16 @@ def test_a_prompt_that_no_text_gets_is_told(
     for texts in bound(task, pairs_folder, start_model).train[1]:
         assert all(ids[: len(begin)].tolist() == begin for ids in texts.ids)
     assert message not in capsys.readouterr().err
+
+
+def test_the_maximum_of_texts_is_that_of_the_folder(places_tokenizer: Path, tmp_path: Path) -> None:
+    for number, (max_length, length) in enumerate([(48, 48), (4_096, 64), (None, 64)]):
+        folder = tmp_path / str(number)
+        write_vector_model(folder, places_tokenizer, VectorSettings(normalize=True, max_length=max_length))
+        assert default_length(EMBED, str(folder)) == length
+        assert default_length(CLASSIFY, str(folder)) == CLASSIFY.max_length
+    assert default_length(EMBED, write_encoder(tmp_path / "plain", places_tokenizer)) == EMBED.max_length
+    assert default_length(EMBED, "random:tiny") == EMBED.max_length
 
 
 def test_the_maximum_of_queries_is_that_of_the_folder(places_tokenizer: Path, tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def _with_segment(
     return manifest.model_copy(update=changes), Added(segment.num_rows, num_cut)
 
 
-def check_texts(texts: Iterable[Sequence[IndexedText]], index: SearchIndex | None = None) -> None:
+def check_indexable(texts: Iterable[Sequence[IndexedText]], index: SearchIndex | None = None) -> None:
     """Raise InputError for the first of these texts that cannot be added to an index; None: a new one."""
     taken = {id for segment in index.segments for id in segment.ids} if index else set[str]()
     for _ in _checked_rows(texts, taken, index.manifest.numbered if index else 0):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, shown
 from bertwright.files import refuse_occupied
-from bertwright.search.index import SearchIndex, check_texts
+from bertwright.search.index import SearchIndex, check_indexable
 from bertwright.search.index_files import INDEX_MANIFEST
 from bertwright.search.nearest import Hit
 from bertwright.search.rerank import Reranker, default_candidates, most_relevant
@@ -65,7 +65,7 @@ def _check_tables(tables: TextTables, index: SearchIndex | None = None) -> None:
     """
     if tables.can_be_read_again:
         with redirect_messages(lambda _: None):
-            check_texts(tables.blocks(), index)
+            check_indexable(tables.blocks(), index)
 
 
 def remove_rows(out: Path, *, ids: Sequence[str], ids_file: Path | None) -> dict[str, Any]:

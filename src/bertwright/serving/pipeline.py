@@ -197,15 +197,17 @@ def parse_pair(value: Any) -> tuple[str, str] | None:
     return value if isinstance(value, tuple) and len(value) == 2 and are_texts(value) else None
 
 
-def blocks(pipeline: Pipeline[Any, Any], items: Iterable[Any], *, inputs: int, characters: int) -> Iterator[list[Any]]:
-    """Yield lists of at most `inputs` items that have about `characters` characters."""
+def blocks(
+    pipeline: Pipeline[Any, Any], items: Iterable[Any], *, inputs: int, characters: int
+) -> Iterator[tuple[int, list[Any]]]:
+    """Yield lists of at most `inputs` items that have about `characters` characters, and the number of items before."""
     block: list[Any] = []
-    size = 0
+    first = size = 0
     for item in items:
         block.append(item)
         size += sum(map(len, pipeline.texts(item)))
         if len(block) == inputs or size >= characters:
-            yield block
-            block, size = [], 0
+            yield first, block
+            first, block, size = first + len(block), [], 0
     if block:
-        yield block
+        yield first, block

@@ -3,6 +3,7 @@
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -328,31 +329,15 @@ class Predictor:
 
     def _map(self, inputs: Any, pipeline: Pipeline[Any, Any], **options: Any) -> Any:
         if (item := parse_input(pipeline, inputs)) is not None:
-            [answer] = self._answer([item], pipeline, options, first=None)
-            self._warn_of_cut([answer], pipeline)
-            return answer
+            return self._warned(self._answer([item], pipeline, options, first=None), pipeline)[0]
         values = values_for(pipeline, inputs)
         if values is None:
             raise InputError(f"{described(inputs)}: {self.source} takes {pipeline.form}; or a list, column or iterator")
-        lists = blocks(pipeline, items_of(pipeline, values), inputs=_BLOCK_INPUTS, characters=_BLOCK_CHARACTERS)
-        if not isinstance(values, Sequence):
-            return self._answers(lists, pipeline, options)
-        results, first = Results(), 0
-        for items in lists:
-            results += self._answer(items, pipeline, options, first=first)
-            first += len(items)
-        self._warn_of_cut(results, pipeline)
-        return results
-
-    def _answers(
-        self, lists: Iterator[list[Any]], pipeline: Pipeline[Any, Any], options: Mapping[str, Any]
-    ) -> Iterator[Any]:
-        first = 0
-        for items in lists:
-            results = self._answer(items, pipeline, options, first=first)
-            self._warn_of_cut(results, pipeline)
-            yield from results
-            first += len(items)
+        numbered = blocks(pipeline, items_of(pipeline, values), inputs=_BLOCK_INPUTS, characters=_BLOCK_CHARACTERS)
+        answered = (self._answer(items, pipeline, options, first=first) for first, items in numbered)
+        if isinstance(values, Sequence):
+            return self._warned(Results(chain.from_iterable(answered)), pipeline)
+        return chain.from_iterable(self._warned(results, pipeline) for results in answered)
 
     def _answer(
         self, items: Sequence[Any], pipeline: Pipeline[Any, Any], options: Mapping[str, Any], *, first: int | None
@@ -367,9 +352,11 @@ class Predictor:
                 raise NotFinite(index, location) from None
         return [with_texts(result, pipeline.texts(item)) for item, result in zip(items, results, strict=True)]
 
-    def _warn_of_cut(self, results: Sequence[Any], pipeline: Pipeline[Any, Any]) -> None:
+    def _warned(self, results: list[Any], pipeline: Pipeline[Any, Any]) -> list[Any]:
+        """Return the results, after a warning where inputs were cut."""
         if num_cut := sum(getattr(result, "truncated", False) for result in results):
             _warn(f"{num_cut} of {len(results)} inputs exceed {pipeline.limit} that {self.source} reads; cut")
+        return results
 
 
 class StaticPredictor(Predictor):

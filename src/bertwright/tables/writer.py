@@ -11,10 +11,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Literal, cast
 
+from bertwright.console import redirect_messages
 from bertwright.errors import InputError, shown
 from bertwright.files import atomic_file, is_stream
 from bertwright.tables.files import ALLOWED, FORMATS, OPENERS, Format, InputFormat, without_packing
@@ -243,12 +245,14 @@ def answer_tables(
     request: PredictRequest,
     answered: Callable[[Table, Table], Table],
     *,
+    check: Callable[[Table], object] = lambda _: None,
     headerless: Sequence[str] = (),
     even: bool = True,
 ) -> int:
     """Answer a table block by block, as its rows arrive, and return the number of rows.
 
     answered    function from (rows as read, the same rows as they will be written) to the latter with their answers
+    check       function that raises InputError for rows that cannot be answered; with a file it reads all rows first
     headerless  names of the columns, as for `open_table`
     even        True where the answers have the same columns in every block
     """
@@ -256,7 +260,12 @@ def answer_tables(
     if output_format == "parquet" and request.target == "-" and sys.stdout.isatty():
         raise InputError("--output-format parquet: a terminal shows text only; name a file with --output")
     rows = 0
-    with open_table(request.source, headerless=headerless, format=request.input_format) as table:
+    opened: Any = partial(open_table, request.source, headerless=headerless, format=request.input_format)
+    if Path(request.source).is_file():  # a bad row near the end would cost the answers of all others
+        with redirect_messages(lambda _: None), opened() as table:
+            for block in table.blocks(BLOCK_ROWS):
+                check(block)
+    with opened() as table:
         format = output_format or table.format
         if output_format is None and format == "parquet" and request.target == "-" and sys.stdout.isatty():
             raise InputError(

@@ -81,7 +81,7 @@ def checked_size(size: int, location: str) -> int:
     """Return the size of a document so far, in characters. Raises InputError where it is over LONGEST."""
     if size > LONGEST:
         raise InputError(
-            f"{location}: the document has over {LONGEST // 10**6} million characters; put a blank line after each "
-            "document of plain text, or choose --documents lines or --documents file"
+            f"{location}: the document has over {LONGEST // 10**6} million characters; of plain text put a blank line "
+            "after each document, or choose --documents lines; of a csv table close the quotation mark of this line"
         )
     return size

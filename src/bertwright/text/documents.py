@@ -24,7 +24,7 @@ from pathlib import Path, PurePath
 from bertwright.errors import InputError
 from bertwright.stores.listing import find_remote
 from bertwright.stores.remote import AnyFile, RemoteFile, is_url
-from bertwright.text.decompress import MAGIC, decoded_lines, open_bytes, read_lines, reading
+from bertwright.text.decompress import MAGIC, decoded_lines, is_undecoded, open_bytes, read_lines, reading
 from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, raise_error, tidy
 from bertwright.text.parquet import PARQUET_MAGIC
 from bertwright.text.records import (
@@ -89,15 +89,26 @@ def absolute_name(name: str) -> str:
     return name if name.startswith(_HUB) or is_url(name) else str(Path(name).absolute())
 
 
-def read_documents(source: Input, settings: TextSettings) -> Iterator[Document]:
+def read_documents(source: Input, settings: TextSettings, on_error: OnError = raise_error) -> Iterator[Document]:
     """Yield the documents of one file or dataset in order; a document without text is left out.
 
-    `settings.documents` applies to plain text only: the other formats mark where a document ends.
+    `settings.documents` applies to plain text only: the other formats mark where a document ends. `on_error` is called
+    for each text that cannot be read, and for the rest of a file that cannot be read any further.
     Raises InputError, with file and line, for text that is not UTF-8, a broken or truncated archive, one that unpacks
     without end, invalid JSON, XML or Parquet, a field that is missing or holds no text, a line or document of over
     `LONGEST` characters, a `<doc>` without `</doc>`, and text outside of a `<doc>`.
     """
-    return (document for document in map(as_document, read_sources(source, settings)) if document.paragraphs)
+    try:
+        for page in read_sources(source, settings, on_error):
+            try:
+                document = as_document(page)
+            except Exception as error:
+                on_error(InputError(f"{page.location}: the markup of this page cannot be read: {error!r}"))
+                continue
+            if document.paragraphs:
+                yield document
+    except InputError as error:
+        on_error(error)
 
 
 def as_document(source: Document | Page) -> Document:
@@ -120,12 +131,12 @@ def read_sources(source: Input, settings: TextSettings, on_error: OnError = rais
     return _read_file(source, settings, on_error)
 
 
-def read_all(sources: Iterable[Input], settings: TextSettings) -> Iterator[Document]:
+def read_all(sources: Iterable[Input], settings: TextSettings, on_error: OnError = raise_error) -> Iterator[Document]:
     """Yield the documents of several inputs in order. Raises InputError where there is none in all of them."""
     sources = list(sources)
     empty = True
     for source in sources:
-        for document in read_documents(source, settings):
+        for document in read_documents(source, settings, on_error):
             empty = False
             yield document
     if empty:
@@ -133,9 +144,9 @@ def read_all(sources: Iterable[Input], settings: TextSettings) -> Iterator[Docum
         raise InputError(f"no document in the {len(sources)} input file(s) ({names}): they hold no text")
 
 
-def read_paragraphs(sources: Iterable[Input], settings: TextSettings) -> Iterator[str]:
+def read_paragraphs(sources: Iterable[Input], settings: TextSettings, on_error: OnError = raise_error) -> Iterator[str]:
     """Yield the paragraphs of several inputs in order. Raises InputError where there is none in all of them."""
-    return (paragraph for document in read_all(sources, settings) for paragraph in document.paragraphs)
+    return (paragraph for document in read_all(sources, settings, on_error) for paragraph in document.paragraphs)
 
 
 def _read_remote(file: RemoteFile, settings: TextSettings, on_error: OnError) -> Iterator[Document | Page]:
@@ -160,12 +171,22 @@ def _read_file(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iter
         return read_json_lines(path, lines, settings, on_error)
     if delimiter := _DELIMITERS.get(_bare_suffix(path)):
         return read_table_texts(path, decoded_lines(path, lines), settings, on_error, delimiter=delimiter)
-    lines = _without_articles(path, decoded_lines(path, lines))
+    decoded = decoded_lines(path, lines) if on_error is raise_error else _decodable(path, lines, on_error)
+    lines = _without_articles(path, decoded)
     if settings.documents == "file":
         return _read_whole(path, lines, settings)
     if settings.documents == "lines":
         return _read_each_line(path, lines, settings)
     return _read_blocks(path, lines, settings)
+
+
+def _decodable(path: AnyFile, lines: Iterable[tuple[int, str]], on_error: OnError) -> Iterator[tuple[int, str]]:
+    """Yield the lines of plain text that are UTF-8; `on_error` is called for each other one."""
+    for number, line in lines:
+        if is_undecoded(line):
+            on_error(InputError(f"{path}:{number}: not UTF-8 text; convert it to UTF-8"))
+        else:
+            yield number, line
 
 
 def _expand(name: str) -> list[Path]:

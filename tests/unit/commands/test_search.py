@@ -70,9 +70,11 @@ def test_a_model_without_vectors_of_texts_is_told(
 ) -> None:
     (tmp_path / "a.TXT").write_text("Rain falls.\n", "utf-8")
     write_vector_model(tmp_path / "model", own_tokenizer, VectorSettings(normalize=True))
-    for model, told in ((plain_model, True), (tmp_path / "model", False)):
-        _, said = run_json(capsys, "index", tmp_path / "a.TXT", "--model", model, "--out", tmp_path / str(told), *FP32)
-        assert ("does not describe vectors of texts" in said) is told
+    for model, is_said in ((plain_model, True), (tmp_path / "model", False)):
+        _, said = run_json(
+            capsys, "index", tmp_path / "a.TXT", "--model", model, "--out", tmp_path / str(is_said), *FP32
+        )
+        assert ("does not describe vectors of texts" in said) is is_said
 
 
 def test_the_service_of_an_index_has_its_model(

@@ -87,6 +87,18 @@ def test_faults_of_more_than_a_row_are_never_left_out(write: Any) -> None:
             read_table(write("a.csv", content), on_error=BadRows("skip").add)
 
 
+def test_a_stray_quotation_mark_takes_no_other_rows(write: Any) -> None:
+    lines = ["text,label", '"broken,a', "one,b", '"two, three",a', '"also broken,a', "four,b", '"five" ,a', "six,b"]
+    path = write("a.csv", "\n".join(lines))
+    rows = BadRows("skip")
+    table = read_table(path, on_error=rows.add)
+    assert table.texts("text") == ("one", "two, three", "four", "six")
+    assert [table.location(row).rpartition(":")[2] for row in range(4)] == ["3", "4", "6", "8"]
+    assert rows.counts == {"not valid csv": 3}
+    with pytest.raises(BadRow, match=r"a\.csv:2: not valid csv: .*; its quotation mark is closed in line 4$"):
+        read_table(path)
+
+
 @pytest.mark.parametrize("ending", ["tsv", "parquet"])
 def test_a_check_leaves_out_the_rows_that_fail_it(write: Any, tmp_path: Any, ending: str) -> None:
     numbers = [str(number) for number in range(20)]

@@ -64,6 +64,24 @@ def test_a_carriage_return_stays_in_tsv_and_is_refused_from_another_format(tmp_p
         as_format(read_table(tmp_path / "a.jsonl"), "tsv")
 
 
+@pytest.mark.parametrize("last", ["b,c", '""'])
+def test_a_bad_last_row_of_a_file_is_named_before_any_is_answered(
+    last: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked_module, "BLOCK_ROWS", 1)
+    (tmp_path / "a.csv").write_text(f"text\na\n{last}\n")
+
+    def check(table: Table) -> None:
+        if "" in table.texts("text"):
+            raise InputError(f"{table.location(0)}: expected a text")
+
+    def answered(table: Table, out: Table) -> Table:
+        raise AssertionError("no row may be answered")
+
+    with pytest.raises(InputError, match=r"a\.csv:3: expected"):
+        answer_tables(PredictRequest(f"{tmp_path}/a.csv", f"{tmp_path}/b.csv"), answered, check=check)
+
+
 def test_endings_in_capitals_are_those_in_small_letters(tmp_path: Path) -> None:
     (tmp_path / "A.CSV").write_text('text\n"a, b"\n', "utf-8")
     with gzip.open(tmp_path / "A.Tsv.GZ", "wt", encoding="utf-8") as file:

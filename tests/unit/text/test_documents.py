@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -215,6 +216,17 @@ def test_what_stands_before_the_end_of_a_cut_archive_is_read(tmp_path: Path, suf
     assert texts == [(f"Document {number}.",) for number in range(3000)]
 
 
+@pytest.mark.parametrize(("documents", "expected"), [("lines", 4), ("blank-lines", 2), ("file", 1)])
+def test_of_plain_text_the_bad_lines_alone_are_left_out(tmp_path: Path, documents: Any, expected: int) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\ntwo \xff\nthree\n\nfour\n\xff\nfive\n")
+    errors: list[InputError] = []
+    texts = [*read_documents(path, TextSettings(documents=documents), errors.append)]
+    assert len(texts) == expected
+    assert [line for text in texts for line in text.paragraphs] == ["one", "three", "four", "five"]
+    assert [str(error).rpartition(":")[0] for error in errors] == [f"{path}:2", f"{path}:6"]
+
+
 def test_of_json_lines_the_bad_ones_alone_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "one"}\n{"text": "\xff"}\n{"text": \n{"text": "four"}\n')
@@ -298,9 +310,9 @@ def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"absent\.txt: cannot be opened"):
-        read_documents(tmp_path / "absent.txt", TextSettings())
+        next(read_documents(tmp_path / "absent.txt", TextSettings()))
     with pytest.raises(InputError, match="cannot be opened: Is a directory"):
-        read_documents(tmp_path, TextSettings())
+        next(read_documents(tmp_path, TextSettings()))
 
 
 def test_reading_streams(tmp_path: Path) -> None:

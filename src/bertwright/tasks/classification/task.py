@@ -1,7 +1,7 @@
 """sentence or pair → label, labels or number: the kind of task of GLUE (paper §4.1)."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -256,10 +256,12 @@ class ClassificationKind(TaskKind):
             lambda source: say(f"{source}: has no header line: its columns are taken for {', '.join(task.columns)}")
         )
 
+        read_rows = partial(examples_of, task, require_label=False)
+
         def answered(table: Table, written: Table) -> Table:
             if not table.header and request.input_format != "lines":
                 say_columns(table.source)
-            rows = examples_of(task, table, require_label=False)
+            rows = read_rows(table)
             encoded = encode(tokenizer, rows.texts_a, rows.texts_b, max_length=max_length, long=task.long)
             long.count(encoded, rows)
             answers = add_predictions(task, written, decode(task, logits_of()(encoded), rows.location))
@@ -267,7 +269,7 @@ class ClassificationKind(TaskKind):
             return request.with_explanations(answers, rows.texts_a if rows.texts_b is None else pairs)
 
         names = task.text if request.input_format == "lines" else task.columns
-        num_rows = answer_tables(request, answered, headerless=names)
+        num_rows = answer_tables(request, answered, check=read_rows, headerless=names)
         long.say()
         return {"rows": num_rows}
 

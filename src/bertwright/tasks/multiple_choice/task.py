@@ -5,7 +5,7 @@ Shapes: B rows of a batch, C choices of the row that has most, R choices of all 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -163,14 +163,16 @@ class ChoiceKind(TaskKind):
         request.refuse_formats(f"a model of choices ({task.name})", read=formats, write=formats)
         open_once = cache(lambda: open_chooser(saved))
 
+        read_rows = partial(choices_of, task, require_label=False)
+
         def answered(table: Table, written: Table) -> Table:
-            rows = choices_of(task, table, require_label=False)
+            rows = read_rows(table)
             model, max_length = open_once()
             logits = self.logits(model, self.encode(task, tokenizer, rows, max_length))
             answers = add_answers(written, *decode_choices(logits, rows.first, table.location))
             return request.with_explanations(answers, zip(rows.contexts, rows.choices, strict=True))
 
-        return {"rows": answer_tables(request, answered, even=False)}
+        return {"rows": answer_tables(request, answered, check=read_rows, even=False)}
 
 
 def choice_batch(

@@ -3,10 +3,11 @@
     python -m benchmarks.data [--squad dev-v1.1.json --tokenizer DIR] [--json]
 
 Rows are made of a synthetic corpus. The build reads the documentation on this machine, its sentences shuffled, with all
-cores; beside it the bare tokenizer encodes the same sentences, already read and parted, with all cores. The build has a
-table in which each process looks up the words that it met before. The table goes to standard error; with --json the last line of standard output is
-{"rows": [...], "versions": {...}}. Each figure is the median of five runs (the build: three), its spread their largest
-minus their smallest. --squad adds how long it takes to read a file of questions and make windows of it.
+cores; beside it the bare tokenizer encodes the same sentences, already read and parted, with all cores. Each process of
+the build tokenizes a word once, and then looks it up. The table goes to standard error; with --json the last line of
+standard output is {"rows": [...], "versions": {...}}. Each figure is the median of five runs (the build: three), its
+spread their largest minus their smallest. --squad adds how long it takes to read a file of questions and make windows
+of it.
 """
 
 import argparse

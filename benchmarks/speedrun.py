@@ -1,6 +1,6 @@
 """A finished pre-training → its row in docs/speedrun.md: minutes, bits a character, BLiMP, digest of the weights.
 
-python -m benchmarks.speedrun RUN --held-out CORPUS --blimp FILE [--scores FOLDER] [--json]
+python -m benchmarks.speedrun RUN --held-out CORPUS --blimp FILE [--scores FOLDER] [--any-pairs] [--json]
 
 RUN is a folder of `bertwright pretrain`. Minutes are those of its training steps, without evaluations and checkpoints.
 The bits are those of `bertwright evaluate pretraining`. BLiMP is the mean of the paradigms, with each piece masked
@@ -34,12 +34,15 @@ PAIRS: Final = (67, 67_000)
 _BITS: Final = "mlm_bits_per_character"
 
 
-def minutes_to(target: float, lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the minutes up to the first evaluation with at most `target` bits a character; None without one."""
+def minutes_to(target: float, lines: Sequence[Mapping[str, Any]], *, bits: float) -> float | None:
+    """Return the minutes up to the first evaluation with at most `target` bits a character.
+
+    bits: those of the trained model. Without such an evaluation they decide: the minutes of the whole run, or None.
+    """
     for line in lines:
         if line.get("held_out", {}).get(_BITS, math.inf) <= target:
             return _minutes_at(line["step"], lines)
-    return None
+    return _minutes_at(lines[-1]["step"], lines) if bits <= target else None
 
 
 def _minutes_at(step: int, lines: Sequence[Mapping[str, Any]]) -> float:
@@ -51,14 +54,18 @@ def _minutes_at(step: int, lines: Sequence[Mapping[str, Any]]) -> float:
     return seconds / 60
 
 
-def check(run: Run, *, held_out: Path, blimp: Path) -> None:
-    """Raise SystemExit for a run that can have no row, for another held-out text, and for other pairs than BLiMP's."""
+def check(run: Run, *, held_out: Path) -> None:
+    """Raise SystemExit for a run that can have no row, and for another held-out text."""
     if run.kind != "pretrain" or run.state != "finished" or run.speed is None or run.speed.seconds is None:
         raise SystemExit(f"{run.folder}: expected a finished pre-training, got {run.kind}, {run.state}")
     if run.record["data"].get("init_from"):
         raise SystemExit(f"{run.folder}: expected a pre-training from random weights, got --init-from or --extend")
     if noted_corpora(run.record, "held_out") != [Corpus.open(held_out).fingerprint]:
         raise SystemExit(f"{run.folder}: expected a run with --held-out {held_out}, got another held-out text, or none")
+
+
+def check_pairs(blimp: Path) -> None:
+    """Raise SystemExit for a file that has not all pairs of BLiMP."""
     paradigms = read_paradigms(blimp)
     counts = (len(paradigms), sum(len(paradigm.pairs) for paradigm in paradigms))
     if counts != PAIRS:
@@ -67,7 +74,7 @@ def check(run: Run, *, held_out: Path, blimp: Path) -> None:
 
 def row_of(run: Run, *, held_out: Path, blimp: Path, scores: Path | None) -> dict[str, Any]:
     """Return the figures of a run that passes `check`; SystemExit for a model without bits a character."""
-    check(run, held_out=held_out, blimp=blimp)
+    check(run, held_out=held_out)
     assert run.speed is not None
     assert run.speed.seconds is not None
     model, lines = str(run.folder), run.streams[""]
@@ -76,19 +83,15 @@ def row_of(run: Run, *, held_out: Path, blimp: Path, scores: Path | None) -> dic
         raise SystemExit(f"{run.folder}: expected a masked LM, got a model without bits a character of masked pieces")
     settings = ScoreSettings(masking="piece")
     pairs = measure_minimal_pairs(model, blimp, settings=settings, out=scores, precision="fp32")
-    minutes = run.speed.seconds / 60
     return {
         "run": run.name,
-        "minutes": minutes,
+        "minutes": run.speed.seconds / 60,
         "steps": run.steps_done,
         "tokens": run.speed.seconds * run.speed.tokens_per_second,
         "bits": measured[_BITS],
         "blimp": 100 * pairs.accuracy,
         "phenomena": 100 * pairs.phenomena_accuracy,
-        **{
-            f"minutes to {target}": minutes_to(target, lines) or (minutes if measured[_BITS] <= target else None)
-            for target in TARGETS
-        },
+        **{f"minutes to {target}": minutes_to(target, lines, bits=measured[_BITS]) for target in TARGETS},
         "weights": file_digest(run.folder / "model" / WEIGHTS),
         "processor": run.record["resolved"]["numerics"]["processor"],
         "versions": run.record["versions"],
@@ -103,8 +106,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--held-out", type=Path, required=True)
     parser.add_argument("--blimp", type=Path, required=True)
     parser.add_argument("--scores", type=Path)
+    parser.add_argument("--any-pairs", action="store_true", help="take other pairs than BLiMP's 67,000: no record")
     parser.add_argument("--json", action="store_true", help="print one line of JSON")
     options = parser.parse_args(arguments)
+    if not options.any_pairs:
+        check_pairs(options.blimp)
     row = row_of(read_run(options.run), held_out=options.held_out, blimp=options.blimp, scores=options.scores)
     if options.json:
         print(json.dumps(row))

@@ -2,9 +2,9 @@
 
 python -m benchmarks.startup [--repeats 4] [--no-compile] [--json]
 
-Whole processes, from their start to their end, which take turns; the first turn fills the file cache. The step is one of `tiny`, 32 rows
-of 128 tokens of the documentation on this machine; transformers gets random ids and writes nothing, ours opens a
-corpus, plans an epoch, makes rows, trains and writes a model folder.
+Whole processes, from their start to their end, which take turns; the first turn fills the file cache. The step is one
+of `tiny`, 32 rows of 128 tokens of the documentation on this machine; transformers gets random ids and writes nothing,
+ours opens a corpus, plans an epoch, makes rows, trains and writes a model folder.
 """
 
 import os

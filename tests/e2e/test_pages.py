@@ -61,6 +61,7 @@ INSTEAD: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"--batch-schedule \S+", "--batch-schedule 2:0.2,4:0.3,8:0.5"),  # it ends with the batch size of `ADDED`
     (r"(--model (?:tuned|MODEL) .*)--int8", r"\1--int8 --least-agreement 0"),
     (r"(--model minilm .*)--int8", r"\1--int8 --least-agreement 0 --least-overlap 0"),
+    (r"benchmarks\.speedrun .*", r"\g<0> --any-pairs"),
     (r"--extend run (.*)--steps \d+", r"--extend run \1--epochs 1"),  # the run itself has 3 steps here
     (r"--seeds \d", "--seeds 1"),
     (r"epochs=3,10", "epochs=1"),

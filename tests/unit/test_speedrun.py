@@ -18,4 +18,8 @@ LINES = [
 
 @pytest.mark.parametrize(("target", "minutes"), [(1.5, 1.0), (1.4, 1.0), (1.3, 2.0), (1.29, 3.0), (1.2, None)])
 def test_minutes_are_those_up_to_the_first_evaluation_at_the_target(target: float, minutes: float | None) -> None:
-    assert minutes_to(target, LINES) == minutes
+    assert minutes_to(target, LINES, bits=1.25) == minutes
+
+
+def test_minutes_are_those_of_the_whole_run_where_only_its_final_bits_reach_the_target() -> None:
+    assert minutes_to(1.2, LINES, bits=1.19) == 3.0

@@ -209,6 +209,7 @@ def _built(out: Path, manifest: "Manifest") -> CommandResult:
     drawn = {"drawn": [each.model_dump() for each in manifest.sample.drawn]} if manifest.sample else {}
     return {
         "corpus": str(out),
+        "language": manifest.text["language"],
         **{name: getattr(manifest, name) for name in names},
         **drawn,
         "duplicates": manifest.duplicates.documents if manifest.duplicates else 0,

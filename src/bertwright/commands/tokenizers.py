@@ -159,9 +159,9 @@ def _paragraphs(
 
 
 def _save(tokenizer: "BaseTokenizer", out: Path) -> dict[str, Any]:
-    """Write a tokenizer into a new folder; return the folder, the size of the vocabulary and the hash."""
+    """Write a tokenizer into a new folder; return the folder, and facts about the vocabulary."""
     from bertwright.files import new_folder
 
     with new_folder(out) as folder:
         tokenizer.save(folder)
-    return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "hash": tokenizer.hash}
+    return {"tokenizer": str(out), "vocab_size": tokenizer.vocab_size, "cased": tokenizer.cased, "hash": tokenizer.hash}

@@ -236,7 +236,5 @@ def _source_name(source: Input) -> str:
 
 def _no_text(sources: Sequence[Input], settings: TextSettings, messages: Sequence[str]) -> str:
     first = f"; {messages[0]}" if messages else ""
-    return (
-        f"no text was found in {len(sources)} input(s), {sources[0]} first, "
-        f"with the settings {settings.model_dump()}{first}"
-    )
+    field, others = f"; the texts of tables and JSON lines are read from {settings.field!r} (--field)", len(sources) - 1
+    return f"no text was found in {sources[0]}{f' and {others:,} other inputs' if others else ''}{first or field}"

@@ -49,7 +49,8 @@ def calibration_lines(metrics: Mapping[str, Any], *, model: str) -> list[str]:
     """Return a line of advice for each calibration error of an evaluation that is too large."""
     return [
         f"{name} {value:.4f}: the probabilities differ from the fraction of right answers by {100 * value:.0f} points "
-        f"on average; give --calibrate to evaluate {model} with rows that it was not trained on"
+        f"on average; to correct them: bertwright evaluate --model {model} --data FILE --calibrate, with a FILE that "
+        "it was not trained on"
         for name, value in metrics.items()
         if name.endswith("calibration_error") and value > _TOLERATED
     ]

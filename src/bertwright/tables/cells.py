@@ -100,7 +100,9 @@ def separator_hint(format: Format, cells: Sequence[str]) -> str:
     other: Format = "csv" if separator == "," else "tsv"
     advice = f"add --input-format {other}, or name the file .{other}"
     if separator not in ",\t":
-        advice = "csv has commas and tsv has tabs: write the table again with one of them"
+        advice = (
+            "csv has commas and tsv has tabs: save the table again with one of them; a spreadsheet calls it CSV UTF-8"
+        )
     return f" (with {_SEPARATORS[separator]} between them? {advice})"
 
 

@@ -31,6 +31,7 @@ FORMATS: Final[dict[str, Format]] = {
 """Format of a table by the ending of its name."""
 OPENERS: Final = tuple(MAGIC)
 """Endings of packed files."""
+_SPREADSHEETS: Final = (".xlsx", ".xls", ".ods")
 ALLOWED: Final = f"{', '.join(FORMATS)}, each but .parquet also with {', '.join(OPENERS)}"
 """Endings of a table's name, for messages."""
 
@@ -83,7 +84,8 @@ def open_file(path: Path | str, input_format: InputFormat) -> Iterator[tuple[Ite
     if table_ending(path) not in FORMATS and format is None:
         if not os.path.exists(path):  # false for an impossible name too
             raise InputError(f"{path}: there is no such file or folder")
-        raise InputError(f"{path}: not a table's name; allowed endings: {ALLOWED}; or add --input-format")
+        advice = "save it as .csv in UTF-8" if table_ending(path) in _SPREADSHEETS else "or add --input-format"
+        raise InputError(f"{path}: not a table's name; allowed endings: {ALLOWED}; {advice}")
     format = format or FORMATS[table_ending(path)]
     if format != "parquet":
         with open_lines(path) as lines:

@@ -70,7 +70,7 @@ def test_which_file_is_trained_on_is_reported_once(working_folder: Path, capsys:
     assert run_line(f"finetune swag --data codah {TUNE}") == 0
     stderr = capsys.readouterr().err
     assert stderr.count("training on codah-train.csv") == 1
-    assert stderr.count("no dev file; a tenth of the rows") == 1
+    assert stderr.count("no dev file, so a tenth of the rows") == 1
 
 
 def test_a_dirty_table_under_another_name_is_trained_measured_and_checked(

@@ -140,7 +140,7 @@ def test_a_warning_about_the_data_comes_once(
         TuneRequest(out=tmp_path / "s", **search_arguments),
     )
     stderr = capsys.readouterr().err
-    assert stderr.count("no dev file; a tenth of train.tsv") == 1
+    assert stderr.count("rows of train.tsv, chosen by label and text, are kept for validation") == 1
     assert stderr.count("seed 0: best epoch 1") == 3
 
 

@@ -79,8 +79,12 @@ class ClassificationKind(TaskKind):
         files = dev_files(task, data) if data.is_dir() else {}
         validation = {name: read_examples(task, file) for name, file in files.items()}
         if not files:
-            say(f"{data}: no dev file; a tenth of {path.name}, chosen by label and text, is kept for validation")
+            rows = len(train)
             train, kept = split_dev(train)
+            say(
+                f"{data}: there is no dev file, so {len(kept):,} of the {rows:,} rows of {path.name}, chosen by label "
+                "and text, are kept for validation"
+            )
             validation = {"dev": kept}
         digests = {"train": file_digest(path), "dev": {name: file_digest(file) for name, file in files.items()}}
         return LabelledData(weigh(task, train), train, validation, digests)

@@ -124,13 +124,14 @@ def _refuse_twins(pairs: TextPairs) -> None:
     """Raise InputError for texts that match themselves: their cosine is 1 whatever the model is."""
     if pairs.twins:
         raise InputError(
-            f"{pairs.source}: expected pairs for validation, got texts that match themselves; give a folder with "
-            "train.tsv and a dev.tsv of pairs, such as sentence1, sentence2, score"
+            f"{pairs.source}: expected pairs for validation, got single texts; give a folder with train.tsv and a "
+            "dev.tsv of pairs, such as sentence1, sentence2, score; or, to train without pairs, a corpus of the texts: "
+            "bertwright corpus build TEXTS --tokenizer MODEL --out CORPUS, then --data CORPUS"
         )
 
 
 def split_pairs(pairs: TextPairs, data: Path) -> tuple[TextPairs, TextPairs]:
     """Return (train, validation): a tenth of the first texts, with all their pairs, is for validation."""
-    say(f"{data}: no dev file; a tenth of the first texts, with all their pairs, is kept for validation")
+    say(f"{data}: there is no dev file, so a tenth of the first texts, with all their pairs, is kept for validation")
     kept, chosen = split_rows([pairs.firsts[number] for number in pairs.anchors], pairs.source)
     return pairs.select(kept), pairs.select(chosen)

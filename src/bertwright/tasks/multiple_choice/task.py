@@ -76,7 +76,7 @@ class ChoiceKind(TaskKind):
         digests = file_digests(path, dev_path)
         if dev_path:
             return LabelledData(task, train, {"dev": read_choices(task, dev_path)}, digests)
-        say(f"{data}: no dev file; a tenth of the rows, chosen by their texts, is kept for validation")
+        say(f"{data}: there is no dev file, so a tenth of the rows, chosen by their texts, is kept for validation")
         texts = ["\n".join([context, *row]) for context, row in zip(train.contexts, train.choices, strict=True)]
         kept, chosen = split_rows(texts, train.source)
         return LabelledData(task, train.select(kept), {"dev": train.select(chosen)}, digests)

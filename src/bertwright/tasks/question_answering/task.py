@@ -103,7 +103,10 @@ class SpanKind(TaskKind):
         digests = file_digests(path, dev_path)
         if dev_path:
             return LabelledData(task, train, {"dev": read_labelled(task, dev_path)}, digests)
-        say(f"{data}: no dev file; the questions on a tenth of {path.name}'s passages are kept for validation")
+        say(
+            f"{data}: there is no dev file, so the questions on a tenth of {path.name}'s passages are kept for "
+            "validation"
+        )
         sides = split_rows([question.context for question in train.items], train.source)
         train, kept = (replace(train, items=tuple(train.items[row] for row in rows)) for rows in sides)
         return LabelledData(task, train, {"dev": kept}, digests)

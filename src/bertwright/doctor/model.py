@@ -263,6 +263,10 @@ def length_findings(saved: SavedModel) -> Iterator[Finding]:
         text = f"{positions} positions, but tokenizer_config.json allows texts of {tokenizer_length:,} tokens"
         advice = f"write {positions} as model_max_length, so that other libraries truncate longer texts"
         yield _finding("length", "note", value, text, advice)
+    elif (trained := saved.trained_positions) < positions:
+        text = f"{positions} positions, of which the first {trained} were trained"
+        advice = f"for longer texts pre-train with longer rows (--lengths), or compare with --max-length {trained}"
+        yield _finding("length", "note", value, text, advice)
     else:
         at_most = f", fine-tuned with {trained_with}" if trained_with else ""
         yield _finding("length", "ok", value, f"{positions} positions{at_most}")

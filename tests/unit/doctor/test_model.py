@@ -289,6 +289,16 @@ def test_lengths_against_positions(tmp_path: Path) -> None:
             _ = open_model(str(long)).max_length
 
 
+@pytest.mark.parametrize(
+    ("noted", "level"), [(32, "note"), (64, "ok"), (99, "ok"), ("32", "ok"), (0, "ok"), (True, "ok")]
+)
+def test_positions_that_were_not_trained_are_noted(tmp_path: Path, noted: object, level: str) -> None:
+    model = write_model(tmp_path / "model", extra={"trained_positions": noted}, max_positions=64)
+    finding = named(found_in(model), "length")
+    assert finding.level == level
+    assert ("of which the first 32 were trained" in finding.text) == (level == "note")
+
+
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """A model that uses the context, because each sentence of its corpus repeats one word; and the corpus."""

@@ -42,48 +42,69 @@ def prepare(name: str) -> None:
         assert main(["index", "more.txt", "--out", "index", "--add", *FP32]) == 0
 
 
-def rows_of(folder: Path) -> int | None:
-    """Return the number of rows of the index, all of whose files are checked; None where there is no index."""
-    return len(SearchIndex.open(folder / "index")) if (folder / "index").exists() else None
+State = list[list[tuple[str, str, bytes]]] | None
+"""Id, text and vector of each row of an index, segment by segment; None where there is no index."""
 
 
-def check_killed(name: str, folder: Path, **limits: Any) -> None:
-    _, before, after = CHANGES[name]
+def state_of(folder: Path) -> State:
+    """Return the state of the index, all of whose files are checked."""
+    if not (folder / "index").exists():
+        return None
+    segments = SearchIndex.open(folder / "index").segments
+    return [
+        [(id, segment.row(number).text, segment.vectors[number].tobytes()) for id, number in segment.ids.items()]
+        for segment in segments
+    ]
+
+
+def undisturbed(name: str, folder: Path) -> tuple[State, State]:
+    """Return the states before and after the change; the index is then again as before."""
+    prepare(name)
+    before = state_of(folder)
+    assert main(arguments(name, folder)) == 0
+    after = state_of(folder)
+    assert [state and sum(map(len, state)) for state in (before, after)] == [*CHANGES[name][1:]]
+    _remove_index(folder)
+    prepare(name)
+    return before, after
+
+
+def check_killed(name: str, folder: Path, states: tuple[State, State], **limits: Any) -> None:
     ended = faults.run(arguments(name, folder), folder, **limits)
     assert ended.code != 0, ended.said
-    assert rows_of(folder) in (before, after)
-    if rows_of(folder) != after or before == after:  # the same command again
+    assert state_of(folder) in states
+    if state_of(folder) != states[1]:  # the same command again
         assert main(arguments(name, folder)) == 0
-    assert rows_of(folder) == after
+    assert state_of(folder) == states[1]
     assert [path.name for path in folder.rglob("*.tmp")] == []
 
 
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("moment", [2, 5])
 def test_a_killed_change_leaves_the_old_index_or_the_new_one(name: str, moment: int, folder: Path) -> None:
-    prepare(name)
-    check_killed(name, folder, die_before=moment)
+    check_killed(name, folder, undisturbed(name, folder), die_before=moment)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_killed_before_each_change_of_a_file(name: str, folder: Path) -> None:
-    prepare(name)
+    states = undisturbed(name, folder)
     total = faults.run(arguments(name, folder), folder).changes
     assert total >= 3
     for moment in range(1, total + 1):
         _remove_index(folder)
         prepare(name)
-        check_killed(name, folder, die_before=moment)
+        check_killed(name, folder, states, die_before=moment)
 
 
 @pytest.mark.parametrize("name", ["build", "add"])
 def test_on_a_full_disk_nothing_changes(name: str, folder: Path) -> None:
     prepare(name)
+    before = state_of(folder)
     ended = faults.run(arguments(name, folder), folder, largest_file=300)
     assert ended.code == 1
     assert "disk is full" in ended.said
-    assert rows_of(folder) == CHANGES[name][1]
+    assert state_of(folder) == before
 
 
 def _remove_index(folder: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import random
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from bertwright.cli import main
+from tests.support.seeds import drawn_moments
 
 STEPS = 600
 
@@ -59,29 +59,31 @@ def test_three_kills_change_no_byte(tmp_path: Path, own_corpus: Path) -> None:
     command = [sys.executable, "-m", "bertwright"]
     calm, torn = tmp_path / "calm", tmp_path / "torn"
     subprocess.run([*command, *arguments(own_corpus, calm)], check=True, capture_output=True)
-    moments = random.Random(time.time_ns())
-    restarts = 0
-    resumed = [*command, *arguments(own_corpus, torn), "--resume", "--track", "tensorboard"]
-    for step in sorted(moments.sample(range(20, STEPS - 100), 3)):
-        running = subprocess.Popen(resumed, stderr=subprocess.DEVNULL)
-        wait_for_step(running, torn, step)
-        time.sleep(moments.uniform(0, 0.1))
-        running.send_signal(signal.SIGKILL)
-        assert running.wait() == -signal.SIGKILL
-        restarts += any((torn / "checkpoints").glob("step-*/state.json"))
-    assert restarts, "no restart began from a checkpoint"
-    subprocess.run(resumed, check=True, capture_output=True)
-    assert (torn / "model" / "model.safetensors").read_bytes() == (calm / "model" / "model.safetensors").read_bytes()
-    timed = {"seconds", "data_share", "tokens_per_second", "mfu"}
-    logs = [
-        [{key: value for key, value in line.items() if key not in timed} for line in complete_lines(out)]
-        for out in (calm, torn)
-    ]
-    assert logs[0] == logs[1]
-    assert last_step(torn) == STEPS
-    assert losses_in_tensorboard(torn) == [
-        (line["step"], pytest.approx(line["mlm"], rel=1e-6)) for line in logs[0] if "mlm" in line
-    ]
+    with drawn_moments() as moments:
+        restarts = 0
+        resumed = [*command, *arguments(own_corpus, torn), "--resume", "--track", "tensorboard"]
+        for step in sorted(moments.sample(range(20, STEPS - 100), 3)):
+            running = subprocess.Popen(resumed, stderr=subprocess.DEVNULL)
+            wait_for_step(running, torn, step)
+            time.sleep(moments.uniform(0, 0.1))
+            running.send_signal(signal.SIGKILL)
+            assert running.wait() == -signal.SIGKILL
+            restarts += any((torn / "checkpoints").glob("step-*/state.json"))
+        assert restarts, "no restart began from a checkpoint"
+        subprocess.run(resumed, check=True, capture_output=True)
+        assert (torn / "model" / "model.safetensors").read_bytes() == (
+            calm / "model" / "model.safetensors"
+        ).read_bytes()
+        timed = {"seconds", "data_share", "tokens_per_second", "mfu"}
+        logs = [
+            [{key: value for key, value in line.items() if key not in timed} for line in complete_lines(out)]
+            for out in (calm, torn)
+        ]
+        assert logs[0] == logs[1]
+        assert last_step(torn) == STEPS
+        assert losses_in_tensorboard(torn) == [
+            (line["step"], pytest.approx(line["mlm"], rel=1e-6)) for line in logs[0] if "mlm" in line
+        ]
 
 
 def losses_in_tensorboard(out: Path) -> list[tuple[int, float]]:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -14,16 +13,28 @@ import pytest
 from bertwright.corpus.checks import verify
 from bertwright.text.wordpiece import train_wordpiece
 from tests.support.folders import contents
+from tests.support.seeds import drawn_moments
 
 KILLS = 10
 SCRIPT = """
-import sys
+import sys, time
 from bertwright.corpus import inputs as reading
 from bertwright.corpus.build import build_corpus
+from bertwright.corpus.resume import UnfinishedBuild
+
+save = UnfinishedBuild.save
+
+def save_and_wait(build, state):
+    save(build, state)
+    if 0 < int(sys.argv[3]) <= len(state.shards):
+        time.sleep(600)
+
 if __name__ == "__main__":
     reading.CHUNK_CHARACTERS = 20_000
-    build_corpus(sys.argv[3:], tokenizer=sys.argv[1], out=sys.argv[2], workers=2, shard_tokens=10_000, skip=True)
+    UnfinishedBuild.save = save_and_wait
+    build_corpus(sys.argv[4:], tokenizer=sys.argv[1], out=sys.argv[2], workers=2, shard_tokens=10_000, skip=True)
 """
+"""Arguments: tokenizer, corpus, number of whole shards at which the build waits to be killed (0: none), inputs."""
 
 
 def whole_shards(out: Path) -> int:
@@ -51,31 +62,32 @@ def test_ten_kills_change_no_byte_of_a_corpus(own_text: Path, tmp_path: Path) ->
     command = [sys.executable, str(tmp_path / "build.py"), str(tmp_path / "tokenizer")]
 
     calm, torn = tmp_path / "calm" / "corpus", tmp_path / "torn" / "corpus"
-    subprocess.run([*command, str(calm), *inputs], check=True, capture_output=True)
+    subprocess.run([*command, str(calm), "0", *inputs], check=True, capture_output=True)
     manifest = verify(calm).manifest
     shards = len(manifest.shards)
-    assert shards > 2 * KILLS
+    assert shards > 2 * KILLS + 1  # at most two between two kills, and the last one
     assert manifest.duplicates is not None
     assert manifest.duplicates.documents > 400  # the two files overlap
     assert manifest.skipped.records == 1
 
-    moments = random.Random(time.time_ns())
-    kills = 0
-    for target in [0, *sorted(moments.sample(range(1, shards - 1), KILLS - 1))]:
-        with subprocess.Popen([*command, str(torn), *inputs], stderr=subprocess.DEVNULL) as running:
+    with drawn_moments() as moments:
+        for _ in range(KILLS):
+            kill_later([*command, str(torn)], inputs, torn, pause=moments.uniform(0, 0.2))
+        subprocess.run([*command, str(torn), "0", *inputs], check=True, capture_output=True)
+        assert contents(torn) == contents(calm)
+
+
+def kill_later(command: list[str], inputs: list[str], out: Path, *, pause: float) -> None:
+    """Continue the build, and kill it `pause` seconds after its next whole shard; a faster one waits for that."""
+    begun = whole_shards(out)
+    with subprocess.Popen([*command, str(begun + 2), *inputs], stderr=subprocess.DEVNULL) as running:
+        try:
             deadline = time.monotonic() + 120
-            while whole_shards(torn) < target and running.poll() is None:
-                assert time.monotonic() < deadline
+            while whole_shards(out) == begun:
+                assert running.poll() is None, f"ended with {running.returncode} after {begun} shards"
+                assert time.monotonic() < deadline, f"no shard in two minutes after the first {begun}"
                 time.sleep(0.005)
-            time.sleep(moments.random() * 0.2)
+            time.sleep(pause)
+        finally:
             running.kill()
-        if running.returncode == 0:  # it was faster than the clock: nothing is left to kill
-            break
-        assert running.returncode == -signal.SIGKILL
-        kills += 1
-        if (torn / "manifest.json").exists():  # killed between its last write and cleaning up
-            break
-    assert kills >= KILLS - 2
-    if (torn / ".building").exists():
-        subprocess.run([*command, str(torn), *inputs], check=True, capture_output=True)
-    assert contents(torn) == contents(calm)
+    assert running.returncode == -signal.SIGKILL

@@ -287,11 +287,13 @@ def test_it_finishes_what_it_accepted(model: str) -> None:
     threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
-    while not _waiting(served):
+    deadline = time.monotonic() + 60
+    while not (waiting := _waiting(served)) and time.monotonic() < deadline:
         time.sleep(0.01)
     code = served.stop()
     for thread in threads:
         thread.join()
+    assert waiting, f"no request waited in a minute; the answers: {replies}"
     assert code == 0, served.lines
     assert len(replies) == 3
     assert 200 in replies

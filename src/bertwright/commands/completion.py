@@ -20,6 +20,8 @@ _PATCHES = (
     # bash itself completes files then, names with spaces and folders included.
     ('COMPREPLY=($(compgen -f -- "$cur"))', "COMPREPLY=()"),
     ("\ncomplete -F", "\ncomplete -o bashdefault -o default -F"),
+    # fish's words end before the cursor's word, which is completed.
+    ("$words $current)", "$words (commandline -ct) $current)"),
 )
 
 

@@ -102,6 +102,10 @@ def test_fish_offers_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert {line.split("\t")[0] for line in offered_words.splitlines()} == wanted
 
 
+def test_fish_passes_the_word_that_is_completed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert '"$pycode" $words (commandline -ct) $current)' in script("fish", capsys)
+
+
 def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["completion", "tcsh"])

@@ -1,6 +1,7 @@
 """URLs among the arguments of commands: paths of copies, or one sentence where a command takes none."""
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,25 +118,39 @@ def test_a_search_over_settings_has_no_run_in_a_store(store: Any, option: dict[s
     assert not keys()
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+WRITTEN = [
+    (name, option)
+    for name in COMMANDS
+    for option in inspect.signature(load_command(name)).parameters
+    if option in ("out", "output", "errors")
+]
+"""Commands and their options of a file or folder that is written."""
+
+
+def test_each_option_that_is_written_is_tried() -> None:
+    assert {option for _, option in WRITTEN} == {"out", "output", "errors"}
+
+
+@pytest.mark.parametrize(("name", "option"), WRITTEN)
 def test_no_command_writes_into_a_folder_that_is_named_as_a_url(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each option of a file or folder that is written takes a store, or refuses a URL with one sentence."""
     monkeypatch.chdir(tmp_path)
-    signature = inspect.signature(load_command(name))
-    written = [option for option in ("out", "output", "errors") if option in signature.parameters]
+    parameters = inspect.signature(load_command(name)).parameters
     values = {
-        option.name: option.default if option.default is not option.empty else "x"
-        for option in signature.parameters.values()
-        if option.kind is option.KEYWORD_ONLY
+        parameter.name: parameter.default if parameter.default is not parameter.empty else "x"
+        for parameter in parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
     }
-    positional = ["x" for option in signature.parameters.values() if option.kind is option.POSITIONAL_ONLY]
-    for option in written:
-        for url in ("nosuch://b/x", "nosuch:/b/x"):
-            value = Path(url) if "Path" in str(signature.parameters[option].annotation) else url
-            with pytest.raises(InputError, match=r"nosuch:/+b/x"):
-                with_urls(name, load_command(name))(*positional, **{**values, option: value})
+    positional = ["x" for parameter in parameters.values() if parameter.kind is parameter.POSITIONAL_ONLY]
+    url = "nosuch://b/x"
+    value = Path(url) if "Path" in str(parameters[option].annotation) else url
+    message = f"--{option} {url}: expected a path of this machine; '{name}' takes no URL here"
+    if name in ("pretrain", "finetune"):
+        message = f"{url}: no store has the scheme 'nosuch'"
+    with pytest.raises(InputError, match=f"^{re.escape(message)}"):
+        with_urls(name, load_command(name))(*positional, **{**values, option: value})
     assert not list(tmp_path.iterdir())
 
 

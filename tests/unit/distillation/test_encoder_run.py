@@ -1,6 +1,7 @@
 """A student that is pre-trained: its folder, how it resumes, and teachers that are refused."""
 
 import json
+import math
 import shutil
 import signal
 from pathlib import Path
@@ -27,6 +28,8 @@ from tests.support.published_families import FAMILIES, publish
 STEPS = 6
 TYPED: dict[str, Any] = {"steps": STEPS, "batch_size": 4, "phases": [{"length": 32, "share": 1.0}], "threads": 1}
 TYPED |= {"precision": "fp32", "evaluations": 1, "optimizer": {"learning_rate": 1e-3}}
+LEARNS: dict[str, Any] = {"steps": 100, "optimizer": {"learning_rate": 1e-2}}
+"""Settings with which a student learns at least how frequent each piece is."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> st
 
 def distill(teacher: str, corpus: Path, out: Path, **options: Any) -> Any:
     soft = DistillationSettings.model_validate({"layers": 2, **options.pop("soft", {})})
-    return distill_encoder(TYPED, soft, teacher=teacher, corpus={corpus: 1.0}, out=out, held_out=corpus, **options)
+    typed = {**TYPED, **options.pop("typed", {})}
+    return distill_encoder(typed, soft, teacher=teacher, corpus={corpus: 1.0}, out=out, held_out=corpus, **options)
 
 
 def test_a_stopped_run_resumes_to_the_same_bytes_and_refuses_another_teacher(
@@ -67,6 +71,11 @@ def test_a_stopped_run_resumes_to_the_same_bytes_and_refuses_another_teacher(
     assert {"labels", "teacher", "relations"} <= {*lines[0]}
     assert open_model(str(tmp_path / "whole")).config.layers == 2
     assert bw.load(str(tmp_path / "whole")).vectors(["a text"]).shape == (1, 48)
+
+
+def uniform_loss(tokenizer: Path) -> float:
+    """Return the loss where each piece is equally probable."""
+    return math.log(Tokenizer.load(tokenizer).vocab_size)
 
 
 def pretrained_as(system: System, folder: Path, tokenizer: Path) -> str:
@@ -128,9 +137,9 @@ def test_a_teacher_with_a_task_or_without_a_head_is_refused(
     with pytest.raises(InputError, match="has no masked-LM head, so it gives no soft labels; --soft-weight 0 learns"):
         distill(str(tmp_path / "bare"), own_corpus, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    result = distill(str(tmp_path / "bare"), own_corpus, tmp_path / "out", soft={"soft_weight": 0.0})
+    result = distill(str(tmp_path / "bare"), own_corpus, tmp_path / "out", soft={"soft_weight": 0.0}, typed=LEARNS)
     assert result["distillation"]["share"] is None
-    assert result["distillation"]["student"]["metrics"]["mlm_loss"] > 0
+    assert result["distillation"]["student"]["metrics"]["mlm_loss"] < uniform_loss(own_tokenizer)
 
 
 def test_a_teacher_that_reads_in_one_direction_is_refused(
@@ -145,8 +154,10 @@ def test_a_teacher_without_an_output_bias_has_a_head(own_corpus: Path, own_token
     """A ModernBERT may have none (`decoder_bias` in config.json), and it fills [MASK] all the same."""
     (unbiased,) = [each for each in FAMILIES if each.entries.get("decoder_bias") is False]
     publish(tmp_path / "teacher", unbiased, "BertForMaskedLM", own_tokenizer)
-    result = distill(str(tmp_path / "teacher"), own_corpus, tmp_path / "out")["distillation"]
-    assert all(result[name]["metrics"]["mlm_loss"] > 0 for name in ("teacher", "student"))
+    soft = {"soft_weight": 0.5}
+    result = distill(str(tmp_path / "teacher"), own_corpus, tmp_path / "out", soft=soft, typed=LEARNS)["distillation"]
+    assert result["teacher"]["metrics"]["mlm_loss"] < uniform_loss(own_tokenizer) + 1.0  # its weights are random
+    assert result["student"]["metrics"]["mlm_loss"] < uniform_loss(own_tokenizer)
 
 
 def test_a_student_of_random_weights_has_positions_activation_and_width_inside_of_the_teacher(

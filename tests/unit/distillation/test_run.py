@@ -234,22 +234,29 @@ def test_numbers_of_pairs_and_independent_labels_are_learned(
         model.classifier.linear.bias += 0.0 if labels else 40.0
     source = save_classifier(tmp_path / "teacher", model, task, own_tokenizer, 24)
     drawn = np.random.default_rng(0)
-    rows = [[*task.text, task.label]]
-    for number in range(24):
-        target = ("a|b", "c", "")[number % 3] if labels else f"{40 + drawn.normal():.3f}"
-        rows.append([*[f"house {number} by the sea"] * len(task.text), target])
-    for part in ("train", "dev"):
+    inputs = [(f"house {number} by the sea",) * len(task.text) for number in range(24)]
+    wanted = targets_of(source, inputs)
+    others = [("a|b", "c", "")[number % 3] if labels else f"{42 + drawn.normal():.3f}" for number in range(24)]
+    for part, targets in (("train", others), ("dev", wanted)):  # the teacher answers otherwise
+        rows = [(*task.text, task.label), *((*texts, target) for texts, target in zip(inputs, targets, strict=True))]
         path = tmp_path / "data" / f"{part}.tsv"
         path.parent.mkdir(exist_ok=True)
         path.write_text("".join("\t".join(row) + "\n" for row in rows))
-    result = distill(source, tmp_path / "out", tmp_path / "data", soft={"soft_weight": 1.0}, settings={"epochs": 6})
+    result = distill(source, tmp_path / "out", tmp_path / "data", soft={"soft_weight": 1.0}, settings={"epochs": 40})
     lines = [json.loads(line) for line in (tmp_path / "out/seed-0/metrics.jsonl").read_text().splitlines()]
     assert [line["teacher"] for line in lines if "teacher" in line]
     assert not [line for line in lines if "labels" in line]  # they have no weight
+    learned, agreement = targets_of(str(tmp_path / "out"), inputs), result["distillation"]["agreement"]
     if labels:
-        assert 0.0 <= result["distillation"]["agreement"] <= 1.0
+        majority = max(map(wanted.count, wanted)) / len(wanted)
+        assert agreement == pytest.approx(np.mean([one == other for one, other in zip(learned, wanted, strict=True)]))
+        assert agreement > majority + 0.2
         return
-    assert result["distillation"]["agreement"] is None
-    text = ("house 3 by the sea", "house 3 by the sea")
-    taught, wanted = (bw.load(path)([text])[0].score for path in (str(tmp_path / "out"), source))
-    assert taught == pytest.approx(wanted, abs=2.0)
+    assert agreement is None
+    assert [float(number) for number in learned] == pytest.approx([float(number) for number in wanted], abs=2.0)
+
+
+def targets_of(model: str, inputs: list[tuple[str, ...]]) -> list[str]:
+    """Return the answers of a model as a table has them: labels between bars, or a number."""
+    answers = bw.load(model, precision="fp32")([texts if len(texts) > 1 else texts[0] for texts in inputs])
+    return ["|".join(answer.labels) if hasattr(answer, "labels") else f"{answer.score:.3f}" for answer in answers]

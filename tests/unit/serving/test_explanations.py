@@ -47,8 +47,10 @@ def explained(
     saved, folder = open_model(folders["sst"]), tmp_path_factory.mktemp("explained")
     squad = SQUAD2.model_copy(update={"question": 16, "stride": 16})
     torch.manual_seed(5)
+    tagger = Tagger(saved.config, 3)
+    tagger.classifier.linear.bias.data[0] = 1.4  # so that the first word is outside
     kinds: dict[str, tuple[Any, Any, Any, tuple[str, ...]]] = {
-        "tags": (TAGS, Tagger(saved.config, 3), "BertForTokenClassification", TAGS.labels),
+        "tags": (TAGS, tagger, "BertForTokenClassification", TAGS.labels),
         "squad": (squad, Bert(saved.config, "BertForQuestionAnswering"), "BertForQuestionAnswering", ()),
         "swag": (SWAG, Classifier(saved.config, 1), "BertForMultipleChoice", ()),
     }
@@ -291,9 +293,12 @@ def test_one_tag_is_explained_in_its_window(explained: dict[str, Predictor]) -> 
     model, words = explained["tags"], TEXTS[3].split()
     entities = model(TEXTS[3]).entities
     default = model.explain(TEXTS[3])
-    assert (default.start, default.end) == (
-        (entities[0].start, entities[0].start + len(words[0])) if entities else (0, 3)
-    )
+    begin = entities[0].start
+    assert begin > 0
+    assert (default.start, default.end) == (begin, begin + len(TEXTS[3][begin:].split()[0]))
+    without = model.explain("rain")
+    assert (without.start, without.end) == (0, 4)
+    assert model("rain").entities == ()
     for number, word in enumerate(words):
         explanation = model.explain(TEXTS[3], word=number)
         assert TEXTS[3][explanation.start : explanation.end] == word

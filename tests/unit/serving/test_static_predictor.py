@@ -1,5 +1,6 @@
 """A static table in use: vectors, search and the service; every other use is refused by name."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +58,20 @@ def test_vectors_are_those_of_the_table(static_model: Predictor, table: Path) ->
 def test_other_uses_are_refused_by_name(
     static_model: Predictor, table: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for call in (
-        lambda: static_model.fill("a [MASK]"),
-        lambda: static_model.next_sentence("a", "b"),
-        lambda: static_model.rerank("a", ["b"]),
-        lambda: static_model.vectors("a", pool="mean"),
-        lambda: static_model.vectors("a", prompt="to ask: "),
-        lambda: static_model.vectors("a", prompt_name="query"),
-        lambda: static_model.vectors("a", layer=1),
-        lambda: static_model.generate("a", tokens=2),
-        lambda: load(table, precision="int8"),
+    is_table = f"{table}: is a static table, which gives vectors"
+    for call, message in (
+        (lambda: static_model.fill("a [MASK]"), f"{is_table}; expected an encoder for: fill"),
+        (lambda: static_model.next_sentence("a", "b"), f"{is_table}; expected an encoder for: next sentence"),
+        (lambda: static_model.rerank("a", ["b"]), f"{table}: expected a reranker"),
+        (lambda: static_model.vectors("a", pool="mean"), "pool mean: expected none, since a static table has"),
+        (lambda: static_model.vectors("a", prompt="to ask: "), f"prompt 'to ask: ': {table} is a static table"),
+        (lambda: static_model.vectors("a", prompt_name="query"), f"prompt 'query': {table} is a static table"),
+        (lambda: static_model.vectors("a", layer=1), "layer 1: allowed are -1 to 0; 0 is the embeddings"),
+        (lambda: static_model.generate("a", tokens=2), f"{is_table}; expected a GPT-1, GPT-2 or GPT-BERT"),
+        (lambda: load(table, precision="int8"), f"{table}: a static table is computed on the processors in fp32"),
     ):
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=f"^{re.escape(message)}"):
             call()
-    with pytest.raises(InputError, match="is a static table, which gives vectors; expected an encoder for: fill"):
-        static_model.fill("a [MASK]")
     assert main(["finetune", "embed", "--model", str(table), "--data", "absent", "--out", "out"]) == 2
     assert "expected an encoder, got a table of static vectors (model2vec)" in capsys.readouterr().err
 

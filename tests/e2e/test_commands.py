@@ -307,7 +307,7 @@ def test_sentence_order_is_measured_under_its_name_and_not_taken_for_next_senten
     assert all("sop" in line and "nsp" not in line for line in logged if "mlm" in line)
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]
-    assert config["bertwright"] == {"second_sentence": "order"}
+    assert config["bertwright"] == {"second_sentence": "order", "trained_positions": 32}
     held_out = ["evaluate", "pretraining", "--corpus", base / "corpus", "--rows", "16", "--length", "32", "--model"]
     figures, _ = run_json(capsys, *held_out, tmp_path / "run")
     assert figures["sop_loss"] > 0

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bertwright.cli import main
-from bertwright.commands import text as text_commands
+from bertwright.commands import corpora
 from bertwright.corpus.build import build_corpus
 from bertwright.corpus.shards import Corpus
 from bertwright.text.open_tokenizer import open_tokenizer_folder
@@ -48,7 +48,7 @@ def test_a_corpus(own_tokenizer: Path, tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_table_and_the_list_in_blocks(
     ending: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_commands, "_LISTED_AT_ONCE", 1)
+    monkeypatch.setattr(corpora, "_LISTED_AT_ONCE", 1)
     texts = documents()
     table, out = tmp_path / "reviews.csv", tmp_path / f"list.{ending}"
     with table.open("w", encoding="utf-8", newline="") as stream:

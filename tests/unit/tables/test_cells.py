@@ -27,7 +27,7 @@ OBJECTS = [{"text": "a", "label": "b"}, {"text": "c", "label": "d"}]
         ("a.csv", '"te,xt"x,"label"\n', r"a\.csv:1: not valid csv: [^()]*$"),
         ("a.csv", "text\tlabel\ngood\tpos\n", r"with tabs between them\? add --input-format tsv, or name .* \.tsv\)"),
         ("a.tsv", "text,label\ngood,pos\n", r"with commas between them\? add --input-format csv, or name .* \.csv\)"),
-        ("a.tsv", "text|label\ngood|pos\n", r"with bars between them\? csv has commas and tsv has tabs: write"),
+        ("a.tsv", "text|label\ngood|pos\n", r"with bars between them\? csv has commas and tsv has tabs: save"),
         ("a.csv", "".join(json.dumps(row) + "\n" for row in OBJECTS), r"\(JSON lines\? add --input-format jsonl, or"),
         ("a.csv", json.dumps(OBJECTS[0]) + "\n", r"a\.csv: holds no rows \(JSON lines\? add --input-format jsonl"),
         (

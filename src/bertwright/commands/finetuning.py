@@ -97,13 +97,15 @@ def finetune_command(
     from bertwright.tasks.embedding.task import default_length
     from bertwright.tasks.spec import get_spec, with_reading, with_settings
     from bertwright.training.distributed import init_distributed, is_restart
+    from bertwright.training.run_files import run_record
     from bertwright.training.tracked_run import track_with
 
     spec = with_settings(get_spec(task), task_setting)
     spec = with_reading(spec, input_format=input_format, on_error=on_error)
     spec = _with_table_options(spec, text=text_column, label=label_column, class_weights=class_weights, long=long)
     values = FINETUNE_RECIPES[recipe].model_dump(exclude_unset=True) if recipe else {}
-    length = {} if "max_length" in settings else {"max_length": default_length(spec, model)}
+    noted = run_record(out).get("settings", {}).get("max_length") if resume or is_restart() else None
+    length = {} if "max_length" in settings else {"max_length": noted or default_length(spec, model)}
     chosen = FinetuneSettings.model_validate({**length, **values, **settings})
     with track_with(track), init_distributed(chosen.device, sharding=sharding) as ranks:
         how: Any = {"resume": resume or is_restart(), "allow_other_numerics": allow_other_numerics}

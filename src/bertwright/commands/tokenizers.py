@@ -1,5 +1,6 @@
 """The commands of the group tokenizer: text → vocabulary; a published vocabulary → tokenizer folder."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,11 +152,17 @@ def _paragraphs(
     from bertwright.text.document import TextSettings, raise_error
     from bertwright.text.documents import find_inputs, read_paragraphs
 
-    skipped: list[str] = []
-    skip = raise_error if on_error == "stop" else lambda error: skipped.append(str(error))
-    yield read_paragraphs(find_inputs(inputs), TextSettings(documents=documents, field=field), skip)
+    skipped = Counter[str]()
+
+    def skip(error: InputError) -> None:
+        skipped["texts"] += 1
+        if skipped.total() == 1:
+            say(f"skipped: {error}")
+
+    settings = TextSettings(documents=documents, field=field)
+    yield read_paragraphs(find_inputs(inputs), settings, raise_error if on_error == "stop" else skip)
     if skipped:
-        say(f"skipped: {len(skipped):,} texts that cannot be read; the first: {skipped[0]}")
+        say(f"texts that cannot be read: {skipped.total():,}, which are left out")
 
 
 def _save(tokenizer: "BaseTokenizer", out: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from bertwright.corpus.manifest import Skipped, Source
 from bertwright.errors import InputError
 from bertwright.files import file_digest
 from bertwright.stores.remote import RemoteFile, current_file
-from bertwright.text.document import Document, TextSettings
+from bertwright.text.document import Document, TextSettings, raise_error
 from bertwright.text.documents import Input, read_sources
 from bertwright.text.records import HubDataset
 from bertwright.text.wikipedia import Page
@@ -121,6 +121,7 @@ class Reader:
 
     def documents(self) -> Iterator[Document | Page]:
         """Yield the documents that are used, in order."""
+        on_error = self._on_record if self._skip else raise_error
         for number in range(self._start.input, len(self._inputs)):
             source = self._inputs[number]
             self.stamps.append(stamp_of(source))
@@ -131,7 +132,7 @@ class Reader:
             self._progress.begin(number)
             try:
                 self.sources.append(_source(source))
-                for document in read_sources(source, self._settings, self._on_record):
+                for document in read_sources(source, self._settings, on_error):
                     self._count += 1
                     self._progress.characters += document.size
                     if self._count > num_read and self._is_chosen():

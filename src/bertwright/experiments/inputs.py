@@ -85,20 +85,24 @@ def refuse_other_corpus(plan: ExperimentPlan) -> None:
 
 
 def refuse_other_pairs(plan: ExperimentPlan) -> None:
-    """Raise InputError where models have scores of other minimal pairs than those of `--blimp`.
+    """Raise InputError where models have scores of other minimal pairs than others, or than those of `--blimp`.
 
     A page would compare models by unequal pairs.
     """
     jobs = [job for job in plan.all_jobs if isinstance(job, PairsJob) and job.is_finished]
-    if plan.blimp is None or not jobs:
+    evaluations = [(job.scores, evaluation.digests) for job in jobs if (evaluation := read_evaluation(job.scores))]
+    if not evaluations:
         return
-    digests = {paradigm.uid: pairs_digest(paradigm) for paradigm in read_paradigms(plan.blimp)}
-    for job in jobs:
-        evaluation = read_evaluation(job.scores)
-        if evaluation and evaluation.digests != digests:
+    first, digests = evaluations[0]
+    for scores, others in evaluations:
+        if others != digests:
+            raise InputError(f"{first} and {scores}: have the scores of different pairs; remove one of them")
+    if plan.blimp and plan.blimp.exists():
+        pairs = {paradigm.uid: pairs_digest(paradigm) for paradigm in read_paradigms(plan.blimp)}
+        if pairs != digests:
             raise InputError(
-                f"--blimp {plan.blimp}: expected the pairs of which {job.scores} has scores, got others; name the "
-                "folder of those pairs, or choose another --out"
+                f"--blimp {plan.blimp}: expected the pairs of which {first} has scores, got others; name the folder of "
+                "those pairs, or choose another --out"
             )
 
 

@@ -7,7 +7,7 @@ majority label, as in the paper.
 
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,28 +83,28 @@ def write_submission(
     for part in SUBMISSION_FILES:  # a model that cannot answer a file must be refused now, not after hours
         if part.task in models:
             _trained_for(part, open_model(models[part.task]))
-    answers = {
-        part.file: _answers(part, files[part.file], models.get(part.task), input_format) for part in SUBMISSION_FILES
+    tables = {
+        part.file: read_table(files[part.file], headerless=get_task(part.task).columns, format=input_format)
+        for part in SUBMISSION_FILES
     }
+    indexes = {name: _indexes(table) for name, table in tables.items()}
+    answers = {part.file: _answers(part, tables[part.file], models.get(part.task)) for part in SUBMISSION_FILES}
     with atomic_file(target, keep_new=True) as stream, zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, rows in answers.items():
             text = io.StringIO()
             text.write("index\tprediction\n")
-            text.writelines(f"{index}\t{answer}\n" for index, answer in rows.items())
+            text.writelines(f"{index}\t{answer}\n" for index, answer in zip(indexes[name], rows, strict=True))
             # ZipInfo has a fixed date, so that equal answers give equal bytes.
             archive.writestr(zipfile.ZipInfo(f"{name}.tsv"), text.getvalue())
     return {"rows": {name: len(rows) for name, rows in answers.items()}, "output": str(target)}
 
 
-def _answers(part: SubmissionFile, path: Path, model: str | None, input_format: InputFormat) -> Mapping[int, str]:
-    """Return index of a row → its answer."""
-    table = read_table(path, headerless=get_task(part.task).columns, format=input_format)
+def _answers(part: SubmissionFile, table: Table, model: str | None) -> Sequence[str]:
     if len(table) != part.rows:
-        say(f"{path}: expected {part.rows:,} rows, as GLUE's server does, got {len(table):,}")
-    indexes = _indexes(table)
+        say(f"{table.source}: expected {part.rows:,} rows, as GLUE's server does, got {len(table):,}")
     if model is None:
         say(f"{part.file}: no model; every row gets the majority label, as in the paper")
-        return dict.fromkeys(indexes, _MAJORITY[part.task])
+        return [_MAJORITY[part.task]] * len(table)
     saved = open_model(model)
     trained, max_length = _trained_for(part, saved)
     original = get_task(part.task)
@@ -115,19 +115,17 @@ def _answers(part: SubmissionFile, path: Path, model: str | None, input_format: 
     predictions = decode(task, open_logits(saved)(encoded), rows.location)
     say(f"{part.file}: {len(table):,} rows answered")
     if predictions.labels is None:
-        answers = [f"{min(5.0, max(0.0, float(value))):.3f}" for value in predictions.values]
-    else:
-        codes = dict(zip(original.labels, original.codes or original.labels, strict=True))
-        answers = [codes[label] if part.codes else label for label in predictions.labels]
-    return dict(zip(indexes, answers, strict=True))
+        return [f"{min(5.0, max(0.0, float(value))):.3f}" for value in predictions.values]
+    codes = dict(zip(original.labels, original.codes or original.labels, strict=True))
+    return [codes[label] if part.codes else label for label in predictions.labels]
 
 
 def _indexes(table: Table) -> list[int]:
-    """Return the index of each row: that of the column of GLUE's files, else its number from 0 on.
+    """Return the index of each row: that of the column in GLUE's or the Hub's files, else its number from 0 on.
 
     Raises InputError where the column holds anything but different whole numbers.
     """
-    name = next((name for name in ("index", "id") if name in table.columns), None)
+    name = next((name for name in ("index", "id", "idx") if name in table.columns), None)
     if name is None:
         return [*range(len(table))]
     indexes: dict[int, None] = {}

@@ -35,11 +35,6 @@ _TAGS = {
 """Pipeline tags of the Hub, by the class of transformers."""
 
 
-def has_untrained_positions(config: SingleBackboneConfig, trained: int) -> bool:
-    """Return True for a model with a table of positions of which only the first `trained` were trained."""
-    return 0 < trained < config.max_positions and family_of(config).learns_positions
-
-
 def pretraining_card(
     settings: Settings,
     config: SingleBackboneConfig,
@@ -61,7 +56,7 @@ def pretraining_card(
     more_numbers: further lines of that part.
     """
     reads = f"It reads at most {config.max_positions} tokens at a time"
-    if has_untrained_positions(config, trained_positions):
+    if 0 < trained_positions < config.max_positions and family_of(config).learns_positions:
         reads += f"; it was trained on rows of up to {trained_positions}, and later positions are untrained"
     limits = [
         f"It was trained on a corpus of {tokens:,} tokens and repeats the mistakes and prejudices of that text; it is "

@@ -38,14 +38,14 @@ from bertwright.shipped import folder_of, shipped
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "vocab.json", "merges.txt")
 WEIGHTS = "model.safetensors"
-TRAINED_POSITIONS = "trained_positions"
-"""Note in config.json: number of first positions that were trained, where there are more."""
 """File name of the weights. A file beside it holds its digest, in the form that `sha256sum --check` reads.
 
 The digest is not in config.json: `save_pretrained` of transformers copies unknown entries of that file to folders with
 other weights, and a good folder would be refused. It is not in the metadata of the tensors either: it would change the
 bytes of the file, and so the sha256 itself.
 """
+TRAINED_POSITIONS = "trained_positions"
+"""Note in config.json: number of first positions that rows of a pre-training had."""
 CARD = "README.md"
 """File name of the model card."""
 _MODEL_FILES = frozenset({WEIGHTS, f"{WEIGHTS}.sha256", "config.json", CARD, *TOKENIZER_FILES})

@@ -17,7 +17,14 @@ from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
 from bertwright.model.config import SIZES, BackboneConfig, EncoderConfig, SingleBackboneConfig, written_size
 from bertwright.model.families.elmo import LSTMConfig
-from bertwright.model.folder import SavedModel, load_weights, model_within, open_model, weights_digest
+from bertwright.model.folder import (
+    TRAINED_POSITIONS,
+    SavedModel,
+    load_weights,
+    model_within,
+    open_model,
+    weights_digest,
+)
 from bertwright.model.hf_config import read_description
 from bertwright.model.system import NAMES, SPAN_SYSTEMS, system_config, system_of
 from bertwright.objectives.masked_lm import second_objective
@@ -36,6 +43,19 @@ _ROWS = ("encoder.embeddings.word.weight", "masked_lm.bias", "lm.bias", "generat
 _SHAPE = ("layers", "hidden", "heads", "intermediate", "cells")
 _HEADS = ("pooler", "masked_lm", "next_sentence", "lm", "replaced_token", "generator")
 """Modules that a published encoder may lack; they get new random weights."""
+SEGMENTS = "encoder.embeddings.segment.weight"
+
+
+def trained_positions(saved: SavedModel) -> int:
+    """Return the number of first positions that rows of an initial model had; 0 where an earlier version noted none."""
+    is_unnoted = "second_sentence" in saved.extra and TRAINED_POSITIONS not in saved.extra
+    return 0 if is_unnoted else saved.trained_positions
+
+
+def has_one_segment(model: SystemModel) -> bool:
+    """Return whether all segment embeddings are the same, as a run without pairs writes them."""
+    table = model.state_dict().get(SEGMENTS)
+    return table is not None and bool((table == table[0]).all())
 
 
 def adopt_shape(settings: PretrainSettings, saved: SavedModel | None) -> PretrainSettings:

@@ -108,7 +108,7 @@ def pretrain_prepared(
         )
         is_resumed = "resolved" in run.record
         begin_from(begin, run)
-        ranks.barrier()
+        ranks.wait_for_main()
         resolved, steps = advise_micro_tokens(
             pretraining, measured, lambda: resolve_run(pretraining, run, measured, allow_other=allow_other_numerics)
         )

@@ -11,9 +11,10 @@ from torch import Tensor
 from bertwright.console import say
 from bertwright.corpus.shards import Corpus
 from bertwright.errors import InputError
-from bertwright.model.card import has_untrained_positions, origin, pretraining_card
+from bertwright.model.card import origin, pretraining_card
 from bertwright.model.config import SingleBackboneConfig, finds_replaced, with_dropout
 from bertwright.model.encoder import init_weights
+from bertwright.model.families import family_of
 from bertwright.model.folder import TRAINED_POSITIONS, SavedModel, open_model, save_model, weights_digest
 from bertwright.model.system import system_config
 from bertwright.objectives.batches import split_batch
@@ -26,7 +27,15 @@ from bertwright.objectives.replaced_tokens import (
 from bertwright.objectives.system_model import SystemModel
 from bertwright.pretraining.evaluate import ValidationRows
 from bertwright.pretraining.exposure import Exposure
-from bertwright.pretraining.init_from import adapted_config, adopt_shape, load_adapted, with_pair_head
+from bertwright.pretraining.init_from import (
+    SEGMENTS,
+    adapted_config,
+    adopt_shape,
+    has_one_segment,
+    load_adapted,
+    trained_positions,
+    with_pair_head,
+)
 from bertwright.pretraining.resources import count_moments, count_parameters, largest_micro_batch, refuse_unfit
 from bertwright.pretraining.schedules import rows_before, share_bounds
 from bertwright.pretraining.settings import HELD_OUT_LENGTH, TUNED_DROPOUT, PretrainSettings
@@ -43,8 +52,6 @@ from bertwright.training.hardware import Numerics, resolve_numerics
 from bertwright.training.loop import Plan
 from bertwright.training.run_folder import RunFolder
 from bertwright.training.settings import stable_steps
-
-_SEGMENTS = "encoder.embeddings.segment.weight"
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ def prepare_pretraining(
         corpora,
         validation_corpus,
         initial_model=(saved.source, weights_digest(saved)) if saved and has_weights else None,
-        trained_positions=saved.trained_positions if saved and has_weights else 0,
+        trained_positions=trained_positions(saved) if saved and has_weights else 0,
         write_plans=write_plans,
         ranks=ranks,
         teaching=teaching,
@@ -202,7 +209,7 @@ class Pretraining:
         """Number of processes that started the run. A step has at least as many micro-batches."""
         self.config = model.encoder.config
         self.num_parameters, self.num_moments = count_parameters(model), count_moments(model, settings.optimizer)
-        self.one_segment = not settings.examples.pairs and (not initial_model or _has_one_segment(model))
+        self.one_segment = not settings.examples.pairs and (not initial_model or has_one_segment(model))
         """True where nothing was ever trained on the second segment."""
         fraction = 0.0 if validation_corpus else settings.held_out_share
         split: Any = {"part": "train" if fraction else "all", "held_out_share": fraction, "write_plans": write_plans}
@@ -344,9 +351,9 @@ class Pretraining:
         its place, since tasks with two texts would otherwise start with random numbers. Where the initial model was
         trained with a second segment, its embedding stays.
         """
-        if _SEGMENTS in weights and self.one_segment:
-            first = weights[_SEGMENTS][:1]
-            weights = {**weights, _SEGMENTS: first.expand_as(weights[_SEGMENTS]).clone()}
+        if SEGMENTS in weights and self.one_segment:
+            first = weights[SEGMENTS][:1]
+            weights = {**weights, SEGMENTS: first.expand_as(weights[SEGMENTS]).clone()}
         config, tokenizer = with_dropout(self.config, TUNED_DROPOUT), self.corpus.folder / "tokenizer"
         if isinstance(self.model, ReplacedTokenModel):
             if generator and finds_replaced(config):
@@ -355,7 +362,7 @@ class Pretraining:
         phases = zip(self.phase_bounds(of), self.stages, strict=True)
         longest = max((phase.length for (begin, _), phase in phases if begin < steps), default=0)
         trained = max(longest, self.trained_positions)
-        notes = {TRAINED_POSITIONS: trained} if has_untrained_positions(config, trained) else {}
+        notes = {TRAINED_POSITIONS: trained} if family_of(config).learns_positions else {}
         architecture = self.model.architecture
         initial_model = [origin(*self.initial_model)] if self.initial_model else []
         teacher = [self.teaching.data] if self.teaching else []
@@ -390,9 +397,3 @@ def _corpus_line(weighted: tuple[Corpus, float]) -> str:
         f"{manifest.documents:,} documents, {manifest.sentences:,} sentences, {manifest.tokens:,} tokens; "
         f"share of each step {weight:g}; fingerprint `{corpus.fingerprint[:16]}`"
     )
-
-
-def _has_one_segment(model: SystemModel) -> bool:
-    """Return whether all segment embeddings are the same, as a run without pairs writes them."""
-    table = model.state_dict().get(_SEGMENTS)
-    return table is not None and bool((table == table[0]).all())

@@ -55,8 +55,11 @@ def score_file(
         totals.append(total_score(scores))
         return add_columns(written, {name: [_cell(each, name) for each in scores] for name in _COLUMNS})
 
-    headerless = (_TEXT_COLUMNS[0],) if input_format == "lines" else ()
-    rows = advise_on_full_gpu(lambda: answer_tables(request, answered, headerless=headerless), lambda: CPU_ADVICE)
+    def check(table: Table) -> None:
+        scorer.encode(table.texts(text or _text_column(table, request)), resolved, table.location)
+
+    options: Any = {"check": check, "headerless": (_TEXT_COLUMNS[0],) if input_format == "lines" else ()}
+    rows = advise_on_full_gpu(lambda: answer_tables(request, answered, **options), lambda: CPU_ADVICE)
     total = asdict(total_score(totals))
     chosen = {name: value for name, value in vars(resolved).items() if value is not None}
     return {"sentences": rows, **total, **chosen, "output": target, **({"text": None} if target == "-" else {})}

@@ -36,8 +36,10 @@ def index_texts(
     if (out / INDEX_MANIFEST).is_file():
         raise InputError(f"--out {out}: is an index already; add --add to add the texts to it, or name another folder")
     refuse_occupied(out)
+    encoder = open_encoder(model, precision, device)
+    encoder.check_width(width, "--width")
     _check_tables(tables)
-    encoder, started = open_encoder(model, precision, device), time.monotonic()
+    started = time.monotonic()
     if not encoder.is_described:
         say(
             f"{model}: does not describe vectors of texts, as models do that are trained for them; the mean of all "
@@ -50,8 +52,9 @@ def index_texts(
 def add_texts(tables: TextTables, out: Path, *, model: str | None, precision: str, device: Device) -> dict[str, Any]:
     """Add tables to an index; return its new size. `model` None is the model that the index names."""
     index = SearchIndex.open(out, verify=True)
+    encoder = open_encoder(model or model_of(index), precision, device)
     _check_tables(tables, index)
-    encoder, started = open_encoder(model or model_of(index), precision, device), time.monotonic()
+    started = time.monotonic()
     index, added = index.add(encoder, tables.blocks())
     if len(index.segments) > _MANY:
         say(f"{out} has {len(index.segments)} segments; bertwright index --out {out} --join makes one of them")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from bertwright.errors import InputError, shown
+from bertwright.files import is_stream
 from bertwright.search.index import IndexedText
 from bertwright.search.index_files import IndexRow
 from bertwright.tables.bad_rows import BadRow, BadRowPolicy, bad_rows_of, is_blank
@@ -47,8 +48,8 @@ class TextTables:
 
     @property
     def can_be_read_again(self) -> bool:
-        """Return True where all sources are files, False where one is a pipe."""
-        return all(Path(source).is_file() for source in self.sources)
+        """Return True where no source is a pipe or a device."""
+        return not any(source == "-" or is_stream(Path(source)) for source in self.sources)
 
     def blocks(self) -> Iterator[list[IndexedText]]:
         """Yield blocks of at most `_BLOCK` rows. The first block of a source decides which columns are read.

@@ -1,7 +1,6 @@
 """lines of a csv or tsv table → cells; rows that are no rows, and what a table in another format seems to be."""
 
 import csv
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final, TypeVar
@@ -27,22 +26,13 @@ def tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 def csv_cells(lines: Iterator[str], source: str, on_error: OnError) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of the first line of each row, and its cells.
 
-    Of a row that is not valid and has several lines the first one alone is left out: its quotation mark may have taken
-    rows that are good.
+    Each line of a row that is not valid counts as a bad row: its quotation mark may have taken rows that are good.
     """
     csv.field_size_limit(LONGEST_CELL)  # the default, for the whole process, is 131,072 characters a cell
     head = list(islice(lines, 1))
-    waiting, taken = deque(head), list[str]()
-
-    def noted() -> Iterator[str]:
-        while (line := waiting.popleft() if waiting else next(lines, None)) is not None:
-            taken.append(line)
-            yield line
-
-    reader, before = csv.reader(noted(), strict=True), 0
+    reader = csv.reader(chain(head, lines), strict=True)
     while True:
-        begin = before + reader.line_num + 1
-        taken.clear()
+        begin = reader.line_num + 1
         try:
             cells = next(reader)
         except StopIteration:
@@ -55,11 +45,10 @@ def csv_cells(lines: Iterator[str], source: str, on_error: OnError) -> Iterator[
                 raise InputError(f"{problem}; the quotation mark that opens here is not closed") from None
             if begin == 1 and (hint := separator_hint("csv", head)):
                 raise InputError(f"{problem}{hint}") from None
-            if len(taken) > 1:
-                problem += f"; its quotation mark is closed in line {begin + len(taken) - 1}"
-                waiting.extendleft(reversed(taken[1:]))
-                reader, before = csv.reader(noted(), strict=True), begin
-            on_error(BadRow("not valid csv", problem))
+            if reader.line_num > begin:
+                problem += f"; the quotation mark that opens here takes all lines up to {reader.line_num}"
+            for _ in range(begin, reader.line_num + 1):
+                on_error(BadRow("not valid csv", problem))
             continue
         yield begin, cells or [""]
 

@@ -65,7 +65,7 @@ class TableDocuments:
 
 def refuse_list_name(path: Path) -> None:
     """Raise InputError where the ending of the name is not that of a table, before any work begins."""
-    if path.suffix not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         raise InputError(f"--out {path}: expected the name of a table; allowed endings: {', '.join(FORMATS)}")
 
 
@@ -75,4 +75,4 @@ def write_list(path: Path, blocks: Iterable[Sequence[tuple[object, ...]]]) -> No
         for rows in blocks:
             lines = range(1, len(rows) + 1)
             table = Table(str(path), "jsonl", LISTED, True, tuple(rows), lines=lines, numbers=lines, available=LISTED)
-            out.write(as_format(table, FORMATS[path.suffix]))
+            out.write(as_format(table, FORMATS[path.suffix.lower()]))

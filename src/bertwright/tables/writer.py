@@ -127,6 +127,12 @@ def _tsv_line(row: Sequence[object], location: str) -> str:
     return "\t".join(cells) + "\n"
 
 
+def _check_tsv(table: Table) -> None:
+    """Raise InputError for a row that tsv cannot hold."""
+    for number, row in enumerate(table.rows):
+        _tsv_line(row, table.location(number))
+
+
 def _refuse_breaks(cells: Sequence[str], location: str, breaks: str) -> None:
     """Raise InputError for the first cell with one of these characters."""
     for cell in cells:
@@ -211,7 +217,7 @@ class PredictRequest:
     def packing(self) -> str:
         """Return the ending by which the file is packed, or ""."""
         suffix = Path(self.target).suffix
-        return suffix if self.is_file and suffix in OPENERS else ""
+        return suffix if self.is_file and suffix.lower() in OPENERS else ""
 
     @property
     def bare(self) -> Path:
@@ -237,7 +243,7 @@ def opened_target(request: PredictRequest) -> Iterator[IO[bytes]]:
         if not request.packing:
             yield stream
             return
-        with _packed(stream, request.packing) as packed:
+        with _packed(stream, request.packing.lower()) as packed:
             yield packed
 
 
@@ -261,10 +267,12 @@ def answer_tables(
         raise InputError("--output-format parquet: a terminal shows text only; name a file with --output")
     rows = 0
     opened: Any = partial(open_table, request.source, headerless=headerless, format=request.input_format)
-    if Path(request.source).is_file():  # a bad row near the end would cost the answers of all others
-        with redirect_messages(lambda _: None), opened() as table:
+    if request.source != "-" and not is_stream(Path(request.source)):
+        with redirect_messages(lambda _: None), opened() as table:  # a bad row near the end would cost all answers
             for block in table.blocks(BLOCK_ROWS):
                 check(block)
+                if (output_format or table.format) == "tsv":
+                    _check_tsv(as_format(block, "tsv"))
     with opened() as table:
         format = output_format or table.format
         if output_format is None and format == "parquet" and request.target == "-" and sys.stdout.isatty():

@@ -91,7 +91,7 @@ def decoded_lines(path: AnyFile, lines: Iterable[tuple[int, str]]) -> Iterator[t
     """Yield the numbered lines of a text. Raises InputError at the first line that is not UTF-8."""
     for number, line in lines:
         if is_undecoded(line):
-            raise _not_utf8(path, number)
+            raise not_utf8(path, number)
         yield number, line
 
 
@@ -202,7 +202,7 @@ def _broken(path: AnyFile, number: int, error: Exception) -> InputError:
     return InputError(f"{path}:{number + 1}: the compressed file is broken or cut short: {error}")
 
 
-def _not_utf8(path: AnyFile, number: int) -> InputError:
+def not_utf8(path: AnyFile, number: int) -> InputError:
     """Return the error for a line that is not UTF-8, with the position of the byte.
 
     The file is read again as bytes and to its end, because a broken archive gives wrong bytes too: then its error is

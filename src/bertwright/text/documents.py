@@ -24,7 +24,7 @@ from pathlib import Path, PurePath
 from bertwright.errors import InputError
 from bertwright.stores.listing import find_remote
 from bertwright.stores.remote import AnyFile, RemoteFile, is_url
-from bertwright.text.decompress import MAGIC, decoded_lines, is_undecoded, open_bytes, read_lines, reading
+from bertwright.text.decompress import MAGIC, decoded_lines, is_undecoded, not_utf8, open_bytes, read_lines, reading
 from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, raise_error, tidy
 from bertwright.text.parquet import PARQUET_MAGIC
 from bertwright.text.records import (
@@ -182,11 +182,14 @@ def _read_file(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iter
 
 def _decodable(path: AnyFile, lines: Iterable[tuple[int, str]], on_error: OnError) -> Iterator[tuple[int, str]]:
     """Yield the lines of plain text that are UTF-8; `on_error` is called for each other one."""
+    is_first = True
     for number, line in lines:
-        if is_undecoded(line):
-            on_error(InputError(f"{path}:{number}: not UTF-8 text; convert it to UTF-8"))
-        else:
+        if not is_undecoded(line):
             yield number, line
+            continue
+        simple = InputError(f"{path}:{number}: not UTF-8 text; convert it to UTF-8")
+        on_error(not_utf8(path, number) if is_first else simple)  # the first one reads the file again
+        is_first = False
 
 
 def _expand(name: str) -> list[Path]:

@@ -44,12 +44,12 @@ def read_table_texts(
     `on_error` is called for rows that are not valid. Raises InputError where the file cannot be read any further, such
     as at a line that is not UTF-8.
     """
-    begin = size = 0
+    begin = last = size = 0
 
     def counted() -> Iterator[str]:
-        nonlocal begin, size
+        nonlocal begin, last, size
         for number, line in lines:
-            begin = begin or number
+            begin, last = begin or number, number
             size = checked_size(size + len(line), f"{path}:{begin}")
             yield line
 
@@ -69,7 +69,8 @@ def read_table_texts(
                 column = _column(names, settings.field, location)
                 continue
         except csv.Error as error:
-            problem = InputError(f"{path}:{begin}: not valid csv: {error}")
+            taken = f"; the quotation mark that opens here takes all lines up to {last}" if last > begin else ""
+            problem = InputError(f"{path}:{begin}: not valid csv: {error}{taken}")
             if names is None or "unexpected end" in str(error):
                 raise problem from None
             on_error(problem)

@@ -61,7 +61,7 @@ def save_checkpoint(
             digests = {file.name: file_digest(file) for file in sorted(path.iterdir())}
             state = {"step": step, "notes": dict(notes), "sha256": digests}
             write_json(path / "state.json", {**state, "digest": _digest(state)})
-    ranks.barrier()
+    ranks.wait_for_main()
     if ranks.is_main:
         checkpoints = list_checkpoints(folder)
         end = checkpoints.index(target) + 1
@@ -82,7 +82,9 @@ def load_checkpoint(
 
     A damaged checkpoint is named, and the one before it is used. Raises InputError where every checkpoint is damaged.
     """
-    path, state = ranks.broadcast(_newest_undamaged(folder) if ranks.is_main else None)
+    newest = _newest_undamaged(folder) if ranks.is_main else None
+    ranks.wait_for_main()
+    path, state = ranks.broadcast(newest)
     if path is None:
         return None
     weights, moments = (_read_tensors(Path(path), state, kind) for kind in _KINDS)

@@ -41,7 +41,7 @@ Terms = Mapping[str, tuple[Tensor, str]]
 """Terms of a loss: {term: (sum over the batch, name of the count that divides it)}."""
 TIMEOUT: Final = "BERTWRIGHT_TIMEOUT"
 """Environment variable: seconds after which a rank that waits for another one gives up (default: 600)."""
-_UNTIMED: Final = timedelta(days=365)
+_UNTIMED: Final = timedelta(days=1)
 _RESTARTS: Final = "TORCHELASTIC_RESTART_COUNT"
 _ROLL_CALL: Final = 3.0
 """Seconds in which a rank must report, once another rank is missing."""
@@ -54,7 +54,7 @@ class Ranks:
     rank: int = 0
     world_size: int = 1
     untimed: dist.ProcessGroup | None = None
-    """Group of all processes whose calls wait without a limit of time."""
+    """Group of all processes whose calls wait for a day."""
 
     @property
     def is_main(self) -> bool:
@@ -108,7 +108,7 @@ class Ranks:
         self.sum([0.0])
 
     def wait_for_main(self) -> None:
-        """Wait until rank zero has come to this call, however long it has worked alone.
+        """Wait until rank zero has come to this call, for a day if it works alone so long.
 
         A rank whose process has ended ends the wait.
         """

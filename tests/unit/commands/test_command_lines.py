@@ -357,6 +357,15 @@ def test_pretrain(parse: Callable[[str], dict[str, Any]], line: str) -> None:
     assert settings == changed(PRETRAIN_DEFAULTS, PRETRAIN[line])
 
 
+def test_a_resumed_fine_tuning_keeps_its_length(parse: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "run.json").write_text('{"settings": {"max_length": 77}}')
+    line = "finetune embed --model random:tiny --data d --out o"
+    assert parse(line)["max_length"] == 128  # the command refuses the folder later
+    assert parse(f"{line} --resume")["max_length"] == 77
+    assert parse(f"{line} --resume --max-length 64")["max_length"] == 64
+
+
 @pytest.mark.parametrize("line", FINETUNE)
 def test_finetune(parse: Callable[[str], dict[str, Any]], line: str) -> None:
     settings = parse(f"finetune {line} --model random:tiny --data d --out o")

@@ -51,16 +51,28 @@ def test_a_text_is_its_own_nearest_one(made_index: Path, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("last", ["a,Snow falls.", "d,"])
 def test_rows_are_checked_before_the_model_computes(
-    last: str, made_index: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    last: str,
+    made_index: Path,
+    plain_model: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bertwright.search.texts._BLOCK", 1)
+    monkeypatch.setattr("bertwright.search.index.new_segment", lambda *_: pytest.fail("it computes"))
     (tmp_path / "bad.csv").write_text(f"id,text\na,Snow.\nb,Ice.\n{last}\n", "utf-8")
-    build = ("index", tmp_path / "bad.csv", "--model", tmp_path / "absent")
+    build = ("index", tmp_path / "bad.csv", "--model", plain_model)
     _, said = run_json(capsys, *build, "--out", tmp_path / "j", *FP32, code=2)
     assert "bad.csv:4: " in said
     _, said = run_json(capsys, *build, "--out", made_index, "--add", *FP32, code=2)
     assert "bad.csv:2: the id 'a' is in the index already" in said
+    two_files = (*build[:2], tmp_path / "absent.csv", *build[2:], "--out", tmp_path / "j", *FP32)
+    _, said = run_json(capsys, *two_files, code=2)
+    assert "bad.csv:4: " in said
     (tmp_path / "bad.csv").write_text("id,text\nd,Snow.\ne,\n", "utf-8")
+    _, said = run_json(capsys, *two_files, "--on-error", "skip", code=2)
+    assert "absent.csv: there is no such file" in said
+    monkeypatch.undo()
     result, said = run_json(capsys, *build[:2], "--add", "--out", made_index, "--on-error", "skip", *FP32)
     assert (result["rows"], said.count("1 row is left out")) == (4, 1)
 

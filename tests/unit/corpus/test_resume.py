@@ -4,6 +4,7 @@ import bz2
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -324,6 +325,16 @@ def test_what_cannot_be_read_is_left_out_and_counted(
     monkeypatch.setattr(reading, "read_sources", read_really)
     assert build(inputs, own_tokenizer, tmp_path / "again", skip=True) == manifest
     assert contents(tmp_path / "again") == contents(tmp_path / "skip")
+
+
+def test_a_build_names_the_bad_byte(own_tokenizer: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_bytes(b"One line.\nCaf\xe9 here.\nAnother one.\n\xe9\n")
+    message = r"bad\.txt:2: not UTF-8 text: byte 0xe9 at byte 14 of the text .*; convert it to UTF-8"
+    with pytest.raises(InputError, match=message):
+        build([tmp_path / "bad.txt"], own_tokenizer, tmp_path / "stop")
+    manifest = build([tmp_path / "bad.txt"], own_tokenizer, tmp_path / "skip", skip=True)
+    assert (manifest.skipped.files, manifest.skipped.records, manifest.documents) == (0, 2, 1)
+    assert re.search(message, manifest.skipped.first[0])
 
 
 def test_nothing_but_bad_text_is_an_error_all_the_same(own_tokenizer: Path, tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ def test_the_option_that_the_message_names_reads_csv_with_another_ending(
     assert (tmp_path / "commas.zip").read_bytes() == (tmp_path / "tabs.zip").read_bytes()
 
 
-def test_a_row_keeps_the_index_of_its_file(glue: Path, glue_models: dict[str, str], tmp_path: Path) -> None:
+def test_a_row_keeps_the_index_of_its_file(
+    glue: Path, glue_models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_submission(glue_models, glue, tmp_path / "ordered.zip")
     shutil.copytree(glue, tmp_path / "glue")
     path = tmp_path / "glue" / "STS-B" / "test.tsv"
@@ -109,6 +111,7 @@ def test_a_row_keeps_the_index_of_its_file(glue: Path, glue_models: dict[str, st
     write_submission(glue_models, tmp_path / "glue", tmp_path / "turned.zip")
     ordered, turned = (rows_of(tmp_path / name)["STS-B"] for name in ("ordered.zip", "turned.zip"))
     assert turned == [ordered[0], *reversed(ordered[1:])]
+    monkeypatch.setattr("bertwright.finetuning.glue_submission.open_logits", lambda _: pytest.fail("it computes"))
     for wrong in (rows[0], rows[0].replace("0", "x", 1)):
         path.write_text(header + rows[0] + wrong)
         with pytest.raises(InputError, match=r"test\.tsv:3: expected another whole number in the column 'index'"):

@@ -87,15 +87,17 @@ def test_faults_of_more_than_a_row_are_never_left_out(write: Any) -> None:
             read_table(write("a.csv", content), on_error=BadRows("skip").add)
 
 
-def test_a_stray_quotation_mark_takes_no_other_rows(write: Any) -> None:
-    lines = ["text,label", '"broken,a', "one,b", '"two, three",a', '"also broken,a', "four,b", '"five" ,a', "six,b"]
-    path = write("a.csv", "\n".join(lines))
+def test_all_lines_that_a_stray_quotation_mark_takes_are_counted(write: Any) -> None:
+    path = write(
+        "a.csv", "\n".join(["text,label", '"broken,a', "one,b", '"two, three",a', "four,b", '"five" ,a', "six,b"])
+    )
     rows = BadRows("skip")
     table = read_table(path, on_error=rows.add)
-    assert table.texts("text") == ("one", "two, three", "four", "six")
-    assert [table.location(row).rpartition(":")[2] for row in range(4)] == ["3", "4", "6", "8"]
-    assert rows.counts == {"not valid csv": 3}
-    with pytest.raises(BadRow, match=r"a\.csv:2: not valid csv: .*; its quotation mark is closed in line 4$"):
+    assert table.texts("text") == ("four", "six")
+    assert [table.location(row).rpartition(":")[2] for row in range(2)] == ["5", "7"]
+    assert rows.counts == {"not valid csv": 4}
+    words = r"a\.csv:2: not valid csv: .*; the quotation mark that opens here takes all lines up to 4$"
+    with pytest.raises(BadRow, match=words):
         read_table(path)
 
 

@@ -9,7 +9,7 @@ Shapes: B pairs of a batch, A first texts, P second texts and hard negatives.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from bertwright.console import say
 from bertwright.errors import InputError
 from bertwright.model.config import BackboneConfig, attends_both_ways
-from bertwright.model.folder import SavedModel, open_model
+from bertwright.model.folder import SavedModel, model_within
+from bertwright.model.hf_config import read_description
 from bertwright.model.vector_settings import read_vector_settings
+from bertwright.shipped import folder_of
 from bertwright.tables.writer import PredictRequest
 from bertwright.tasks.binding import BoundTask, LabelledData, ModelToSave, TaskKind
 from bertwright.tasks.classification.encoding import encode
@@ -74,16 +76,26 @@ class PairBatch:
     cached: bool = False
 
 
+_LONGEST: Final = 512
+"""Largest number of tokens that is taken from a model folder."""
+
+
 def default_length(task: TaskSpec, model: str) -> int:
     """Return the maximum number of tokens of a task where none is set: for vectors that of the model's folder, if any.
 
-    Raises InputError for a folder that is no model.
+    It is at most `_LONGEST`, since the vectors of longer texts need much memory and time; a line tells that.
     """
-    if not isinstance(task, VectorTask) or model.startswith("random:"):
+    folder = model_within(folder_of(model))
+    described = folder / "config.json"
+    if not isinstance(task, VectorTask) or not described.is_file():  # `open_model` names what is not there
         return task.max_length
-    saved = open_model(model)
-    stored = read_vector_settings(Path(saved.source))
-    return min(stored.max_length, saved.config.max_positions) if stored and stored.max_length else task.max_length
+    stored = read_vector_settings(folder)
+    if stored is None or stored.max_length is None:
+        return task.max_length
+    length = min(stored.max_length, read_description(described).config.max_positions)
+    if length > _LONGEST:
+        say(f"{model}: reads {length:,} tokens, and is trained and read with {_LONGEST} from now on; set --max-length")
+    return min(length, _LONGEST)
 
 
 class VectorKind(TaskKind):

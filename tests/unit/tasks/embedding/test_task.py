@@ -295,13 +295,18 @@ def test_a_prompt_that_no_text_gets_is_told(
     assert message not in capsys.readouterr().err
 
 
-def test_the_maximum_of_texts_is_that_of_the_folder(places_tokenizer: Path, tmp_path: Path) -> None:
+def test_the_maximum_of_texts_is_that_of_the_folder(
+    places_tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number, (max_length, length) in enumerate([(48, 48), (4_096, 64), (None, 64)]):
         folder = tmp_path / str(number)
         write_vector_model(folder, places_tokenizer, VectorSettings(normalize=True, max_length=max_length))
         assert default_length(EMBED, str(folder)) == length
         assert default_length(CLASSIFY, str(folder)) == CLASSIFY.max_length
     assert default_length(EMBED, write_encoder(tmp_path / "plain", places_tokenizer)) == EMBED.max_length
+    monkeypatch.setattr("bertwright.tasks.embedding.task._LONGEST", 40)
+    assert default_length(EMBED, str(tmp_path / "0")) == 40
+    assert "0: reads 48 tokens, and is trained and read with 40 from now on" in capsys.readouterr().err
     assert default_length(EMBED, "random:tiny") == EMBED.max_length
 
 

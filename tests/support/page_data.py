@@ -95,7 +95,8 @@ def write_tables() -> None:
     judgements = [("query-id", "corpus-id", "score"), ("q1", "d1", 1), ("q2", "d10", 2), ("q3", "d2", 1)]
     write_table("scifact/qrels/train.tsv", judgements)
     write_judged(Path("judged.jsonl"))
-    numbered = [("id", "text", "day"), *((day, sentence, day) for day, sentence in enumerate(plain_sentences(60)))]
+    sentences = [*plain_sentences(63)]
+    numbered = [("id", "text", "day"), *((day, " ".join(sentences[day : day + 4]), day) for day in range(60))]
     write_table("articles.csv", numbered[:41], ",")
     write_table("more.csv", [numbered[0], *numbered[41:]], ",")
     Path("gone.txt").write_text("3\n5\n", "utf-8")

@@ -10,7 +10,7 @@ from bertwright.experiments.jobs import PairsJob, PretrainedModel, system_and_si
 from bertwright.experiments.page import page_path, title_line
 from bertwright.experiments.plan import ExperimentPlan
 from bertwright.experiments.spec import Experiment
-from bertwright.scoring.kept_scores import read_evaluation
+from bertwright.scoring.kept_scores import keeps_scores, read_evaluation
 from bertwright.scoring.pairs import pairs_digest, read_paradigms
 from bertwright.training.run_files import run_record
 
@@ -89,7 +89,7 @@ def refuse_other_pairs(plan: ExperimentPlan) -> None:
 
     A page would compare models by unequal pairs.
     """
-    jobs = [job for job in plan.all_jobs if isinstance(job, PairsJob) and job.is_finished]
+    jobs = [job for job in plan.all_jobs if isinstance(job, PairsJob) and keeps_scores(job.scores)]
     evaluations = [(job.scores, evaluation.digests) for job in jobs if (evaluation := read_evaluation(job.scores))]
     if not evaluations:
         return

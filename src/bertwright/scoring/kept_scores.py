@@ -125,6 +125,11 @@ def is_evaluation(folder: Path) -> bool:
     return (folder / _IDENTITY).is_file()
 
 
+def keeps_scores(folder: Path) -> bool:
+    """Return True for a folder with the scores of pairs; records that were published have the metrics alone."""
+    return (folder / _SCORES).is_dir()
+
+
 def read_evaluation(folder: Path) -> KeptEvaluation | None:
     """Return the metrics in a folder of `KeptScores`; None where not all paradigms are scored.
 

@@ -89,10 +89,11 @@ def default_length(task: TaskSpec, model: str) -> int:
     described = folder / "config.json"
     if not isinstance(task, VectorTask) or not described.is_file():  # `open_model` names what is not there
         return task.max_length
+    positions = read_description(described).config.max_positions
     stored = read_vector_settings(folder)
     if stored is None or stored.max_length is None:
         return task.max_length
-    length = min(stored.max_length, read_description(described).config.max_positions)
+    length = min(stored.max_length, positions)
     if length > _LONGEST:
         say(f"{model}: reads {length:,} tokens, and is trained and read with {_LONGEST} from now on; set --max-length")
     return min(length, _LONGEST)

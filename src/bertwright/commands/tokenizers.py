@@ -1,6 +1,5 @@
 """The commands of the group tokenizer: text → vocabulary; a published vocabulary → tokenizer folder."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -152,17 +151,18 @@ def _paragraphs(
     from bertwright.text.document import TextSettings, raise_error
     from bertwright.text.documents import find_inputs, read_paragraphs
 
-    skipped = Counter[str]()
+    skipped = 0
 
     def skip(error: InputError) -> None:
-        skipped["texts"] += 1
-        if skipped.total() == 1:
+        nonlocal skipped
+        skipped += 1
+        if skipped == 1:
             say(f"skipped: {error}")
 
     settings = TextSettings(documents=documents, field=field)
     yield read_paragraphs(find_inputs(inputs), settings, raise_error if on_error == "stop" else skip)
     if skipped:
-        say(f"texts that cannot be read: {skipped.total():,}, which are left out")
+        say(f"texts left out, since they cannot be read: {skipped:,}")
 
 
 def _save(tokenizer: "BaseTokenizer", out: Path) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def _request(kind: TaskKind, data: Path, errors: str | None, *, calibrate: bool)
     if errors is None:
         return EvaluateRequest(data, calibrate=calibrate)
     target = PredictRequest(str(data), errors, option="--errors")
-    if not target.is_file or target.bare.suffix.lower() not in FORMATS or target.table_format is None:
+    if not target.is_file or target.ending not in FORMATS or target.table_format is None:
         raise InputError(f"--errors {errors}: expected the name of a table; allowed endings: {ALLOWED}")
     for path in data.iterdir() if data.is_dir() else (data,):
         refuse_target(errors, source=str(path), option="--errors", read="--data")

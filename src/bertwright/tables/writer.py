@@ -196,11 +196,11 @@ class PredictRequest:
         """Return the format to write; None for the input's. Raises InputError for an ending of no table."""
         format: Format | None = None if self.output_format == "auto" else self.output_format
         if format is None and self.is_file:
-            if self.bare.suffix.lower() not in FORMATS:
+            if self.ending not in FORMATS:
                 raise InputError(
                     f"--output {self.target}: not a table's name; allowed endings: {ALLOWED}; or add --output-format"
                 )
-            format = FORMATS[self.bare.suffix.lower()]
+            format = FORMATS[self.ending]
         if format == "parquet" and self.packing:
             raise InputError(
                 f"{self.option} {self.target}: Parquet is compressed inside; leave {self.packing} out of the name"
@@ -220,10 +220,10 @@ class PredictRequest:
         return suffix if self.is_file and suffix.lower() in OPENERS else ""
 
     @property
-    def bare(self) -> Path:
-        """Return the target without the ending by which it is packed."""
+    def ending(self) -> str:
+        """Return the ending of the target's name in lower case, without that by which it is packed."""
         path = Path(self.target)
-        return without_packing(path) if self.packing else path
+        return (without_packing(path) if self.packing else path).suffix.lower()
 
     def refuse_formats(self, task: str, *, read: Sequence[str], write: Sequence[str]) -> None:
         """Raise InputError for a format that the task does not read or write; auto is always allowed."""

@@ -102,7 +102,7 @@ def read_documents(source: Input, settings: TextSettings, on_error: OnError = ra
         for page in read_sources(source, settings, on_error):
             try:
                 document = as_document(page)
-            except Exception as error:
+            except Exception as error:  # the parser of the markup may raise any
                 on_error(InputError(f"{page.location}: the markup of this page cannot be read: {error!r}"))
                 continue
             if document.paragraphs:

@@ -26,7 +26,7 @@ def test_text_that_cannot_be_read_is_skipped_on_request(
     skip = ("--on-error", "skip")
     skipped, said = run_json(capsys, *learn, bad, tmp_path / "broken.jsonl", *skip, "--out", tmp_path / "skipped")
     assert said.count("skipped: ") == 1
-    assert "texts that cannot be read: 3, which are left out" in said
+    assert "texts left out, since they cannot be read: 3" in said
     expected, said = run_json(capsys, *learn, good, *skip, "--out", tmp_path / "good")
     assert "skipped" not in said
     assert skipped["hash"] == expected["hash"]

@@ -61,8 +61,9 @@ def test_a_page_whose_models_are_not_computed_yet_is_not_refused(out: Path) -> N
 
 
 def test_scores_of_other_minimal_pairs_are_refused(tmp_path: Path) -> None:
-    pairs, model = write_blimp(tmp_path / "blimp"), SimpleNamespace(folder=tmp_path / "bert-2x128-seed0-1111")
-    job = PairsJob(model, pairs)  # type: ignore[arg-type]
+    pairs = write_blimp(tmp_path / "blimp")
+    model: Any = SimpleNamespace(folder=tmp_path / "bert-2x128-seed0-1111")
+    job = PairsJob(model, pairs)
     plan: Any = SimpleNamespace(all_jobs=[job], blimp=pairs)
     refuse_other_pairs(plan)  # no scores yet
     kept = KeptScores(job.scores, {"weights": "aaaa"})
@@ -74,7 +75,8 @@ def test_scores_of_other_minimal_pairs_are_refused(tmp_path: Path) -> None:
     write_lines(pairs / "transitive.jsonl", made_up_pairs("transitive", count=3))
     with pytest.raises(InputError, match=r"blimp: expected the pairs of which .*minimal-pairs/blimp has scores"):
         refuse_other_pairs(plan)
-    refuse_other_pairs(SimpleNamespace(all_jobs=[job], blimp=None))  # type: ignore[arg-type]
+    plan.blimp = None
+    refuse_other_pairs(plan)
 
 
 def test_a_folder_that_no_experiment_made_is_refused(tmp_path: Path) -> None:

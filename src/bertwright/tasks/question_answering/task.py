@@ -201,19 +201,19 @@ class SpanKind(TaskKind):
         model, task, max_length, threshold = open_span_model(saved)
         request.refuse_formats(f"questions ({task.name})", read=("jsonl", "parquet"), write=("jsonl",))
         target = request.target
-        as_lines = target == "-" or request.bare.suffix.lower() == ".jsonl" or request.output_format == "jsonl"
+        as_lines = target == "-" or request.ending == ".jsonl" or request.output_format == "jsonl"
         if as_lines and Path(target).is_dir():
             raise InputError(f"--output {target}: expected a file or - for JSON lines, got a folder")
         if not as_lines:
             request.refuse_explanations("a folder", "name a file *.jsonl, or -")
-            _refuse_other_content(Path(target), request.bare.suffix.lower())
+            _refuse_other_content(Path(target), request.ending)
         questions = read_unlabelled(request.source, request.input_format)
         windows = encode_windows(tokenizer, questions, task, max_length=max_length)
         _say_what_is_cut(windows, questions)
         answers = decode_spans(windows, span_logits(model, windows), questions, task, threshold=threshold)
         if not as_lines:
             with atomic_folder(Path(target)) as folder:
-                _refuse_other_content(Path(target), request.bare.suffix.lower())  # it may have been made meanwhile
+                _refuse_other_content(Path(target), request.ending)  # it may have been made meanwhile
                 _write_folder(folder, answers, task)
             return {"questions": len(answers)}
         objects = request.explained([*map(_line, answers)], [(each.text, each.context) for each in questions.items])

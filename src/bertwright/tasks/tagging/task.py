@@ -163,7 +163,7 @@ class TaggingKind(TaskKind):
         """Tag every word of a file: its lines get one more column or field; in plain text, find entities."""
         task = task_of_model(saved)
         request.refuse_formats(f"words with tags ({task.name})", read=("jsonl", "lines"), write=("jsonl",))
-        if request.is_file and FORMATS.get(request.bare.suffix.lower()) in ("csv", "parquet"):
+        if request.is_file and FORMATS.get(request.ending) in ("csv", "parquet"):
             raise InputError(
                 f"--output {request.target}: {task.name} writes columns for columns, and JSON lines (.jsonl) otherwise"
             )
@@ -186,7 +186,7 @@ class TaggingKind(TaskKind):
 
 def _refuse_ending(request: PredictRequest, *, objects: bool) -> None:
     """Raise InputError where the ending of the output is JSON lines' and columns are written, or the reverse."""
-    ending = request.bare.suffix.lower()
+    ending = request.ending
     if not request.is_file or request.output_format != "auto":
         return
     if not objects and FORMATS.get(ending) == "jsonl":

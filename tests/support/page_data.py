@@ -99,6 +99,10 @@ def write_tables() -> None:
     numbered = [("id", "text", "day"), *((day, " ".join(sentences[day : day + 4]), day) for day in range(60))]
     write_table("articles.csv", numbered[:41], ",")
     write_table("more.csv", [numbered[0], *numbered[41:]], ",")
+    Path("notes").mkdir()
+    for day in range(3):
+        Path(f"notes/day{day}.md").write_text("\n\n".join(sentences[day : day + 20]), "utf-8")
+    write_table("reports.csv", numbered[:9], ",")
     Path("gone.txt").write_text("3\n5\n", "utf-8")
     Path("queries.txt").write_text("A walk in the garden.\nA fox by the sea.\n", "utf-8")
     write_table("reviews.csv", [("text", "label"), *rated], ",")

@@ -12,7 +12,10 @@ from bertwright.tables.files import InputFormat
 
 _Tables = Annotated[
     Positional[tuple[str, ...]],
-    arg(help="Tables (csv, tsv, JSON lines, Parquet), or .txt with one text a line; packed or not; - for a pipe."),
+    arg(
+        help="Tables (csv, tsv, JSON lines, Parquet), or .txt with one text a line; packed or not; - for a pipe. Of a "
+        "folder each text file (.txt, .md, .rst) is read whole, and cut into passages."
+    ),
 ]
 _TextColumn = Annotated[Repeatable, arg(help="Column of the text (default: text, sentence or the only one).")]
 
@@ -30,6 +33,7 @@ def index_command(
     verify: bool = False,
     text_column: _TextColumn = (),
     id_column: str | None = None,
+    passages: int | None = None,
     width: int | None = None,
     approximate: bool = False,
     input_format: InputFormat = "auto",
@@ -51,6 +55,8 @@ def index_command(
         verify: Compare the digests of all files of the index in --out.
         text_column: Column of the text (default: text, sentence or the only one); the texts of several are joined.
         id_column: Column of the ids (default: id or _id; without them the number of the row).
+        passages: Cut long texts into passages of whole sentences, of at most this number of tokens; the id of the
+            second one of a text is ID#2. Files of folders are always cut (default: 128, or what the model reads).
         width: Number of first components of the vectors, for a model with Matryoshka widths.
         approximate: For hundreds of thousands of texts and more: a query is compared with a part of the texts, and may
             miss some. The report has the measured recall. Needs the extra search.
@@ -60,7 +66,8 @@ def index_command(
     from bertwright.search.texts import TextTables
 
     of_texts = bool(texts or add or model or text_column or id_column or approximate)
-    of_texts = of_texts or width is not None or (input_format, on_error) != ("auto", "stop")
+    of_texts = of_texts or (width, passages, input_format, on_error) != (None, None, "auto", "stop")
+    of_texts = of_texts or (precision, device) != ("auto", "cpu")
     removes = bool(remove or remove_ids)
     for option, chosen, others in (("--join", join, removes or verify), ("--verify", verify, removes)):
         if chosen and (of_texts or others):
@@ -73,8 +80,9 @@ def index_command(
         return remove_rows(out, ids=remove, ids_file=remove_ids)
     if not texts:
         raise InputError("index: expected TEXTS, tables with texts; or --remove ID, to remove rows of --out")
-    tables = TextTables(texts, text=text_column, id=id_column, format=input_format, on_error=on_error)
-    computing: Any = {"precision": precision, "device": device}
+    reading: Any = {"text": text_column, "id": id_column, "format": input_format, "on_error": on_error}
+    tables = TextTables(texts, **reading, passages=passages is not None)
+    computing: Any = {"passages": passages, "precision": precision, "device": device}
     if add:
         if approximate:
             raise InputError("--approximate: an index stays as it was built, approximate or not; leave the option out")
@@ -137,6 +145,8 @@ def search_command(
         raise InputError(f"--candidates {candidates}: are texts that --rerank reads; add --rerank, or leave it out")
     tables = None
     if queries is not None:
+        if Path(queries).is_dir():
+            raise InputError(f"--queries {queries}: expected a table or .txt with many queries, got a folder")
         tables = TextTables((queries,), text=text_column, id=id_column, format=input_format, on_error=on_error)
     request = SearchRequest(
         index,

@@ -3,6 +3,7 @@
 An open index is what its folder was when it was opened. Adding and removing write a new manifest, and give a new index.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +36,8 @@ from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.static_vectors import TextVectors
 
+PASSAGE: Final = "#"
+"""Sign between the id of a document and the number of a passage."""
 _LOCK: Final = "lock"
 """File that the process holds locked which changes the index."""
 
@@ -44,13 +47,15 @@ class IndexedText:
     """A row to index, and its location for messages, as "file:line".
 
     number: number of the row in its tables, from 1 on; rows that are left out count. is_numbered: True where the id is
-    only this number; the index then gives the row the next free number.
+    only this number; the index then gives the row the next free number. passage: number of the text among the passages
+    of its document, from 1 on, which ends its id, as in report#3; 0 where the text is no passage.
     """
 
     row: IndexRow
     location: str
     number: int = 0
     is_numbered: bool = False
+    passage: int = 0
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,8 @@ class SearchIndex(VectorIndex):
     def remove(self, ids: Iterable[tuple[str, str]]) -> "SearchIndex":
         """Remove rows by pairs of (id, location for messages); return the index without them.
 
-        Raises InputError for an id that is not there, or that is there twice; the index is then as before.
+        An id that no row has is that of a document, whose passages are removed. Raises InputError for an id that is not
+        there, or that is there twice; the index is then as before.
         """
         with self._changing() as current:
             removed: list[set[int]] = [set(segment.entry.removed) for segment in current.segments]
@@ -161,10 +167,11 @@ class SearchIndex(VectorIndex):
                 if id in seen:
                     raise InputError(f"{location}: the id '{shown(id)}' is there twice (first: {seen[id]})")
                 seen[id] = location
-                holder = next((number for number, segment in enumerate(current.segments) if id in segment.ids), None)
-                if holder is None:
+                rows = _rows_of(current.segments, id)
+                if not any(rows):
                     raise InputError(f"{location}: there is no id '{shown(id)}' in {self.folder}; nothing was removed")
-                removed[holder].add(current.segments[holder].ids[id])
+                for numbers, more in zip(removed, rows, strict=True):
+                    numbers |= more
             entries = [
                 entry.model_copy(update={"removed": tuple(sorted(numbers))})
                 for entry, numbers in zip(current.manifest.segments, removed, strict=True)
@@ -182,6 +189,15 @@ class SearchIndex(VectorIndex):
             manifest = read_index_manifest(self.folder)
             is_current = manifest == self.manifest and not verify
             yield self if is_current else SearchIndex(self.folder, manifest, verify=True)
+
+
+def _rows_of(segments: Sequence[Segment], id: str) -> list[set[int]]:
+    """Return for each segment the numbers of the rows with an id, or else of the passages of the document with it."""
+    rows = [{segment.ids[id]} if id in segment.ids else set[int]() for segment in segments]
+    if any(rows):
+        return rows
+    passage = re.compile(f"{re.escape(id)}{PASSAGE}[0-9]+")
+    return [{row for other, row in segment.ids.items() if passage.fullmatch(other)} for segment in segments]
 
 
 def _with_segment(
@@ -231,10 +247,11 @@ def _checked_rows(
     for block in filter(None, texts):
         rows = []
         for text in block:
-            while text.is_numbered and any(str(offset + text.number) in others for others in (taken, ids)):
-                offset += 1
+            if text.is_numbered and text.passage < 2:  # all passages of a text have one number
+                while any(_id_of(text, offset) in others for others in (taken, ids)):
+                    offset += 1
             numbered = offset + text.number
-            row = replace(text.row, id=str(numbered)) if text.is_numbered else text.row
+            row = replace(text.row, id=_id_of(text, offset))
             _check_row(row, text.location)
             _refuse_taken(row.id, text.location, taken, ids)
             ids.add(row.id)
@@ -242,6 +259,12 @@ def _checked_rows(
         yield rows, [text.location for text in block], numbered
     if not ids:
         raise InputError("expected at least one text, got none")
+
+
+def _id_of(text: IndexedText, offset: int) -> str:
+    """Return the id of a text; `offset` is added to a number that is an id."""
+    id = str(offset + text.number) if text.is_numbered else text.row.id
+    return f"{id}{PASSAGE}{text.passage}" if text.passage else id
 
 
 def _check_row(row: IndexRow, location: str) -> None:

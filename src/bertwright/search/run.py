@@ -10,9 +10,10 @@ from typing import Any, Final
 from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, shown
 from bertwright.files import refuse_occupied
-from bertwright.search.index import SearchIndex, check_indexable
+from bertwright.search.index import Added, SearchIndex, check_indexable
 from bertwright.search.index_files import INDEX_MANIFEST
 from bertwright.search.nearest import Hit
+from bertwright.search.passages import PassageCutter, in_passages
 from bertwright.search.rerank import Reranker, default_candidates, most_relevant
 from bertwright.search.texts import TextTables
 from bertwright.shipped import shipped
@@ -30,14 +31,26 @@ _SHOWN: Final = 100
 
 
 def index_texts(
-    tables: TextTables, out: Path, *, model: str, width: int | None, approximate: bool, precision: str, device: Device
+    tables: TextTables,
+    out: Path,
+    *,
+    model: str,
+    width: int | None,
+    passages: int | None,
+    approximate: bool,
+    precision: str,
+    device: Device,
 ) -> dict[str, Any]:
-    """Write a new index of tables; return its size and its rate. Raises InputError for bad texts and a used folder."""
+    """Write a new index of tables; return its size and its rate. Raises InputError for bad texts and a used folder.
+
+    passages: largest number of tokens of a passage; None for that of `PassageCutter`.
+    """
     if (out / INDEX_MANIFEST).is_file():
         raise InputError(f"--out {out}: is an index already; add --add to add the texts to it, or name another folder")
     refuse_occupied(out)
     encoder = open_encoder(model, precision, device)
     encoder.check_width(width, "--width")
+    cutter = PassageCutter(encoder, passages)
     _check_tables(tables)
     started = time.monotonic()
     if not encoder.is_described:
@@ -45,19 +58,33 @@ def index_texts(
             f"{model}: does not describe vectors of texts, as models do that are trained for them; the mean of all "
             "tokens is taken, and a search with it is poor: bertwright finetune embed trains it"
         )
-    index, added = SearchIndex.build(out, encoder, tables.blocks(), model=model, width=width, approximate=approximate)
-    return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
+    blocks = in_passages(tables.blocks(), cutter)
+    index, added = SearchIndex.build(out, encoder, blocks, model=model, width=width, approximate=approximate)
+    return _added(index, added, cutter, started)
 
 
-def add_texts(tables: TextTables, out: Path, *, model: str | None, precision: str, device: Device) -> dict[str, Any]:
+def add_texts(
+    tables: TextTables, out: Path, *, model: str | None, passages: int | None, precision: str, device: Device
+) -> dict[str, Any]:
     """Add tables to an index; return its new size. `model` None is the model that the index names."""
     index = SearchIndex.open(out, verify=True)
     encoder = open_encoder(model or model_of(index), precision, device)
+    cutter = PassageCutter(encoder, passages)
     _check_tables(tables, index)
     started = time.monotonic()
-    index, added = index.add(encoder, tables.blocks())
+    index, added = index.add(encoder, in_passages(tables.blocks(), cutter))
     if len(index.segments) > _MANY:
         say(f"{out} has {len(index.segments)} segments; bertwright index --out {out} --join makes one of them")
+    return _added(index, added, cutter, started)
+
+
+def _added(index: SearchIndex, added: Added, cutter: PassageCutter, started: float) -> dict[str, Any]:
+    """Return the size of an index, and the numbers and the rate of the rows that were added since `started`."""
+    if added.cut:
+        say(
+            f"{added.cut:,} of {added.rows:,} texts have more tokens than the model reads, and the rest of each is not "
+            f"searched; --passages {cutter.most} cuts long texts into passages"
+        )
     return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
 
 

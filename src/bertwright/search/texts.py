@@ -1,7 +1,7 @@
-"""tables with texts → blocks of rows to index: id, text and the other fields of each row, with its line."""
+"""tables and folders of texts → blocks of rows to index: id, text and other fields of each row, with its line."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -9,12 +9,14 @@ from bertwright.errors import InputError, shown
 from bertwright.files import is_stream
 from bertwright.search.index import IndexedText
 from bertwright.search.index_files import IndexRow
+from bertwright.search.text_folders import read_text_folder
 from bertwright.tables.bad_rows import BadRow, BadRowPolicy, bad_rows_of, is_blank
 from bertwright.tables.files import InputFormat, table_ending, without_packing
 from bertwright.tables.json_values import json_value
 from bertwright.tables.reader import ABSENT, Table, open_table, refuse_guessed_header
 from bertwright.tables.writer import as_format
 from bertwright.tasks.beir import CORPUS
+from bertwright.text.document import OnError
 
 _BLOCK: Final = 4096
 """Number of texts whose rows and vectors are in memory at a time."""
@@ -32,12 +34,13 @@ class _Columns:
 
 @dataclass(frozen=True)
 class TextTables:
-    """Tables with texts, and the columns to read.
+    """Tables and folders with texts, and the columns to read.
 
     text        names of the text columns, whose texts are joined by a blank; empty: `text`, `sentence` or the only one,
                 and title and text in a corpus in BEIR's layout
     id          name of the column of ids; None: `id` or `_id`, and where there is none the number of the row, from 1 on
     format      "auto" reads a file .txt as one text a line
+    passages    True where the rows of tables are to be cut into passages, as the files of a folder always are
     """
 
     sources: tuple[str, ...]
@@ -45,6 +48,7 @@ class TextTables:
     id: str | None = None
     format: InputFormat = "auto"
     on_error: BadRowPolicy = "stop"
+    passages: bool = False
 
     @property
     def can_be_read_again(self) -> bool:
@@ -58,18 +62,29 @@ class TextTables:
         """
         before = 0  # rows of the sources before
         for source in self.sources:
-            columns: _Columns | None = None
             kept = 0
-            with bad_rows_of(source, self.on_error) as bad_rows:
-                for table in self._tables(source, bad_rows.add):
-                    columns = columns or self._columns(table, source)
-                    block = list(_rows(table, columns, before, bad_rows.add))
+            is_folder = Path(source).is_dir()
+            with bad_rows_of(source, self.on_error, unit="file" if is_folder else "row") as bad_rows:
+                blocks = self._folder_rows if is_folder else self._table_rows
+                for block in filter(None, blocks(source, before, bad_rows.add)):
                     kept += len(block)
-                    if block:
-                        yield block
+                    yield block
                 before += kept + bad_rows.counts.total()
 
-    def _tables(self, source: str, on_error: Callable[[InputError], None]) -> Iterator[Table]:
+    def _folder_rows(self, folder: str, before: int, on_error: OnError) -> Iterator[list[IndexedText]]:
+        options = {"--text-column": self.text, "--id-column": self.id, "--input-format": self.format != "auto"}
+        for option in (option for option, value in options.items() if value):
+            raise InputError(f"{option}: is for tables, but {folder} is a folder of text files; leave the option out")
+        return read_text_folder(folder, before, on_error)
+
+    def _table_rows(self, source: str, before: int, on_error: OnError) -> Iterator[list[IndexedText]]:
+        columns: _Columns | None = None
+        for table in self._tables(source, on_error):
+            columns = columns or self._columns(table, source)
+            rows = _rows(table, columns, before, on_error)
+            yield [replace(row, passage=1) for row in rows] if self.passages else list(rows)
+
+    def _tables(self, source: str, on_error: OnError) -> Iterator[Table]:
         format = self.format
         if format == "auto" and table_ending(source) == ".txt":
             format = "lines"
@@ -99,9 +114,7 @@ class TextTables:
         return _Columns(("title", "text") if is_beir and not self.text else texts, ids)
 
 
-def _rows(
-    table: Table, columns: _Columns, before: int, on_error: Callable[[InputError], None]
-) -> Iterator[IndexedText]:
+def _rows(table: Table, columns: _Columns, before: int, on_error: OnError) -> Iterator[IndexedText]:
     """Yield the rows of a table that can be used; `on_error` is called with the BadRow of each other one.
 
     before: number of rows of the tables before.

@@ -10,6 +10,7 @@ from bertwright.errors import InputError
 from bertwright.tables.bad_rows import BadRow
 from bertwright.tables.decoding import CARRIAGE_RETURNS, undecoded
 from bertwright.tables.files import Format
+from bertwright.text.csv_separator import csv_separator
 from bertwright.text.decompress import LONGEST_CELL, is_undecoded
 from bertwright.text.document import OnError, raise_error
 
@@ -23,14 +24,17 @@ def tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
 
 
-def csv_cells(lines: Iterator[str], source: str, on_error: OnError) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line of each row, and its cells.
+def csv_cells(
+    lines: Iterator[str], source: str, on_error: OnError, headerless: Sequence[str] = ()
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number of the first line of each row, and its cells. `headerless`: as in `read_cells`.
 
     Each line of a row that is not valid counts as a bad row: its quotation mark may have taken rows that are good.
     """
     csv.field_size_limit(LONGEST_CELL)  # the default, for the whole process, is 131,072 characters a cell
     head = list(islice(lines, 1))
-    reader = csv.reader(chain(head, lines), strict=True)
+    separator = csv_separator("".join(head), headerless or None)
+    reader = csv.reader(chain(head, lines), delimiter=separator, strict=True)
     while True:
         begin = reader.line_num + 1
         try:

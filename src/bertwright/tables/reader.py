@@ -1,8 +1,9 @@
 """file of a table → rows, each with the line on which it begins (the files of paper §4.1).
 
-The formats: tsv as GLUE writes it (no quoting: a quotation mark is text), csv with the usual quoting, JSON lines, one
-text a line, and Parquet. Text is UTF-8, and its file may be packed. A row of the wrong width is an error that names its
-line; no row is left out without a message. A table is read at once, or in blocks where it may not fit into memory.
+The formats: tsv as GLUE writes it (no quoting: a quotation mark is text), csv with the usual quoting and commas or
+semicolons, JSON lines, one text a line, and Parquet. Text is UTF-8, and its file may be packed. A row of the wrong
+width is an error that names its line; no row is left out without a message. A table is read at once, or in blocks where
+it may not fit into memory.
 
 `column_names` and `column_values` read the columns of a table in memory, of pandas, Arrow or a library like them.
 """
@@ -181,7 +182,9 @@ def open_table(
                 elif table_format == "jsonl":
                     tables = _tables_of_objects(meter, source, keep, most)
                 else:
-                    cells = tsv_cells(meter) if table_format == "tsv" else csv_cells(meter, source, meter.leave_out)
+                    cells = tsv_cells(meter)
+                    if table_format == "csv":
+                        cells = csv_cells(meter, source, meter.leave_out, headerless)
                     options: Any = {"headerless": headerless, "broken_rows": broken_rows, "on_error": meter.leave_out}
                     parts = read_cells(cells, source=source, format=table_format, **options)
                     names = parts[1]

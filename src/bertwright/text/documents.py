@@ -24,6 +24,7 @@ from pathlib import Path, PurePath
 from bertwright.errors import InputError
 from bertwright.stores.listing import find_remote
 from bertwright.stores.remote import AnyFile, RemoteFile, is_url
+from bertwright.text.csv_separator import csv_separator
 from bertwright.text.decompress import MAGIC, decoded_lines, is_undecoded, not_utf8, open_bytes, read_lines, reading
 from bertwright.text.document import Document, OnError, TextSettings, checked_size, paragraphs_of, raise_error, tidy
 from bertwright.text.parquet import PARQUET_MAGIC
@@ -169,7 +170,7 @@ def _read_file(path: AnyFile, settings: TextSettings, on_error: OnError) -> Iter
         return read_wikiextractor(path, decoded_lines(path, lines), settings)
     if _is_json(path, first):
         return read_json_lines(path, lines, settings, on_error)
-    if delimiter := _DELIMITERS.get(_bare_suffix(path)):
+    if delimiter := _delimiter(path, first):
         return read_table_texts(path, decoded_lines(path, lines), settings, on_error, delimiter=delimiter)
     decoded = decoded_lines(path, lines) if on_error is raise_error else _decodable(path, lines, on_error)
     lines = _without_articles(path, decoded)
@@ -294,6 +295,12 @@ def _bare_suffix(path: AnyFile) -> str:
     """Return the ending of a file's name in lower case, without that of a packed file."""
     name = path.stem if path.suffix.lower() in MAGIC else path.name
     return PurePath(name).suffix.lower()
+
+
+def _delimiter(path: AnyFile, first: str) -> str:
+    """Return the separator of the cells of a table with this first line; "" where the name is that of no table."""
+    delimiter = _DELIMITERS.get(_bare_suffix(path), "")
+    return csv_separator(first) if delimiter == "," else delimiter
 
 
 def _is_json(path: AnyFile, first: str) -> bool:

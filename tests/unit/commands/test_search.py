@@ -209,7 +209,8 @@ def test_bad_usage_is_refused(
     if "made this index" in message:
         write_encoder(Path("other"), own_tokenizer, hidden=32)
     arguments = [str(argument) for argument in CHANGES[message](made_index, plain_model)]
-    assert main([*arguments, "--precision", "fp32"]) == 2
+    computes = not any(argument.startswith("--remove") for argument in arguments)
+    assert main([*arguments, *(FP32 if computes else ())]) == 2
     assert message in capsys.readouterr().err
     assert len(SearchIndex.open(made_index)) == 3
     assert not Path(f"{made_index}2").exists()
@@ -277,3 +278,61 @@ def test_a_label_of_the_reranker_is_named(
     assert "--relevant a: names a label of the reranker" in errors
     by_a, by_b = (run_json(capsys, *ask, "--rerank", reranker, "--relevant", label)[0]["hits"] for label in ("a", "b"))
     assert [hit["id"] for hit in by_a] == [hit["id"] for hit in by_b][::-1]
+
+
+def test_a_folder_of_long_texts_is_searched_by_passages(
+    plain_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes" / "old").mkdir(parents=True)
+    (tmp_path / "notes" / "ship.txt").write_text(f"{LINES['a']} " * 12 + LINES["b"], "utf-8")
+    (tmp_path / "notes" / "old" / "book.md").write_text(LINES["c"], "utf-8")
+    index = ("--out", tmp_path / "i", *FP32)
+    result, said = run_json(capsys, "index", tmp_path / "notes", "--model", plain_model, "--passages", 32, *index)
+    assert "--passages" not in said
+    assert (result["rows"] > 4, result["cut"]) == (True, 0)
+    nearest, _ = run_json(capsys, "search", tmp_path / "i", LINES["c"], "--top-k", 1, *FP32)
+    assert nearest["hits"][0] == {"id": "old/book.md#1", "score": 1.0, "text": LINES["c"], "fields": {}}
+    _, said = run_json(capsys, "index", tmp_path / "notes", "--add", *index, code=2)
+    assert "old/book.md: the id 'old/book.md#1' is in the index already" in said
+    _, said = run_json(capsys, "index", "--out", tmp_path / "i", "--remove", "ship", code=2)
+    assert "there is no id 'ship'" in said
+    removed, _ = run_json(capsys, "index", "--out", tmp_path / "i", "--remove", "ship.txt")
+    assert (removed["rows"], removed["removed"]) == (1, result["rows"] - 1)
+    _, said = run_json(capsys, "search", tmp_path / "i", "--queries", tmp_path / "notes", *FP32, code=2)
+    assert "--queries" in said
+    assert "got a folder" in said
+
+
+def test_passages_of_numbered_rows_share_a_number(
+    plain_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = " ".join(LINES.values())
+    (tmp_path / "a.txt").write_text(f"{long}\n{LINES['b']}\n", "utf-8")
+    index = ("--out", tmp_path / "i", *FP32)
+    run_json(capsys, "index", tmp_path / "a.txt", "--model", plain_model, "--passages", 16, *index)
+    run_json(capsys, "index", tmp_path / "a.txt", "--add", "--passages", 16, *index)
+    ids = sorted(id for segment in SearchIndex.open(tmp_path / "i").segments for id in segment.ids)
+    count = sum(id.startswith("1#") for id in ids)
+    assert count > 1
+    each = [str(number) for number in range(1, count + 1)]
+    assert ids == sorted([*(f"{row}#{number}" for row in (1, 3) for number in each), "2#1", "4#1"])
+    removed, _ = run_json(capsys, "index", "--out", tmp_path / "i", "--remove", "3")
+    assert removed["removed"] == count
+
+
+def test_long_texts_that_are_cut_are_told(plain_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.txt").write_text(f"{LINES['a']} " * 99 + f"\n{LINES['b']}\n", "utf-8")
+    result, said = run_json(capsys, "index", tmp_path / "a.txt", "--model", plain_model, "--out", tmp_path / "i", *FP32)
+    assert result["cut"] == 1
+    assert "1 of 2 texts have more tokens than the model reads" in said
+    assert "--passages" in said
+
+
+@pytest.mark.parametrize("option", [("--device", "cuda"), ("--precision", "bf16"), ("--passages", "64")])
+def test_removing_rows_takes_no_options_of_texts(
+    option: tuple[str, str], made_index: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for change in (("--remove", "a"), ("--join",), ("--verify",)):
+        _, said = run_json(capsys, "index", "--out", made_index, *change, *option, code=2)
+        assert "give" in said
+        assert "another command" in said

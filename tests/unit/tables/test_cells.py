@@ -10,6 +10,8 @@ from pyarrow import parquet
 from bertwright.errors import InputError
 from bertwright.tables.bad_rows import BadRow, BadRows, is_blank
 from bertwright.tables.reader import read_table, usable_rows
+from bertwright.text.document import TextSettings
+from bertwright.text.documents import read_documents
 
 OBJECTS = [{"text": "a", "label": "b"}, {"text": "c", "label": "d"}]
 
@@ -17,13 +19,9 @@ OBJECTS = [{"text": "a", "label": "b"}, {"text": "c", "label": "d"}]
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("a.csv", "text;label\ngood;pos\n", r"the columns are: text;label \(with semicolons between them\? csv has c"),
-        ("a.csv", "text;label\ngood, so;pos\n", r"a\.csv:2: expected a row of 1 columns.*with semicolons between them"),
-        (
-            "a.csv",
-            '"text";"label"\n"good";"pos"\n',
-            r"a\.csv:1: not valid csv: .*\(with semicolons between them\? csv has",
-        ),
+        ("a.csv", "te,xt;label\ngood;pos\n", r"a\.csv:2: expected a row of 2 columns, got 1 \(columns: te, xt"),
+        ("a.csv", "text|label\ngood, so|pos\n", r"a\.csv:2: expected a row of 1 columns.*with bars between them"),
+        ("a.csv", '"text"|"label"\n"good"|"pos"\n', r"a\.csv:1: not valid csv: .*\(with bars between them\? csv has"),
         ("a.csv", '"te,xt"x,"label"\n', r"a\.csv:1: not valid csv: [^()]*$"),
         ("a.csv", "text\tlabel\ngood\tpos\n", r"with tabs between them\? add --input-format tsv, or name .* \.tsv\)"),
         ("a.tsv", "text,label\ngood,pos\n", r"with commas between them\? add --input-format csv, or name .* \.csv\)"),
@@ -53,6 +51,30 @@ OBJECTS = [{"text": "a", "label": "b"}, {"text": "c", "label": "d"}]
 def test_another_format_is_named_with_what_to_do(write: Any, name: str, content: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         read_table(write(name, content)).texts("text")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text;label\ngood, so;pos\n",
+        'text;"label"\n"good, so";"pos"\n',
+        'text;"la,bel";label\r\n"good, so";"a ""b"";c";pos\r\n',
+    ],
+)
+def test_csv_may_have_semicolons_as_spreadsheets_write_it(write: Any, content: str) -> None:
+    table = read_table(write("a.csv", content), columns=("text", "label"))
+    assert (table.texts("text"), table.texts("label")) == (("good, so",), ("pos",))
+    [document] = read_documents(write("b.csv", content), TextSettings())
+    assert document.paragraphs == ("good, so",)
+    with pytest.raises(BadRow, match=r"a\.csv:3: expected a row of [23] columns, got 4"):
+        read_table(write("a.csv", f"{content}a;b;c;d\n"))
+
+
+def test_a_text_with_semicolons_before_a_table_without_header_stays_one_text(write: Any) -> None:
+    table = read_table(write("a.csv", "It rains; so we stay\nand read\n"), headerless=("sentence",))
+    assert table.texts("sentence") == ("It rains; so we stay", "and read")
+    table = read_table(write("a.csv", "sentence;label\nIt rains, so;1\n"), headerless=("sentence",))
+    assert table.texts("sentence") == ("It rains, so",)
 
 
 def test_rows_that_cannot_be_read_are_left_out_by_reason(write: Any) -> None:

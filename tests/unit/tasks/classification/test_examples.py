@@ -104,10 +104,8 @@ def test_a_table_of_bad_rows_alone_is_refused_with_the_first(write: Any) -> None
         InputError, match=r"holds no rows that can be used; 2 rows are left out: 2 without a label; the first: .*tsv:2"
     ):
         read_training(skipping(get_task("classify")), write("a.tsv", "text\tlabel\na\t\nb\t\n"))
-    with pytest.raises(
-        InputError, match=r"holds no rows \(with semicolons between them.*1 row is left out: 1 with another"
-    ):
-        read_training(skipping(get_task("classify")), write("a.csv", "text;label\na, b;pos\n"))
+    with pytest.raises(InputError, match=r"holds no rows \(with bars between them.*1 row is left out: 1 with another"):
+        read_training(skipping(get_task("classify")), write("a.csv", "text|label\na, b|pos\n"))
 
 
 def test_labels_that_differ_only_in_case_or_blanks_are_named(write: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,8 +90,8 @@ def test_blanks_around_labels_and_numbers_as_labels(tmp_path: Path) -> None:
         ("a.csv", "text,label\nx,red\ny,red|blue|red\n", "a.csv:3: column 'label' has the label 'red' twice"),
         (
             "a.csv",
-            "text;label\nx,y;a\n",
-            "a.csv:2: expected a row of 1 columns, got 2 (columns: text;label) (with semicolons between them? ",
+            "text\tlabel\nx,y\ta\n",
+            "a.csv:2: expected a row of 1 columns, got 2 (columns: text\tlabel) (with tabs between them? ",
         ),
         ("a.csv", "text,label\nx\n", "a.csv:2: expected a row of 2 columns, got 1"),
         (

@@ -93,20 +93,27 @@ class PassageCutter:
             yield from self._fitting(text, _Span(begin, end, tokens))
 
 
-def _packed(spans: Sequence[_Span], room: int) -> Iterator[tuple[int, int]]:
-    """Yield the begin and end of passages of consecutive spans, of at most `room` tokens and about equally many."""
-    total = sum(span.tokens for span in spans)
-    even = total / max(1, -(-total // room))
-    begin = end = number = 0
+def _packed(spans: Sequence[_Span], room: int) -> list[tuple[int, int]]:
+    """Return the begin and end of passages of consecutive spans, of at most `room` tokens and about equally many."""
+    fewest = max(1, -(-sum(span.tokens for span in spans) // room))
+    passages = _packed_evenly(spans, room, fewest)
+    # Whole sentences may need more passages than their tokens do; without a second turn the last one would be short.
+    return passages if len(passages) <= fewest else _packed_evenly(spans, room, len(passages))
+
+
+def _packed_evenly(spans: Sequence[_Span], room: int, count: int) -> list[tuple[int, int]]:
+    """Return the begin and end of passages, `count` of them wherever `room` is enough for that."""
+    even = sum(span.tokens for span in spans) / count
+    passages: list[tuple[int, int]] = []
+    begin = end = 0
     tokens = all_tokens = 0  # of this passage, and of all so far
     for span in spans:
-        is_full = tokens + span.tokens > room or all_tokens + span.tokens / 2 > (number + 1) * even
+        is_full = tokens + span.tokens > room or all_tokens + span.tokens / 2 > (len(passages) + 1) * even
         if tokens and is_full:
-            yield begin, end
-            begin, tokens, number = end, 0, number + 1
+            passages.append((begin, end))
+            begin, tokens = end, 0
         end, tokens, all_tokens = span.end, tokens + span.tokens, all_tokens + span.tokens
-    if end > begin:
-        yield begin, end
+    return [*passages, (begin, end)] if end > begin else passages
 
 
 def in_passages(blocks: Iterable[Sequence[IndexedText]], cutter: PassageCutter) -> Iterator[list[IndexedText]]:

@@ -84,8 +84,8 @@ def test_a_static_table_has_passages_of_the_default_length(own_tokenizer: Path) 
     table = StaticVectors(torch.ones(tokenizer.vocab_size, 2), tokenizer)
     passages = PassageCutter(table).passages(" ".join(SENTENCES * 60))
     counts = [len(ids) for ids in tokenizer.ids(passages)]
-    assert len(counts) == -(-sum(counts) // PASSAGE_TOKENS)
-    assert max(counts) <= PASSAGE_TOKENS
+    assert len(counts) <= 1.1 * sum(counts) / PASSAGE_TOKENS
+    assert PASSAGE_TOKENS / 2 <= min(counts) <= max(counts) <= PASSAGE_TOKENS
 
 
 @pytest.mark.parametrize(("most", "words"), [(33, "--passages 33: expected at most 32"), (15, "expected at least 16")])

@@ -38,6 +38,7 @@ from bertwright.tasks.static_vectors import TextVectors
 
 PASSAGE: Final = "#"
 """Sign between the id of a document and the number of a passage."""
+_NUMBERED_PASSAGE: Final = re.compile(f"(.*){PASSAGE}[0-9]+", re.DOTALL)
 _LOCK: Final = "lock"
 """File that the process holds locked which changes the index."""
 
@@ -162,16 +163,20 @@ class SearchIndex(VectorIndex):
         """
         with self._changing() as current:
             removed: list[set[int]] = [set(segment.entry.removed) for segment in current.segments]
+            rows_of_passages = _rows_of_passages(current.segments)
             seen: dict[str, str] = {}
             for id, location in ids:
                 if id in seen:
                     raise InputError(f"{location}: the id '{shown(id)}' is there twice (first: {seen[id]})")
                 seen[id] = location
-                rows = _rows_of(current.segments, id)
-                if not any(rows):
+                rows = [
+                    (number, segment.ids[id]) for number, segment in enumerate(current.segments) if id in segment.ids
+                ]
+                rows = rows or rows_of_passages.get(id, [])
+                if not rows:
                     raise InputError(f"{location}: there is no id '{shown(id)}' in {self.folder}; nothing was removed")
-                for numbers, more in zip(removed, rows, strict=True):
-                    numbers |= more
+                for number, row in rows:
+                    removed[number].add(row)
             entries = [
                 entry.model_copy(update={"removed": tuple(sorted(numbers))})
                 for entry, numbers in zip(current.manifest.segments, removed, strict=True)
@@ -191,13 +196,20 @@ class SearchIndex(VectorIndex):
             yield self if is_current else SearchIndex(self.folder, manifest, verify=True)
 
 
-def _rows_of(segments: Sequence[Segment], id: str) -> list[set[int]]:
-    """Return for each segment the numbers of the rows with an id, or else of the passages of the document with it."""
-    rows = [{segment.ids[id]} if id in segment.ids else set[int]() for segment in segments]
-    if any(rows):
-        return rows
-    passage = re.compile(f"{re.escape(id)}{PASSAGE}[0-9]+")
-    return [{row for other, row in segment.ids.items() if passage.fullmatch(other)} for segment in segments]
+def _document_of(id: str) -> str | None:
+    """Return the id of the document of a passage; None for an id that is not that of a passage."""
+    match = _NUMBERED_PASSAGE.fullmatch(id)
+    return match[1] if match else None
+
+
+def _rows_of_passages(segments: Sequence[Segment]) -> dict[str, list[tuple[int, int]]]:
+    """Return pairs of (number of the segment, row) of the passages of each document."""
+    rows: dict[str, list[tuple[int, int]]] = {}
+    for number, segment in enumerate(segments):
+        for id, row in segment.ids.items():
+            if (document := _document_of(id)) is not None:
+                rows.setdefault(document, []).append((number, row))
+    return rows
 
 
 def _with_segment(
@@ -244,16 +256,20 @@ def _checked_rows(
     indexed, and where there is none.
     """
     ids, offset = set[str](), numbered
+    taken_documents = taken | {document for id in taken if (document := _document_of(id)) is not None}
     for block in filter(None, texts):
         rows = []
         for text in block:
+            of_index = taken_documents if text.passage else taken
             if text.is_numbered and text.passage < 2:  # all passages of a text have one number
-                while any(_id_of(text, offset) in others for others in (taken, ids)):
+                while any(id in others for id in _ids_of(text, offset) for others in (of_index, ids)):
                     offset += 1
             numbered = offset + text.number
-            row = replace(text.row, id=_id_of(text, offset))
+            all_ids = _ids_of(text, offset)
+            row = replace(text.row, id=all_ids[-1])
             _check_row(row, text.location)
-            _refuse_taken(row.id, text.location, taken, ids)
+            for id in all_ids:
+                _refuse_taken(id, text.location, of_index, ids)
             ids.add(row.id)
             rows.append(row)
         yield rows, [text.location for text in block], numbered
@@ -261,10 +277,16 @@ def _checked_rows(
         raise InputError("expected at least one text, got none")
 
 
-def _id_of(text: IndexedText, offset: int) -> str:
-    """Return the id of a text; `offset` is added to a number that is an id."""
+def _ids_of(text: IndexedText, offset: int) -> list[str]:
+    """Return the ids that a text takes, its own one last: the first passage takes that of its document too.
+
+    offset: is added to a number that is an id.
+    """
     id = str(offset + text.number) if text.is_numbered else text.row.id
-    return f"{id}{PASSAGE}{text.passage}" if text.passage else id
+    if not text.passage:
+        return [id]
+    passage = f"{id}{PASSAGE}{text.passage}"
+    return [id, passage] if text.passage == 1 else [passage]
 
 
 def _check_row(row: IndexRow, location: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, shown
 from bertwright.files import refuse_occupied
-from bertwright.search.index import Added, SearchIndex, check_indexable
+from bertwright.search.index import Added, IndexedText, SearchIndex, check_indexable
 from bertwright.search.index_files import INDEX_MANIFEST
 from bertwright.search.nearest import Hit
 from bertwright.search.passages import PassageCutter, in_passages
@@ -50,7 +50,7 @@ def index_texts(
     refuse_occupied(out)
     encoder = open_encoder(model, precision, device)
     encoder.check_width(width, "--width")
-    cutter = PassageCutter(encoder, passages)
+    cutter = PassageCutter(encoder, passages) if tables.has_passages else None
     _check_tables(tables)
     started = time.monotonic()
     if not encoder.is_described:
@@ -58,9 +58,9 @@ def index_texts(
             f"{model}: does not describe vectors of texts, as models do that are trained for them; the mean of all "
             "tokens is taken, and a search with it is poor: bertwright finetune embed trains it"
         )
-    blocks = in_passages(tables.blocks(), cutter)
+    blocks = _blocks(tables, cutter)
     index, added = SearchIndex.build(out, encoder, blocks, model=model, width=width, approximate=approximate)
-    return _added(index, added, cutter, started)
+    return _added(index, added, tables, started)
 
 
 def add_texts(
@@ -69,21 +69,26 @@ def add_texts(
     """Add tables to an index; return its new size. `model` None is the model that the index names."""
     index = SearchIndex.open(out, verify=True)
     encoder = open_encoder(model or model_of(index), precision, device)
-    cutter = PassageCutter(encoder, passages)
+    cutter = PassageCutter(encoder, passages) if tables.has_passages else None
     _check_tables(tables, index)
     started = time.monotonic()
-    index, added = index.add(encoder, in_passages(tables.blocks(), cutter))
+    index, added = index.add(encoder, _blocks(tables, cutter))
     if len(index.segments) > _MANY:
         say(f"{out} has {len(index.segments)} segments; bertwright index --out {out} --join makes one of them")
-    return _added(index, added, cutter, started)
+    return _added(index, added, tables, started)
 
 
-def _added(index: SearchIndex, added: Added, cutter: PassageCutter, started: float) -> dict[str, Any]:
+def _blocks(tables: TextTables, cutter: PassageCutter | None) -> Iterator[list[IndexedText]]:
+    return in_passages(tables.blocks(), cutter) if cutter else tables.blocks()
+
+
+def _added(index: SearchIndex, added: Added, tables: TextTables, started: float) -> dict[str, Any]:
     """Return the size of an index, and the numbers and the rate of the rows that were added since `started`."""
     if added.cut:
+        advice = "" if tables.passages else "; --passages N cuts long texts into passages of at most N tokens"
         say(
             f"{added.cut:,} of {added.rows:,} texts have more tokens than the model reads, and the rest of each is not "
-            f"searched; --passages {cutter.most} cuts long texts into passages"
+            f"searched{advice}"
         )
     return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
 

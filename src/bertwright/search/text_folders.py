@@ -11,41 +11,40 @@ from bertwright.search.index import IndexedText
 from bertwright.search.index_files import IndexRow
 from bertwright.tables.bad_rows import BadRow, is_blank
 from bertwright.tables.files import FORMATS, table_ending
-from bertwright.text.decompress import decoded_lines, read_lines
-from bertwright.text.document import OnError, checked_size
-from bertwright.text.documents import find_inputs
+from bertwright.text.decompress import LONGEST, decoded_lines, read_lines
+from bertwright.text.document import OnError
+from bertwright.text.documents import by_target, local_files
 
 TEXT_ENDINGS: Final = (".txt", ".md", ".rst")
 """Endings of the files that are read, each also of a packed file."""
-_BLOCK: Final = 256
-"""Largest number of files in a block."""
 
 
 def text_files(folder: str) -> list[Path]:
-    """Return the text files below a folder, sorted; tell how many other files there are, by their endings.
+    """Return the text files below a folder, sorted, each once; tell the numbers of other files by their endings.
 
     Raises InputError where there is no text file.
     """
-    paths = [path for path in find_inputs([folder]) if isinstance(path, Path)]
+    paths = local_files(Path(folder))
     files = [path for path in paths if table_ending(path) in TEXT_ENDINGS]
-    others = Counter(table_ending(path) or "without an ending" for path in paths if path not in set(files))
+    endings = Counter(table_ending(path) or "without an ending" for path in paths)
+    others = {ending: count for ending, count in endings.items() if ending not in TEXT_ENDINGS}
     expected = ", ".join(TEXT_ENDINGS)
     by_ending = ", ".join(f"{count:,} {ending}" for ending, count in sorted(others.items()))
     if not files:
         advice = "; name a table itself, not its folder" if any(ending in FORMATS for ending in others) else ""
-        raise InputError(f"{folder}: expected a folder with text files ({expected}), found {by_ending}{advice}")
+        what = by_ending or "no file"
+        raise InputError(f"{folder}: expected a folder with text files ({expected}), found {what}{advice}")
     if others:
         say(f"{folder}: the files with other endings than {expected} are not read: {by_ending}")
-    return files
+    return list(by_target(files).values())
 
 
 def read_text_folder(folder: str, before: int, on_error: OnError) -> Iterator[list[IndexedText]]:
-    """Yield blocks of the files of a folder; the id of a file is its path within the folder.
+    """Yield a block for each file of a folder; the id of a file is its path within the folder.
 
     before: number of rows of the sources before. `on_error` is called with the BadRow of each file without a text, or
     that cannot be read.
     """
-    block: list[IndexedText] = []
     for number, path in enumerate(text_files(folder), before + 1):
         try:
             text = _text_of(path)
@@ -53,12 +52,7 @@ def read_text_folder(folder: str, before: int, on_error: OnError) -> Iterator[li
             on_error(error)
             continue
         row = IndexRow(path.relative_to(folder).as_posix(), text, {})
-        block.append(IndexedText(row, str(path), number, passage=1))
-        if len(block) == _BLOCK:
-            yield block
-            block = []
-    if block:
-        yield block
+        yield [IndexedText(row, str(path), number, passage=1)]
 
 
 def _text_of(path: Path) -> str:
@@ -66,8 +60,10 @@ def _text_of(path: Path) -> str:
     size, lines = 0, []
     try:
         for _, line in decoded_lines(path, read_lines(path)):
-            size = checked_size(size + len(line), str(path))
             lines.append(line)
+            size += len(line)
+            if size > LONGEST:
+                raise InputError(f"{path}: expected at most {LONGEST:,} characters in a file; divide the text")
     except InputError as error:
         raise BadRow("that cannot be read", str(error)) from None
     text = "".join(lines)

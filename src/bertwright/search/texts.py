@@ -51,6 +51,11 @@ class TextTables:
     passages: bool = False
 
     @property
+    def has_passages(self) -> bool:
+        """Return True where texts are cut into passages."""
+        return self.passages or any(Path(source).is_dir() for source in self.sources)
+
+    @property
     def can_be_read_again(self) -> bool:
         """Return True where no source is a pipe or a device."""
         return not any(source == "-" or is_stream(Path(source)) for source in self.sources)

@@ -90,12 +90,12 @@ def separator_hint(format: Format, cells: Sequence[str]) -> str:
     separator = max(_SEPARATORS, key=line.count)
     if line.count(separator) < len(cells) or (format, separator) == ("csv", ","):
         return ""
-    other: Format = "csv" if separator == "," else "tsv"
+    other: Format = "csv" if separator in ",;" else "tsv"
     advice = f"add --input-format {other}, or name the file .{other}"
-    if separator not in ",\t":
-        advice = (
-            "csv has commas and tsv has tabs: save the table again with one of them; a spreadsheet calls it CSV UTF-8"
-        )
+    if separator == "|":
+        advice = "csv has commas and tsv has tabs: save the table again with one of them"
+    if (format, separator) == ("csv", ";"):
+        advice = "a table with semicolons needs a header line with the names of its columns: add it, or use commas"
     return f" (with {_SEPARATORS[separator]} between them? {advice})"
 
 

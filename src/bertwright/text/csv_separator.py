@@ -17,5 +17,10 @@ def csv_separator(header: str, names: Container[str] | None = None) -> Literal["
     bare = _QUOTED.sub("", header)
     if "," in bare or ";" not in bare:
         return ","
-    cells = next(csv.reader([header], delimiter=";"))
-    return ";" if names is None or any(cell in names for cell in cells) else ","
+    if names is None:
+        return ";"
+    try:
+        cells = next(csv.reader([header], delimiter=";"))
+    except csv.Error:
+        return ","  # whoever reads the line with commas tells the error
+    return ";" if any(cell in names for cell in cells) else ","

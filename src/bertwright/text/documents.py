@@ -74,15 +74,23 @@ def find_inputs(inputs: Sequence[str | Path]) -> list[Input]:
                 "the folder holds no file" if Path(name).is_dir() else "no file or folder has this name or pattern"
             )
             raise InputError(f"{name}: {problem}")
-        for file in files:
-            if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
-                raise InputError(f"{str(file)!r}: the name of this file is not UTF-8; rename it")
-            if file.exists() and not file.is_file():
-                raise InputError(
-                    f"{file}: not a regular file (a pipe cannot be read twice); write the text into a file"
-                )
-            sources.setdefault(Path(os.path.realpath(file)), file)  # `resolve` fails on a link that leads to itself
+        sources |= {target: sources.get(target, file) for target, file in by_target(files).items()}
     return list(sources.values())
+
+
+def by_target(files: Iterable[Path]) -> dict[Path, Path]:
+    """Return files by the paths to which links lead, so that each file is there once, by its first name.
+
+    Raises InputError for a name that is not UTF-8, and for a pipe or a device.
+    """
+    targets: dict[Path, Path] = {}
+    for file in files:
+        if any("\ud800" <= letter <= "\udfff" for letter in str(file)):
+            raise InputError(f"{str(file)!r}: the name of this file is not UTF-8; rename it")
+        if file.exists() and not file.is_file():
+            raise InputError(f"{file}: not a regular file (a pipe cannot be read twice); write the text into a file")
+        targets.setdefault(Path(os.path.realpath(file)), file)  # `resolve` fails on a link that leads to itself
+    return targets
 
 
 def absolute_name(name: str) -> str:
@@ -197,19 +205,19 @@ def _expand(name: str) -> list[Path]:
     """Return the files that the name of a file or folder, or a glob, stands for."""
     path = Path(name)
     if path.is_dir():
-        return _files_below(path)
+        return local_files(path)
     if path.exists():
         return [path]
     files: list[Path] = []
     for match in map(Path, sorted(glob.glob(name, recursive=True))):
-        files.extend(_files_below(match) if match.is_dir() else [match])
+        files.extend(local_files(match) if match.is_dir() else [match])
     return files
 
 
-def _files_below(folder: Path) -> list[Path]:
-    """Return the files below a folder, links to folders included, each folder once.
+def local_files(folder: Path) -> list[Path]:
+    """Return the files below a folder, sorted, links to folders included, each folder once.
 
-    Raises InputError for a folder that cannot be read.
+    Names that begin with a dot are left out. Raises InputError for a folder that cannot be read.
     """
 
     def refuse(error: OSError) -> None:

@@ -3,6 +3,7 @@
 import json
 import tracemalloc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,7 @@ from bertwright.errors import Damaged, InputError
 from bertwright.model.folder import open_model
 from bertwright.model.vector_settings import VectorSettings
 from bertwright.search import nearest as nearest_module
-from bertwright.search.index import IndexedText, SearchIndex
+from bertwright.search.index import IndexedText, SearchIndex, check_indexable
 from bertwright.search.index_files import (
     IndexManifest,
     IndexRow,
@@ -259,6 +260,10 @@ def test_fingerprints_differ_by_settings_and_stay_with_precision(
             r"t:2: the id 'a' is",
         ),
         ([[IndexedText(IndexRow("ship", "One.", {}), "t:1")]], r"t:1: the id 'ship' is in the index already.*--remove"),
+        (
+            [[IndexedText(IndexRow("ship", "One.", {}), "t:1", passage=1)]],
+            r"t:1: the id 'ship' is in the index already.*--remove",
+        ),
         ([], r"expected at least one text, got none"),
     ],
 )
@@ -270,6 +275,18 @@ def test_a_refused_addition_changes_nothing(
     with pytest.raises(InputError, match=message):
         index.add(open_encoder(vector_model), texts)
     assert {name: content for name, content in contents(index.folder).items() if name != "lock"} == before
+
+
+def test_passages_of_a_document_that_is_in_the_index_are_refused_at_its_first(
+    build: Callable[..., SearchIndex], vector_model: Path
+) -> None:
+    encoder = open_encoder(vector_model)
+    index = build({"ship#1": "A ship.", "ship#2": "A sea.", "ship#x": "A lane."}).remove([("ship#1", "x:1")])
+    passage = IndexedText(IndexRow("ship", "A ship.", {}), "t:1", passage=1)
+    with pytest.raises(InputError, match=r"t:1: the id 'ship' is in the index already"):
+        check_indexable([[passage]], index)
+    index = index.remove([("ship", "x:1")]).add(encoder, [[passage, replace(passage, passage=2)]])[0]
+    assert sorted(id for segment in index.segments for id in segment.ids) == ["ship#1", "ship#2", "ship#x"]
 
 
 @pytest.mark.parametrize(

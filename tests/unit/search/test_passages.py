@@ -16,7 +16,9 @@ from bertwright.search.passages import PASSAGE_TOKENS, PassageCutter, in_passage
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.sentence_vectors import SentenceEncoder
 from bertwright.tasks.static_vectors import StaticVectors
+from bertwright.text.open_tokenizer import open_tokenizer_folder
 from bertwright.text.wordpiece import Tokenizer
+from tests.support.published_tokenizers import write_byte_pairs
 from tests.support.vectors import write_vector_model
 
 SENTENCES = ("A ship sails on the sea.", "Rain falls on the roof of the house.", "The teacher reads a book.")
@@ -29,6 +31,15 @@ def prompted(tmp_path_factory: pytest.TempPathFactory, own_tokenizer: Path) -> S
     write_vector_model(folder, own_tokenizer, VectorSettings(prompts={"document": "a book: "}, max_length=32))
     saved = open_model(str(folder))
     return SentenceEncoder(saved, open_tokenizer(saved))
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> StaticVectors:
+    """A static table of byte pairs, in which an end of line is a piece, and a word after a blank is another piece."""
+    folder = tmp_path_factory.mktemp("byte-pairs")
+    write_byte_pairs(folder)
+    tokenizer = open_tokenizer_folder(folder)
+    return StaticVectors(torch.ones(tokenizer.vocab_size, 2), tokenizer)
 
 
 def text_of(prompted: SentenceEncoder, most: int | None, text: str) -> list[str]:
@@ -48,6 +59,14 @@ def test_a_passage_ends_with_a_sentence(prompted: SentenceEncoder) -> None:
     assert "\n".join(passages).split() == text.split()
     assert text_of(prompted, None, SENTENCES[0]) == [SENTENCES[0]]
     assert text_of(prompted, None, "A  ship.\n \nRain.\n") == ["A ship.\nRain."]
+
+
+def test_lines_of_one_width_are_one_paragraph(prompted: SentenceEncoder) -> None:
+    wrapped = "  A ship sails\non the sea. Rain\nfalls.\n# The title\n- an item\n\nsmall words"
+    assert text_of(prompted, 32, wrapped) == [
+        "A ship sails on the sea. Rain falls.",
+        "# The title\n- an item\nsmall words",
+    ]
 
 
 def test_passages_are_about_equally_long(prompted: SentenceEncoder) -> None:
@@ -79,6 +98,25 @@ def test_nothing_is_lost(prompted: SentenceEncoder, parts: list[str], most: int)
     assert "".join(" ".join(text_of(prompted, most, text)).split()) == "".join(text.split())
 
 
+@given(
+    st.lists(st.sampled_from([*SENTENCES, "\n", "\n- ", "rain", "Die Brücke.", "x" * 90, "e\u0301.", "'a'"])),
+    st.integers(16, 64),
+)
+@settings(max_examples=60)
+def test_nothing_is_lost_with_pieces_of_bytes(byte_level: StaticVectors, parts: list[str], most: int) -> None:
+    text = " ".join([*parts, "end"])
+    passages = PassageCutter(byte_level, most).passages(text)
+    assert not any(byte_level.rows(passages, max_length=most)[1])
+    assert "".join(" ".join(passages).split()) == "".join(text.split())
+
+
+def test_many_short_lines_fill_passages_of_bytes(byte_level: StaticVectors) -> None:
+    passages = PassageCutter(byte_level, 64).passages("The old bridge\n" * 300)
+    lengths = [len(row) for row in byte_level.rows(passages)[0]]
+    assert min(lengths) > 48
+    assert all(line == "The old bridge" for passage in passages for line in passage.splitlines())
+
+
 def test_a_static_table_has_passages_of_the_default_length(own_tokenizer: Path) -> None:
     tokenizer = Tokenizer.load(own_tokenizer)
     table = StaticVectors(torch.ones(tokenizer.vocab_size, 2), tokenizer)
@@ -92,6 +130,16 @@ def test_a_static_table_has_passages_of_the_default_length(own_tokenizer: Path) 
 def test_lengths_that_a_model_cannot_have_are_refused(prompted: SentenceEncoder, most: int, words: str) -> None:
     with pytest.raises(InputError, match=words):
         PassageCutter(prompted, most)
+
+
+@pytest.mark.parametrize(("count", "words"), [(8, "expected 8 or more for their text, but"), (40, "leaves no room")])
+def test_a_prompt_that_leaves_no_room_is_refused(tmp_path: Path, own_tokenizer: Path, count: int, words: str) -> None:
+    prompts = {"document": "a " * count}
+    write_vector_model(tmp_path / "model", own_tokenizer, VectorSettings(prompts=prompts))
+    saved = open_model(str(tmp_path / "model"))
+    encoder = SentenceEncoder(saved, open_tokenizer(saved))
+    with pytest.raises(InputError, match=words):
+        PassageCutter(encoder, 16)
 
 
 def test_rows_that_are_no_passages_stay_whole(prompted: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:

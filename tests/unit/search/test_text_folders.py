@@ -25,13 +25,12 @@ def notes(tmp_path: Path) -> Path:
 
 
 def test_each_file_is_a_text_with_its_path_as_id(
-    notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "lines.txt").write_text("One.\nTwo.\n", "utf-8")
-    monkeypatch.setattr(text_folders_module, "_BLOCK", 2)
     blocks = list(TextTables((str(notes), str(tmp_path / "lines.txt"))).blocks())
     texts = [text for block in blocks for text in block]
-    assert [len(block) for block in blocks] == [2, 1, 2]
+    assert [len(block) for block in blocks] == [1, 1, 1, 2]
     assert [(text.row.id, text.number, text.passage) for text in texts] == [
         ("b.txt", 1, 1),
         ("old/a.MD", 2, 1),
@@ -52,11 +51,27 @@ def test_files_that_cannot_be_used_are_named_or_left_out(notes: Path, capsys: py
     (notes / "torn.txt.gz").write_bytes(gzip.compress(b"Packed.\n" * 99)[:-9])
     with pytest.raises(InputError, match=r"empty\.txt: expected a text, got an empty file; --on-error skip leaves"):
         list(TextTables((str(notes),)).blocks())
-    [block] = TextTables((str(notes),), on_error="skip").blocks()
-    assert [text.number for text in block] == [1, 4, 5]
+    blocks = TextTables((str(notes),), on_error="skip").blocks()
+    assert [text.number for [text] in blocks] == [1, 4, 5]
     said = capsys.readouterr().err
     assert "3 files are left out: 2 that cannot be read, 1 without a text" in said
     assert "latin.txt:1: not UTF-8" in said
+
+
+def test_a_text_is_read_once_whatever_links_lead_to_it(notes: Path) -> None:
+    (notes / "a.bak").symlink_to(notes / "b.txt")
+    (notes / "b-again.txt").symlink_to(notes / "b.txt")
+    assert [block[0].row.id for block in TextTables((str(notes),)).blocks()] == [
+        "b-again.txt",
+        "old/a.MD",
+        "old/c.rst.gz",
+    ]
+
+
+def test_a_file_of_too_many_letters_is_to_be_divided(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_folders_module, "LONGEST", 20)
+    with pytest.raises(InputError, match=r"b\.txt: expected at most 20 characters in a file; divide the text"):
+        list(TextTables((str(notes),)).blocks())
 
 
 def test_a_folder_without_texts_says_what_it_holds(tmp_path: Path) -> None:

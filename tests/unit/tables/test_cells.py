@@ -70,6 +70,13 @@ def test_csv_may_have_semicolons_as_spreadsheets_write_it(write: Any, content: s
         read_table(write("a.csv", f"{content}a;b;c;d\n"))
 
 
+def test_a_first_line_that_is_no_csv_with_semicolons_is_read_with_commas(write: Any) -> None:
+    with pytest.raises(InputError, match=r"a\.csv:1: not valid csv: new-line character.*"):
+        read_table(write("a.csv", 'text;label\rgood;"pos\nneg"\r'), headerless=("text", "label"))
+    wide = f"{'x' * 200_000};label"
+    assert read_table(write("a.csv", f"{wide}\n"), headerless=("text",)).texts("text") == (wide,)
+
+
 def test_a_text_with_semicolons_before_a_table_without_header_stays_one_text(write: Any) -> None:
     table = read_table(write("a.csv", "It rains; so we stay\nand read\n"), headerless=("sentence",))
     assert table.texts("sentence") == ("It rains; so we stay", "and read")

@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from bertwright.errors import InputError, shown
 from bertwright.serving.pipeline import Pipeline, parse_input
-from bertwright.tables.reader import column_names, column_values, refuse_halves
+from bertwright.tables.in_memory import column_names, column_values
+from bertwright.tables.reader import refuse_halves
 
 _ENDED: Final = object()
 

@@ -20,7 +20,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from bertwright.console import redirect_messages
 from bertwright.errors import InputError, MissingExtra, shown
 from bertwright.model.hf_config import UNWRITABLE
-from bertwright.tables.reader import column_names, column_values, refuse_halves
+from bertwright.tables.in_memory import column_names, column_values
+from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.classification.examples import FLOAT32_MAX
 
 DEFAULT_NAMES: Final = {1: ("text",), 2: ("text_a", "text_b")}

@@ -26,14 +26,21 @@ def tsv_cells(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 def csv_cells(
     lines: Iterator[str], source: str, on_error: OnError, headerless: Sequence[str] = ()
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the first line of each row, and its cells. `headerless`: as in `read_cells`.
+) -> tuple[str, Iterator[tuple[int, list[str]]]]:
+    """Return the separator of the cells, and the number of the first line of each row with its cells.
 
     Each line of a row that is not valid counts as a bad row: its quotation mark may have taken rows that are good.
+    `headerless`: as in `read_cells`.
     """
     csv.field_size_limit(LONGEST_CELL)  # the default, for the whole process, is 131,072 characters a cell
     head = list(islice(lines, 1))
     separator = csv_separator("".join(head), headerless or None)
+    return separator, _csv_rows(head, lines, separator, source, on_error)
+
+
+def _csv_rows(
+    head: Sequence[str], lines: Iterator[str], separator: str, source: str, on_error: OnError
+) -> Iterator[tuple[int, list[str]]]:
     reader = csv.reader(chain(head, lines), delimiter=separator, strict=True)
     while True:
         begin = reader.line_num + 1

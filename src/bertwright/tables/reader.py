@@ -4,8 +4,6 @@ The formats: tsv as GLUE writes it (no quoting: a quotation mark is text), csv w
 semicolons, JSON lines, one text a line, and Parquet. Text is UTF-8, and its file may be packed. A row of the wrong
 width is an error that names its line; no row is left out without a message. A table is read at once, or in blocks where
 it may not fit into memory.
-
-`column_names` and `column_values` read the columns of a table in memory, of pandas, Arrow or a library like them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, cast
-
-import numpy as np
 
 from bertwright.errors import InputError, shown
 from bertwright.tables.bad_rows import BadRow
@@ -54,6 +50,7 @@ class Table:
     numbers     number of each row of the file, from 1; rows that `on_error` left out count
     available   names of all columns of the file
     between     text between the file's name and the number of a row, in messages
+    separator   character between the cells of a csv file
     """
 
     source: str
@@ -65,6 +62,7 @@ class Table:
     numbers: Sequence[int]
     available: tuple[str, ...]
     between: str = ":"
+    separator: str = ","
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -170,6 +168,7 @@ def open_table(
         def blocks(most: int | None) -> Iterator[Table]:
             table = None
             names: Sequence[str] = ()
+            separator = ","
             cells: Iterator[tuple[int, list[str]]]
             if table_format == "parquet":
                 tables = _tables_of_arrow(cast(IO[bytes], stream), source, keep, most)
@@ -184,13 +183,13 @@ def open_table(
                 else:
                     cells = tsv_cells(meter)
                     if table_format == "csv":
-                        cells = csv_cells(meter, source, meter.leave_out, headerless)
+                        separator, cells = csv_cells(meter, source, meter.leave_out, headerless)
                     options: Any = {"headerless": headerless, "broken_rows": broken_rows, "on_error": meter.leave_out}
                     parts = read_cells(cells, source=source, format=table_format, **options)
                     names = parts[1]
                     tables = _tables_of_cells(parts, source, table_format, keep, meter, most)
             for table in tables:
-                yield table
+                yield replace(table, separator=separator)
             if table is None:
                 is_one_line = str(path) == "-" and format == "auto" and len(names) == 1
                 hint = separator_hint(table_format, names)
@@ -371,24 +370,6 @@ def _tables_of_arrow(stream: IO[bytes], source: str, keep: frozenset[str] | None
                 available=names,
                 between=": row ",
             )
-
-
-def column_names(table: Any) -> list[Any] | None:
-    """Return the names of the columns of a table in memory, in order; None where `table` is no table."""
-    names = table.column_names if hasattr(table, "column_names") else getattr(table, "columns", None)
-    return None if names is None or callable(names) else list(names)
-
-
-def column_values(table: Any, index: int) -> list[Any]:
-    """Return the values of column `index`, from 0 on, of a table in memory."""
-    values: list[Any]
-    if hasattr(table, "iloc"):
-        values = table.iloc[:, index].tolist()
-    elif hasattr(table, "column_names"):
-        values = table.column(index).to_pylist()
-    else:  # a table of another library, which numpy can read
-        values = np.asarray(table, dtype=object)[:, index].tolist()
-    return values
 
 
 def refuse_halves(texts: Iterable[str], what: str = "") -> None:

@@ -107,17 +107,17 @@ def _write_text(table: Table, text: io.TextIOWrapper, *, header: bool) -> None:
             fields = {name: cell for name, cell in pairs if cell is not ABSENT}
             text.write(json_text(fields) + "\n")
         return
-    line_of = _csv_line if table.format == "csv" else _tsv_line
+    line_of = partial(_csv_line, separator=table.separator) if table.format == "csv" else _tsv_line
     if table.header and header:
         text.write(line_of(table.columns, table.source))
     for number, row in enumerate(table.rows):
         text.write(line_of(row, table.location(number)))
 
 
-def _csv_line(row: Sequence[object], location: str) -> str:
+def _csv_line(row: Sequence[object], location: str, separator: str) -> str:
     line = io.StringIO()
     # csv quotes a carriage return in a cell only where it is part of the line terminator.
-    csv.writer(line, lineterminator="\r\n").writerow(row)
+    csv.writer(line, delimiter=separator, lineterminator="\r\n").writerow(row)
     return line.getvalue().removesuffix("\r\n") + "\n"
 
 

@@ -52,6 +52,11 @@ def add_lengths(table: Table, out: Table) -> Table:
     return add_columns(out, {"score": [float(len(text)) for text in table.texts("text")]})
 
 
+def add_twice(table: Table, out: Table) -> Table:
+    """Stands for another model: twice the length of each text."""
+    return add_columns(out, {"twice": [2 * len(text) for text in table.texts("text")]})
+
+
 def given(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
@@ -198,6 +203,20 @@ def test_the_same_format_gives_the_same_bytes_in_blocks(tmp_path: Path, monkeypa
         tables = [parquet.read_table(tmp_path / f"{size}.parquet") for size in (10, 1, 2)]
         assert tables[0].equals(tables[1])
         assert tables[0].equals(tables[2])
+
+
+def test_a_csv_keeps_its_separator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asked_module, "BLOCK_ROWS", 1)
+    (tmp_path / "a.csv").write_text('text;"a;b"\none, two;3,5\n"x;y";\n', "utf-8")
+    for ending, content in {
+        "csv": 'text;"a;b";score\none, two;3,5;8.0\n"x;y";;3.0\n',
+        "tsv": "text\ta;b\tscore\none, two\t3,5\t8.0\nx;y\t\t3.0\n",
+    }.items():
+        answer_tables(PredictRequest(str(tmp_path / "a.csv"), str(tmp_path / f"out.{ending}")), add_lengths)
+        assert (tmp_path / f"out.{ending}").read_text("utf-8") == content
+    answer_tables(PredictRequest(str(tmp_path / "out.tsv"), str(tmp_path / "again.csv")), add_twice)
+    assert (tmp_path / "again.csv").read_text("utf-8").splitlines()[1] == '"one, two","3,5",8.0,16'
+    assert read_table(tmp_path / "out.csv").texts("a;b") == ("3,5", "")
 
 
 def test_a_field_that_comes_later_does_not_change_what_answers_are_called(

@@ -24,6 +24,7 @@ from bertwright.tasks.feature_based import feature_task, frozen_encoder
 from bertwright.tasks.kinds import kind_of
 from bertwright.tasks.metrics import without_collapsed
 from bertwright.tasks.spec import TaskSpec
+from bertwright.tasks.unknown_pieces import UnknownPieces
 from bertwright.text.base_tokenizer import BaseTokenizer
 
 STATES: Final = ".features"
@@ -58,6 +59,9 @@ def prepare(
                 f"{data}: the validation file {name} is a copy of the training file, so its metrics say nothing about "
                 "other rows; remove it, and a part of the training rows is kept for validation"
             )
+    unknown = UnknownPieces(tokenizer)
+    unknown.add(bound.kind.token_ids(bound.train[1]))
+    unknown.say(f"{data}: the training texts", source)
     _say_untrained(bound, saved, data)
     digest = weights_digest(saved)
     digests = {**bound.digests, "weights": digest, "tokenizer": tokenizer.hash}
@@ -75,7 +79,7 @@ def _say_untrained(bound: BoundTask, saved: SavedModel, data: Path) -> None:
     """Print how many training texts have positions that the model was not trained on."""
     trained, lengths = saved.trained_positions, bound.lengths
     if bound.kind.contrasts:  # they are those of two texts and more
-        lengths = np.array([len(ids) for side in bound.train[1] for ids in side.ids])
+        lengths = np.array([len(ids) for ids in bound.kind.token_ids(bound.train[1])])
     if count := int((lengths > trained).sum()):
         say(
             f"{data}: {count:,} of {len(lengths):,} training texts have more than {trained} tokens, and "

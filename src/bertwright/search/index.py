@@ -35,6 +35,7 @@ from bertwright.tables.json_values import json_text
 from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.static_vectors import TextVectors
+from bertwright.tasks.unknown_pieces import UnknownPieces
 
 PASSAGE: Final = "#"
 """Sign between the id of a document and the number of a passage."""
@@ -61,10 +62,11 @@ class IndexedText:
 
 @dataclass(frozen=True)
 class Added:
-    """Number of rows that were added, and of those among them whose text is longer than the model reads."""
+    """Number of rows that were added, of those whose text is longer than the model reads, and the unknown pieces."""
 
     rows: int
     cut: int
+    unknown: UnknownPieces
 
 
 class SearchIndex(VectorIndex):
@@ -224,6 +226,7 @@ def _with_segment(
     A segment that a killed process wrote has no entry in the manifest, and its files are replaced here.
     """
     number, num_cut, last = next_number(manifest), 0, manifest.numbered
+    unknown = UnknownPieces(encoder.tokenizer)
     with new_segment(folder, number, manifest.width) as segment, Status(ends=False) as status:
         for index_rows, locations, numbered in _checked_rows(texts, taken, manifest.numbered):
             last = numbered
@@ -232,12 +235,13 @@ def _with_segment(
             check_finite(vectors, locations.__getitem__)
             segment.write(as_compared(vectors, manifest.similarity), index_rows)
             num_cut += sum(cut)
+            unknown.add(rows)
             status.update(f"{segment.num_rows:,} texts are in the index")
     entry: SegmentEntry = segment_entry(folder, number, segment.num_rows)
     if manifest.approximate and segment.num_rows >= LEAST_ROWS:
         entry = with_lists(folder, number, entry)
     changes = {"segments": (*manifest.segments, entry), "numbered": last}
-    return manifest.model_copy(update=changes), Added(segment.num_rows, num_cut)
+    return manifest.model_copy(update=changes), Added(segment.num_rows, num_cut, unknown)
 
 
 def check_indexable(texts: Iterable[Sequence[IndexedText]], index: SearchIndex | None = None) -> None:

@@ -84,6 +84,7 @@ def _blocks(tables: TextTables, cutter: PassageCutter | None) -> Iterator[list[I
 
 def _added(index: SearchIndex, added: Added, tables: TextTables, started: float) -> dict[str, Any]:
     """Return the size of an index, and the numbers and the rate of the rows that were added since `started`."""
+    added.unknown.say(f"{index.folder}: the added texts", index.manifest.model)
     if added.cut:
         advice = "" if tables.passages else "; --passages N cuts long texts into passages of at most N tokens"
         say(

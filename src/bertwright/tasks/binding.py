@@ -5,7 +5,7 @@ scikit-learn use it: read → encode → collate → model → loss, and logits 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -106,6 +106,11 @@ class TaskKind(ABC):
     @abstractmethod
     def encode(self, task: Any, tokenizer: BaseTokenizer, rows: Any, max_length: int, *, train: bool = False) -> Any:
         """Return the token ids of `rows`; print how many are too long. `train`: include the targets of the loss."""
+
+    def token_ids(self, inputs: Any) -> Iterable[NDArray[np.int32]]:
+        """Return the token ids of encoded rows, in parts."""
+        ids: Iterable[NDArray[np.int32]] = inputs.ids
+        return ids
 
     @abstractmethod
     def targets(self, task: Any, rows: Any, inputs: Any) -> Any:

@@ -1,6 +1,7 @@
 """The commands `index` and `search`: built, added to, removed from and searched as the command line says."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -87,6 +88,18 @@ def test_a_model_without_vectors_of_texts_is_told(
             capsys, "index", tmp_path / "a.TXT", "--model", model, "--out", tmp_path / str(is_said), *FP32
         )
         assert ("does not describe vectors of texts" in said) is is_said
+
+
+def test_texts_of_another_script_are_told(
+    plain_model: str, made_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("비가 온다.\n☃ ☃\n", "utf-8")
+    _, said = run_json(capsys, "index", tmp_path / "a.txt", "--model", plain_model, "--out", tmp_path / "index", *FP32)
+    [percent] = re.findall(r"the added texts: (\d+)% of the pieces are \[UNK\]", said)
+    assert int(percent) > 20
+    assert f"and {Path(plain_model).resolve()} cannot see" in said
+    _, said = run_json(capsys, "index", tmp_path / "a.txt", "--add", "--out", made_index, *FP32)
+    assert f"{percent}% of the pieces are [UNK]" in said
 
 
 def test_the_service_of_an_index_has_its_model(

@@ -147,6 +147,10 @@ class VectorKind(TaskKind):
             sides.append(side)
         return sides[0], sides[1]
 
+    def token_ids(self, inputs: EncodedPairs) -> list[NDArray[np.int32]]:
+        """Return the ids of the first texts, and of the second ones."""
+        return [ids for side in inputs for ids in side.ids]
+
     def targets(self, task: VectorTask, rows: TextPairs, inputs: EncodedPairs) -> TextPairs:
         """Return the pairs: they have the numbers of their texts."""
         return rows

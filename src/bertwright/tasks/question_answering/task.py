@@ -119,6 +119,10 @@ class SpanKind(TaskKind):
         _say_what_is_cut(windows, rows)
         return windows
 
+    def token_ids(self, inputs: Windows) -> tuple[NDArray[np.int32], ...]:
+        """Return the ids of all passages, and of all questions."""
+        return inputs.pieces, inputs.question_ids
+
     def targets(self, task: SpanTask, rows: Questions, inputs: Windows) -> None:
         """Return None: the windows have the positions of the answers."""
 

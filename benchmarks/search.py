@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.side_by_side import compare, finish, parser, timed
 from bertwright.quickstart.docstrings import collect
-from bertwright.search.index import IndexedText, SearchIndex
+from bertwright.search.index import SearchIndex
 from bertwright.search.index_files import (
     IndexManifest,
     IndexRow,
@@ -26,6 +26,7 @@ from bertwright.search.index_files import (
     segment_entry,
     write_index_manifest,
 )
+from bertwright.search.new_rows import IndexedText
 from bertwright.search.run import open_encoder
 from bertwright.tasks.embedding.metrics import unit
 from bertwright.tasks.static_vectors import TextVectors

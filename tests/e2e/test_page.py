@@ -18,8 +18,9 @@ import uvicorn
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.registry import find
-from bertwright.search.index import IndexedText, SearchIndex
+from bertwright.search.index import SearchIndex
 from bertwright.search.index_files import IndexRow
+from bertwright.search.new_rows import IndexedText
 from bertwright.serving.app import create_app
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.search import ServedIndex, open_indexes

@@ -3,10 +3,9 @@
 An open index is what its folder was when it was opened. Adding and removing write a new manifest, and give a new index.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +16,8 @@ from bertwright.locks import locked_file
 from bertwright.search.approximate import LEAST_ROWS, check_faiss
 from bertwright.search.exact import as_compared, check_similarity
 from bertwright.search.index_files import (
+    PASSAGE,
     IndexManifest,
-    IndexRow,
     Segment,
     SegmentEntry,
     new_segment,
@@ -30,34 +29,14 @@ from bertwright.search.index_files import (
 )
 from bertwright.search.join import delete_unused, joined
 from bertwright.search.nearest import VectorIndex
+from bertwright.search.new_rows import IndexedText, TakenIds, checked_rows
 from bertwright.shipped import shipped
-from bertwright.tables.json_values import json_text
-from bertwright.tables.reader import refuse_halves
 from bertwright.tasks.finite import check_finite
 from bertwright.tasks.static_vectors import TextVectors
 from bertwright.tasks.unknown_pieces import UnknownPieces
 
-PASSAGE: Final = "#"
-"""Sign between the id of a document and the number of a passage."""
-_NUMBERED_PASSAGE: Final = re.compile(f"(.*){PASSAGE}[0-9]+", re.DOTALL)
 _LOCK: Final = "lock"
 """File that the process holds locked which changes the index."""
-
-
-@dataclass(frozen=True)
-class IndexedText:
-    """A row to index, and its location for messages, as "file:line".
-
-    number: number of the row in its tables, from 1 on; rows that are left out count. is_numbered: True where the id is
-    only this number; the index then gives the row the next free number. passage: number of the text among the passages
-    of its document, from 1 on, which ends its id, as in report#3; 0 where the text is no passage.
-    """
-
-    row: IndexRow
-    location: str
-    number: int = 0
-    is_numbered: bool = False
-    passage: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,7 +102,7 @@ class SearchIndex(VectorIndex):
         if approximate:
             check_faiss()
         with new_folder(Path(folder)) as unfinished:
-            manifest, added = _with_segment(unfinished, manifest, encoder, texts, set())
+            manifest, added = _with_segment(unfinished, manifest, encoder, texts, TakenIds())
             write_index_manifest(unfinished, manifest)
         return cls.open(folder), added
 
@@ -137,8 +116,8 @@ class SearchIndex(VectorIndex):
             current.check_model(encoder)
             if current.manifest.approximate:
                 check_faiss()
-            ids = {id for segment in current.segments for id in segment.ids}
-            manifest, added = _with_segment(self.folder, current.manifest, encoder, texts, ids)
+            taken = TakenIds.of_index(current.segments)
+            manifest, added = _with_segment(self.folder, current.manifest, encoder, texts, taken)
             write_index_manifest(self.folder, manifest)
             delete_unused(self.folder, manifest)
         return SearchIndex.open(self.folder), added
@@ -160,21 +139,20 @@ class SearchIndex(VectorIndex):
     def remove(self, ids: Iterable[tuple[str, str]]) -> "SearchIndex":
         """Remove rows by pairs of (id, location for messages); return the index without them.
 
-        An id that no row has is that of a document, whose passages are removed. Raises InputError for an id that is not
-        there, or that is there twice; the index is then as before.
+        With the id of a document its passages are removed. An id that is not there is looked for without the blanks at
+        its ends. Raises InputError for one that is not there either, or that is there twice; the index is then as
+        before.
         """
         with self._changing() as current:
             removed: list[set[int]] = [set(segment.entry.removed) for segment in current.segments]
-            rows_of_passages = _rows_of_passages(current.segments)
+            places = _places(current.segments)
             seen: dict[str, str] = {}
             for id, location in ids:
+                id = id if id in places else id.strip()
                 if id in seen:
                     raise InputError(f"{location}: the id '{shown(id)}' is there twice (first: {seen[id]})")
                 seen[id] = location
-                rows = [
-                    (number, segment.ids[id]) for number, segment in enumerate(current.segments) if id in segment.ids
-                ]
-                rows = rows or rows_of_passages.get(id, [])
+                rows = places.get(id, [])
                 if not rows:
                     raise InputError(f"{location}: there is no id '{shown(id)}' in {self.folder}; nothing was removed")
                 for number, row in rows:
@@ -198,20 +176,15 @@ class SearchIndex(VectorIndex):
             yield self if is_current else SearchIndex(self.folder, manifest, verify=True)
 
 
-def _document_of(id: str) -> str | None:
-    """Return the id of the document of a passage; None for an id that is not that of a passage."""
-    match = _NUMBERED_PASSAGE.fullmatch(id)
-    return match[1] if match else None
-
-
-def _rows_of_passages(segments: Sequence[Segment]) -> dict[str, list[tuple[int, int]]]:
-    """Return pairs of (number of the segment, row) of the passages of each document."""
-    rows: dict[str, list[tuple[int, int]]] = {}
+def _places(segments: Sequence[Segment]) -> dict[str, list[tuple[int, int]]]:
+    """Return pairs of (number of the segment, row) for the id of each row, and for that of each document."""
+    places: dict[str, list[tuple[int, int]]] = {}
     for number, segment in enumerate(segments):
         for id, row in segment.ids.items():
-            if (document := _document_of(id)) is not None:
-                rows.setdefault(document, []).append((number, row))
-    return rows
+            places.setdefault(id, []).append((number, row))
+            if passage := int(segment.passages[row]):
+                places.setdefault(id.removesuffix(f"{PASSAGE}{passage}"), []).append((number, row))
+    return places
 
 
 def _with_segment(
@@ -219,7 +192,7 @@ def _with_segment(
     manifest: IndexManifest,
     encoder: TextVectors,
     texts: Iterable[Sequence[IndexedText]],
-    taken: set[str],
+    taken: TakenIds,
 ) -> tuple[IndexManifest, Added]:
     """Write a segment of these texts; return the manifest with it. `taken` are the ids of the index.
 
@@ -228,7 +201,7 @@ def _with_segment(
     number, num_cut, last = next_number(manifest), 0, manifest.numbered
     unknown = UnknownPieces(encoder.tokenizer)
     with new_segment(folder, number, manifest.width) as segment, Status(ends=False) as status:
-        for index_rows, locations, numbered in _checked_rows(texts, taken, manifest.numbered):
+        for index_rows, locations, numbered in checked_rows(texts, taken, manifest.numbered):
             last = numbered
             rows, cut = encoder.rows([row.text for row in index_rows], "document")
             vectors = encoder.of_rows(rows, "document", width=manifest.width, progress="vectors computed")
@@ -246,72 +219,6 @@ def _with_segment(
 
 def check_indexable(texts: Iterable[Sequence[IndexedText]], index: SearchIndex | None = None) -> None:
     """Raise InputError for the first of these texts that cannot be added to an index; None: a new one."""
-    taken = {id for segment in index.segments for id in segment.ids} if index else set[str]()
-    for _ in _checked_rows(texts, taken, index.manifest.numbered if index else 0):
+    taken = TakenIds.of_index(index.segments if index else ())
+    for _ in checked_rows(texts, taken, index.manifest.numbered if index else 0):
         pass
-
-
-def _checked_rows(
-    texts: Iterable[Sequence[IndexedText]], taken: set[str], numbered: int
-) -> Iterator[tuple[list[IndexRow], list[str], int]]:
-    """Yield the rows of each block, their locations, and the last number that is an id so far.
-
-    taken: ids of the index; numbered: last number that is an id in it. Raises InputError for a row that cannot be
-    indexed, and where there is none.
-    """
-    ids, offset = set[str](), numbered
-    taken_documents = taken | {document for id in taken if (document := _document_of(id)) is not None}
-    for block in filter(None, texts):
-        rows = []
-        for text in block:
-            of_index = taken_documents if text.passage else taken
-            if text.is_numbered and text.passage < 2:  # all passages of a text have one number
-                while any(id in others for id in _ids_of(text, offset) for others in (of_index, ids)):
-                    offset += 1
-            numbered = offset + text.number
-            all_ids = _ids_of(text, offset)
-            row = replace(text.row, id=all_ids[-1])
-            _check_row(row, text.location)
-            for id in all_ids:
-                _refuse_taken(id, text.location, of_index, ids)
-            ids.add(row.id)
-            rows.append(row)
-        yield rows, [text.location for text in block], numbered
-    if not ids:
-        raise InputError("expected at least one text, got none")
-
-
-def _ids_of(text: IndexedText, offset: int) -> list[str]:
-    """Return the ids that a text takes, its own one last: the first passage takes that of its document too.
-
-    offset: is added to a number that is an id.
-    """
-    id = str(offset + text.number) if text.is_numbered else text.row.id
-    if not text.passage:
-        return [id]
-    passage = f"{id}{PASSAGE}{text.passage}"
-    return [id, passage] if text.passage == 1 else [passage]
-
-
-def _check_row(row: IndexRow, location: str) -> None:
-    """Raise InputError where the id, the text or the fields of a row cannot be written."""
-    refuse_halves([row.id], f"{location}: the id ")
-    refuse_halves([row.text], f"{location}: the text ")
-    try:
-        json_text(row.fields).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"{location}: expected fields that JSON can hold, got {shown(row.fields)} ({shown(str(error))}); leave "
-            "them out, or write them as texts"
-        ) from None
-
-
-def _refuse_taken(id: str, location: str, taken: set[str], ids: set[str]) -> None:
-    """Raise InputError where an id is in the index (`taken`), or is that of an earlier text (`ids`)."""
-    if id in taken:
-        raise InputError(
-            f"{location}: the id '{shown(id)}' is in the index already; expected a new one: remove it first with "
-            "--remove, or give the text another id"
-        )
-    if id in ids:
-        raise InputError(f"{location}: the id '{shown(id)}' is there twice; ids must differ")

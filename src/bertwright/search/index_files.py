@@ -38,7 +38,11 @@ SEGMENT_FILE: Final = re.compile(r"vectors-\d{5,}\.npy|rows-\d{5,}\.arrow|lists-
 HASHED: Final = 1 << 28
 """Largest size in bytes of a file whose digest is compared at each opening, which takes about 0.15 s."""
 _AGAIN: Final = "put the index back from a copy, or build it again with 'bertwright index'"
-_SCHEMA: Final = pa.schema([("id", pa.string()), ("text", pa.string()), ("fields", pa.string())])
+PASSAGE: Final = "#"
+"""Sign between the id of a document and the number of a passage."""
+_WITHOUT_PASSAGES: Final = pa.schema([("id", pa.string()), ("text", pa.string()), ("fields", pa.string())])
+"""Columns of the rows that version 1.0.0 wrote."""
+_SCHEMA: Final = _WITHOUT_PASSAGES.append(pa.field("passage", pa.int32()))
 
 
 class FileEntry(Settings):
@@ -98,11 +102,16 @@ class IndexManifest(Settings):
 
 @dataclass(frozen=True)
 class IndexRow:
-    """A row of an index: its id, its text, and the other fields of its table."""
+    """A row of an index: its id, its text, and the other fields of its table.
+
+    passage: number of the text among the passages of its document, from 1 on, which ends its id, as in report#3; 0
+    where the text is no passage.
+    """
 
     id: str
     text: str
     fields: dict[str, Any]
+    passage: int = 0
 
 
 def next_number(manifest: IndexManifest) -> int:
@@ -166,7 +175,8 @@ class Segment:
         except (ValueError, pa.ArrowException) as error:
             raise InputError(f"{folder}: the files of a segment cannot be read ({error}); {_AGAIN}") from None
         shape = (entry.rows, width)
-        if (vectors.shape, vectors.dtype, table.schema) != (shape, np.float32, _SCHEMA) or len(table) != entry.rows:
+        is_known = table.schema in (_SCHEMA, _WITHOUT_PASSAGES) and len(table) == entry.rows
+        if not is_known or (vectors.shape, vectors.dtype) != (shape, np.float32):
             raise InputError(
                 f"{folder / entry.vectors.name}: expected float32 vectors of shape {shape} and {entry.rows} rows in "
                 f"{entry.texts.name}, got {vectors.dtype} of shape {vectors.shape} and {len(table)} rows; {_AGAIN}"
@@ -190,8 +200,8 @@ class Segment:
 
     def row(self, number: int) -> IndexRow:
         """Return a row by its number in the segment."""
-        cells = {name: self._table.column(name)[number].as_py() for name in _SCHEMA.names}
-        return IndexRow(cells["id"], cells["text"], json.loads(cells["fields"]))
+        id, text, fields = (self._table.column(name)[number].as_py() for name in _WITHOUT_PASSAGES.names)
+        return IndexRow(id, text, json.loads(fields), int(self.passages[number]))
 
     def open_lists(self) -> Lists | None:
         """Return the lists of near vectors, which are read once; None for a segment without. MissingExtra: no faiss."""
@@ -208,6 +218,14 @@ class Segment:
     def _lists(self) -> Lists:
         assert self.entry.lists is not None
         return Lists.of_bytes(self._lists_file, self.entry.lists.probes, location=self.entry.lists.file.name)
+
+    @cached_property
+    def passages(self) -> NDArray[np.int32]:
+        """Return the number of each row among the passages of its document [N], 0 for a row that is no passage."""
+        if "passage" not in self._table.column_names:
+            return np.zeros(len(self), dtype=np.int32)
+        numbers: NDArray[np.int32] = self._table.column("passage").to_numpy()
+        return numbers
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -227,8 +245,8 @@ class SegmentWriter:
 
     def write(self, vectors: NDArray[np.float32], rows: Sequence[IndexRow]) -> None:
         """Append rows with their vectors [N, W]."""
-        cells = [(row.id, row.text, json_text(row.fields)) for row in rows]
-        columns = [pa.array(column, pa.string()) for column in zip(*cells, strict=True)]
+        cells = zip(*((row.id, row.text, json_text(row.fields), row.passage) for row in rows), strict=True)
+        columns = [pa.array(column, kind) for column, kind in zip(cells, _SCHEMA.types, strict=True)]
         self._texts.write_batch(pa.record_batch(columns, schema=_SCHEMA))
         self._vectors.write(np.ascontiguousarray(vectors, dtype=np.float32).tobytes())
         self.num_rows += len(rows)

@@ -1,11 +1,12 @@
 """rows with long texts → rows with passages of them that a model reads whole."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bertwright.errors import InputError
-from bertwright.search.index import IndexedText
+from bertwright.search.new_rows import IndexedText
 from bertwright.tasks.static_vectors import StaticVectors, TextVectors
 from bertwright.text.document import Document, TextSettings, tidy
 from bertwright.text.sentences import split_sentences
@@ -16,6 +17,9 @@ _LEAST: Final = 16
 """Smallest number of tokens of a passage."""
 _LEAST_ROOM: Final = 8
 """Smallest number of tokens of its text."""
+_MOST_LETTERS: Final = 16
+"""Largest number of characters of a passage for each of its tokens: a long word may be a single unknown piece."""
+_WORD: Final = re.compile(r"\s*\S+")
 _BLOCK: Final = 4096
 """Largest number of passages in a block."""
 
@@ -57,34 +61,53 @@ class PassageCutter:
 
         All are about equally long. A sentence that no passage has room for is cut between words.
         """
-        sentences = self._with_room(_sentences(_paragraphs(text)), self._num_tokens)
-        passages = ["".join(part.text for part in parts) for parts in _packed(sentences, self._room)]
-        # The tokens of a passage may be more than those of its parts: a first word without a blank may have more.
-        return [part.text.strip() for part in self._with_room(passages, self._num_row_tokens)]
+        parts = self._parts(_sentences(_paragraphs(text)))
+        return self._whole(_packed(parts, self._room))
 
     @property
     def _room(self) -> int:
         """Number of tokens that the text of a passage may have."""
         return self._most - self._num_others
 
-    def _num_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return the numbers of tokens of parts of a passage."""
-        return [len(ids) for ids in self._encoder.tokenizer.ids(texts)]
-
-    def _num_row_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return the numbers of tokens as the model reads these texts, at most one more than there is room for."""
-        rows, cut = self._encoder.rows([text.strip() for text in texts], "document", max_length=self._most)
-        return [len(row) - self._num_others + is_cut for row, is_cut in zip(rows, cut, strict=True)]
-
-    def _with_room(self, texts: Sequence[str], count: Callable[[Sequence[str]], list[int]]) -> list[_Part]:
-        """Return the texts; one with more tokens than a passage has room for is cut between words."""
+    def _parts(self, texts: Sequence[str]) -> list[_Part]:
+        """Return texts with their numbers of tokens; one that no passage has room for is cut into words or halves."""
         parts: list[_Part] = []
-        for text, tokens in zip(texts, count(texts), strict=True):
+        for text, tokens in zip(texts, self._num_tokens(texts), strict=True):
             if tokens <= self._room or len(text) < 2:
                 parts.append(_Part(text, tokens))
             else:
-                parts += self._with_room(_halves(text), count)
+                parts += self._parts(_pieces(text))
         return parts
+
+    def _num_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the numbers of tokens of texts, the larger ones with and without the blank before them."""
+        counts = [len(ids) for ids in self._encoder.tokenizer.ids([*texts, *map(str.strip, texts)])]
+        lengths = [-(-len(text) // _MOST_LETTERS) for text in texts]
+        return list(map(max, counts[: len(texts)], counts[len(texts) :], lengths))
+
+    def _whole(self, passages: Sequence[Sequence[_Part]]) -> list[str]:
+        """Return the texts of passages; one that the model would cut is divided between two of its parts.
+
+        With some tokenizers a passage has more tokens than its parts.
+        """
+        texts = ["".join(part.text for part in parts).strip() for parts in passages]
+        _, cut = self._encoder.rows(texts, "document", max_length=self._most)
+        whole: list[str] = []
+        for parts, text, is_cut in zip(passages, texts, cut, strict=True):
+            if not is_cut or len(text) < 2:
+                whole.append(text)
+                continue
+            smaller = parts if len(parts) > 1 else [_Part(piece, 0) for piece in _pieces(text)]
+            middle = len(smaller) // 2
+            whole += self._whole([smaller[:middle], smaller[middle:]])
+        return whole
+
+
+def _pieces(text: str) -> list[str]:
+    """Return the words of a text, each with the blank before it; of a single word its halves."""
+    words = _WORD.findall(text)
+    middle = len(text) // 2
+    return words if len(words) > 1 else [text[:middle], text[middle:]]
 
 
 def _paragraphs(text: str) -> tuple[str, ...]:
@@ -110,14 +133,6 @@ def _sentences(paragraphs: tuple[str, ...]) -> list[str]:
         sentences.append(text[begin:end])
         begin = end
     return sentences
-
-
-def _halves(text: str) -> tuple[str, str]:
-    """Return a text of two letters or more in two parts, cut at a blank near its middle where there is one."""
-    quarter = len(text) // 4
-    blank = text.rfind(" ", quarter, 3 * quarter)
-    cut = blank if blank > 0 else max(2 * quarter, 1)
-    return text[:cut], text[cut:]
 
 
 def _packed(parts: Sequence[_Part], room: int) -> list[list[_Part]]:
@@ -148,10 +163,10 @@ def in_passages(blocks: Iterable[Sequence[IndexedText]], cutter: PassageCutter) 
     block: list[IndexedText] = []
     for texts in blocks:
         for text in texts:
-            parts = cutter.passages(text.row.text) if text.passage else [text.row.text]
+            parts = cutter.passages(text.row.text) if text.row.passage else [text.row.text]
             for number, part in enumerate(parts, 1):
-                row = replace(text.row, text=part)
-                block.append(replace(text, row=row, passage=number if text.passage else 0))
+                row = replace(text.row, text=part, passage=number if text.row.passage else 0)
+                block.append(replace(text, row=row))
                 if len(block) == _BLOCK:
                     yield block
                     block = []

@@ -10,9 +10,10 @@ from typing import Any, Final
 from bertwright.console import redirect_messages, say
 from bertwright.errors import InputError, shown
 from bertwright.files import refuse_occupied
-from bertwright.search.index import Added, IndexedText, SearchIndex, check_indexable
+from bertwright.search.index import Added, SearchIndex, check_indexable
 from bertwright.search.index_files import INDEX_MANIFEST
 from bertwright.search.nearest import Hit
+from bertwright.search.new_rows import IndexedText
 from bertwright.search.passages import PassageCutter, in_passages
 from bertwright.search.rerank import Reranker, default_candidates, most_relevant
 from bertwright.search.texts import TextTables
@@ -108,7 +109,9 @@ def remove_rows(out: Path, *, ids: Sequence[str], ids_file: Path | None) -> dict
     """Remove rows by their ids, and by those in a file with an id on each line; return the new size of the index."""
     index = SearchIndex.open(out, verify=True)
     before = len(index)
-    index = index.remove([*((id.strip(), "--remove") for id in ids), *(_ids_in(ids_file) if ids_file else ())])
+    if not all(map(str.strip, ids)):
+        raise InputError("--remove: expected the id of a row or of a text, got an empty one")
+    index = index.remove([*((id, "--remove") for id in ids), *(_ids_in(ids_file) if ids_file else ())])
     return _described(index, removed=before - len(index))
 
 
@@ -241,7 +244,7 @@ def _ids_in(path: Path) -> Iterator[tuple[str, str]]:
         raise InputError(f"--remove-ids {path}: there is no such file")
     for number, line in decoded_lines(path, read_lines(path)):
         if line.strip():
-            yield line.strip(), f"{path}:{number}"
+            yield line.rstrip("\r\n"), f"{path}:{number}"
 
 
 def _described(index: SearchIndex, *, seconds: float | None = None, **counts: int) -> dict[str, Any]:

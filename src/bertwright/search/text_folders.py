@@ -7,8 +7,8 @@ from typing import Final
 
 from bertwright.console import say
 from bertwright.errors import InputError
-from bertwright.search.index import IndexedText
 from bertwright.search.index_files import IndexRow
+from bertwright.search.new_rows import IndexedText
 from bertwright.tables.bad_rows import BadRow, is_blank
 from bertwright.tables.files import FORMATS, table_ending
 from bertwright.text.decompress import LONGEST, decoded_lines, read_lines
@@ -19,10 +19,11 @@ TEXT_ENDINGS: Final = (".txt", ".md", ".rst")
 """Endings of the files that are read, each also of a packed file."""
 
 
-def text_files(folder: str) -> list[Path]:
+def text_files(folder: str, on_error: OnError) -> list[Path]:
     """Return the text files below a folder, sorted, each once; tell the numbers of other files by their endings.
 
-    Raises InputError where there is no text file.
+    `on_error` is called with the BadRow of a pipe, and of a name that is not UTF-8. Raises InputError where there is no
+    text file.
     """
     paths = local_files(Path(folder))
     files = [path for path in paths if table_ending(path) in TEXT_ENDINGS]
@@ -36,7 +37,14 @@ def text_files(folder: str) -> list[Path]:
         raise InputError(f"{folder}: expected a folder with text files ({expected}), found {what}{advice}")
     if others:
         say(f"{folder}: the files with other endings than {expected} are not read: {by_ending}")
-    return list(by_target(files).values())
+    targets: dict[Path, Path] = {}
+    for file in files:
+        try:
+            [(target, path)] = by_target([file]).items()
+            targets.setdefault(target, path)
+        except InputError as error:
+            on_error(BadRow("that cannot be read", str(error)))
+    return list(targets.values())
 
 
 def read_text_folder(folder: str, before: int, on_error: OnError) -> Iterator[list[IndexedText]]:
@@ -45,14 +53,13 @@ def read_text_folder(folder: str, before: int, on_error: OnError) -> Iterator[li
     before: number of rows of the sources before. `on_error` is called with the BadRow of each file without a text, or
     that cannot be read.
     """
-    for number, path in enumerate(text_files(folder), before + 1):
+    for number, path in enumerate(text_files(folder, on_error), before + 1):
         try:
             text = _text_of(path)
         except BadRow as error:
             on_error(error)
             continue
-        row = IndexRow(path.relative_to(folder).as_posix(), text, {})
-        yield [IndexedText(row, str(path), number, passage=1)]
+        yield [IndexedText(IndexRow(path.relative_to(folder).as_posix(), text, {}, passage=1), str(path), number)]
 
 
 def _text_of(path: Path) -> str:

@@ -1,15 +1,15 @@
 """tables and folders of texts → blocks of rows to index: id, text and other fields of each row, with its line."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bertwright.errors import InputError, shown
 from bertwright.files import is_stream
-from bertwright.search.index import IndexedText
 from bertwright.search.index_files import IndexRow
-from bertwright.search.text_folders import read_text_folder
+from bertwright.search.new_rows import IndexedText
+from bertwright.search.text_folders import TEXT_ENDINGS, read_text_folder
 from bertwright.tables.bad_rows import BadRow, BadRowPolicy, bad_rows_of, is_blank
 from bertwright.tables.files import InputFormat, table_ending, without_packing
 from bertwright.tables.json_values import json_value
@@ -20,6 +20,8 @@ from bertwright.text.document import OnError
 
 _BLOCK: Final = 4096
 """Number of texts whose rows and vectors are in memory at a time."""
+_NAMED: Final = 10
+"""Number of files that are named for each reason why files are left out."""
 _ID_COLUMNS: Final = ("id", "_id")
 _TEXT_COLUMNS: Final = ("text", "sentence")
 
@@ -69,7 +71,8 @@ class TextTables:
         for source in self.sources:
             kept = 0
             is_folder = Path(source).is_dir()
-            with bad_rows_of(source, self.on_error, unit="file" if is_folder else "row") as bad_rows:
+            named: Any = {"unit": "file", "shown": _NAMED} if is_folder else {}
+            with bad_rows_of(source, self.on_error, **named) as bad_rows:
                 blocks = self._folder_rows if is_folder else self._table_rows
                 for block in filter(None, blocks(source, before, bad_rows.add)):
                     kept += len(block)
@@ -86,11 +89,15 @@ class TextTables:
         columns: _Columns | None = None
         for table in self._tables(source, on_error):
             columns = columns or self._columns(table, source)
-            rows = _rows(table, columns, before, on_error)
-            yield [replace(row, passage=1) for row in rows] if self.passages else list(rows)
+            yield list(_rows(table, columns, before, on_error, passage=int(self.passages)))
 
     def _tables(self, source: str, on_error: OnError) -> Iterator[Table]:
         format = self.format
+        if format == "auto" and table_ending(source) in TEXT_ENDINGS[1:]:
+            raise InputError(
+                f"{source}: expected a table; text files are read by folder: name the folder, or for one text a line "
+                "add --input-format lines"
+            )
         if format == "auto" and table_ending(source) == ".txt":
             format = "lines"
         headerless = ("text",) if format == "lines" else ()
@@ -119,10 +126,10 @@ class TextTables:
         return _Columns(("title", "text") if is_beir and not self.text else texts, ids)
 
 
-def _rows(table: Table, columns: _Columns, before: int, on_error: OnError) -> Iterator[IndexedText]:
+def _rows(table: Table, columns: _Columns, before: int, on_error: OnError, *, passage: int) -> Iterator[IndexedText]:
     """Yield the rows of a table that can be used; `on_error` is called with the BadRow of each other one.
 
-    before: number of rows of the tables before.
+    before: number of rows of the tables before. passage: 1 for rows that are to be cut, else 0.
     """
     others = as_format(table, "jsonl")
     kept = [index for index, name in enumerate(others.columns) if name not in (*columns.texts, columns.ids)]
@@ -136,7 +143,8 @@ def _rows(table: Table, columns: _Columns, before: int, on_error: OnError) -> It
             on_error(error)
             continue
         fields = {others.columns[index]: json_value(values[index]) for index in kept if values[index] is not ABSENT}
-        yield IndexedText(IndexRow(id_text, text, fields), location, number, is_numbered=columns.ids is None)
+        row_to_index = IndexRow(id_text, text, fields, passage)
+        yield IndexedText(row_to_index, location, number, is_numbered=columns.ids is None)
 
 
 def _cells(table: Table, name: str) -> Sequence[object]:

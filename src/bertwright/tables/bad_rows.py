@@ -4,6 +4,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from typing import Final, Literal
 
 from bertwright.console import say
@@ -23,23 +24,25 @@ class BadRow(InputError):
 
 
 class BadRows:
-    """The bad rows of a table: the first one is raised, or all are counted by reason, with the first message of each.
+    """The bad rows of a table: the first one is raised, or all are counted by reason, with the first messages of each.
 
     unit   name of a row in messages, such as sentence or question
+    shown  number of messages of each reason that are kept
     add    is called with the error of each bad row, as the `on_error` of the functions that read tables
     """
 
-    def __init__(self, policy: BadRowPolicy, unit: str = "row") -> None:
-        self._policy, self._unit = policy, unit
+    def __init__(self, policy: BadRowPolicy, unit: str = "row", *, shown: int = 1) -> None:
+        self._policy, self._unit, self._shown = policy, unit, shown
         self.counts: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
+        self.messages: dict[str, list[str]] = {}
 
     def add(self, error: InputError) -> None:
         """Count the bad row. Raises the error where rows are not left out, or where it concerns more than a row."""
         if self._policy == "stop" or not isinstance(error, BadRow):
             raise error
         self.counts[error.reason] += 1
-        self.first.setdefault(error.reason, str(error))
+        if self.counts[error.reason] <= self._shown:
+            self.messages.setdefault(error.reason, []).append(str(error))
 
     @property
     def text(self) -> str:
@@ -50,12 +53,12 @@ class BadRows:
 
 
 @contextmanager
-def bad_rows_of(source: object, policy: BadRowPolicy, *, unit: str = "row") -> Iterator[BadRows]:
+def bad_rows_of(source: object, policy: BadRowPolicy, *, unit: str = "row", shown: int = 1) -> Iterator[BadRows]:
     """Yield the bad rows of a table, and print their numbers at the end. An error of the block gets the numbers too.
 
     A bad row that ends the reading is raised with the option that leaves it out.
     """
-    bad_rows = BadRows(policy, unit)
+    bad_rows = BadRows(policy, unit, shown=shown)
     try:
         yield bad_rows
     except BadRow as error:
@@ -65,10 +68,10 @@ def bad_rows_of(source: object, policy: BadRowPolicy, *, unit: str = "row") -> I
     except InputError as error:
         if not bad_rows.counts:
             raise
-        raise InputError(f"{error}; {bad_rows.text}; the first: {next(iter(bad_rows.first.values()))}") from None
+        raise InputError(f"{error}; {bad_rows.text}; the first: {next(iter(bad_rows.messages.values()))[0]}") from None
     if bad_rows.counts:
         say(f"{source}: {bad_rows.text}")
-        for message in bad_rows.first.values():
+        for message in chain.from_iterable(bad_rows.messages.values()):
             say(f"left out: {message}")
 
 

@@ -102,7 +102,7 @@ def separator_hint(format: Format, cells: Sequence[str]) -> str:
     if separator == "|":
         advice = "csv has commas and tsv has tabs: save the table again with one of them"
     if (format, separator) == ("csv", ";"):
-        advice = "a table with semicolons needs a header line with the names of its columns: add it, or use commas"
+        advice = "a table with semicolons needs a header line with the names of its columns, as expected: or use commas"
     return f" (with {_SEPARATORS[separator]} between them? {advice})"
 
 

@@ -307,8 +307,11 @@ def test_a_folder_of_long_texts_is_searched_by_passages(
     assert nearest["hits"][0] == {"id": "old/book.md#1", "score": 1.0, "text": LINES["c"], "fields": {}}
     _, said = run_json(capsys, "index", tmp_path / "notes", "--add", *index, code=2)
     assert "old/book.md: the id 'old/book.md' is in the index already" in said
-    _, said = run_json(capsys, "index", "--out", tmp_path / "i", "--remove", "ship", code=2)
-    assert "there is no id 'ship'" in said
+    for id, words in (("ship", "there is no id 'ship'"), (" ", "--remove: expected the id of a row or of a text")):
+        _, said = run_json(capsys, "index", "--out", tmp_path / "i", "--remove", id, code=2)
+        assert words in said
+    _, said = run_json(capsys, "index", tmp_path / "notes" / "old" / "book.md", "--add", *index, code=2)
+    assert "book.md: expected a table; text files are read by folder" in said
     removed, _ = run_json(capsys, "index", "--out", tmp_path / "i", "--remove", "ship.txt")
     assert (removed["rows"], removed["removed"]) == (1, result["rows"] - 1)
     _, said = run_json(capsys, "search", tmp_path / "i", "--queries", tmp_path / "notes", *FP32, code=2)

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from sentence_transformers import SentenceTransformer
 
 from bertwright.errors import Damaged, InputError
+from bertwright.files import file_digest
 from bertwright.model.folder import open_model
 from bertwright.model.vector_settings import VectorSettings
 from bertwright.search import nearest as nearest_module
-from bertwright.search.index import IndexedText, SearchIndex, check_indexable
+from bertwright.search.index import SearchIndex, check_indexable
 from bertwright.search.index_files import (
+    FileEntry,
     IndexManifest,
     IndexRow,
     Segment,
@@ -26,6 +29,7 @@ from bertwright.search.index_files import (
     segment_entry,
     write_index_manifest,
 )
+from bertwright.search.new_rows import IndexedText, TakenIds, checked_rows
 from bertwright.shipped import shipped
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.finite import NotFinite
@@ -261,7 +265,7 @@ def test_fingerprints_differ_by_settings_and_stay_with_precision(
         ),
         ([[IndexedText(IndexRow("ship", "One.", {}), "t:1")]], r"t:1: the id 'ship' is in the index already.*--remove"),
         (
-            [[IndexedText(IndexRow("ship", "One.", {}), "t:1", passage=1)]],
+            [[IndexedText(IndexRow("ship", "One.", {}, passage=1), "t:1")]],
             r"t:1: the id 'ship' is in the index already.*--remove",
         ),
         ([], r"expected at least one text, got none"),
@@ -277,16 +281,95 @@ def test_a_refused_addition_changes_nothing(
     assert {name: content for name, content in contents(index.folder).items() if name != "lock"} == before
 
 
-def test_passages_of_a_document_that_is_in_the_index_are_refused_at_its_first(
-    build: Callable[..., SearchIndex], vector_model: Path
-) -> None:
+def passages(id: str, count: int) -> list[IndexedText]:
+    """Return the passages of a document."""
+    return [IndexedText(IndexRow(id, f"Part {number}.", {}, number), f"{id}:1") for number in range(1, count + 1)]
+
+
+def plain(*ids: str) -> list[IndexedText]:
+    """Return rows that are no passages."""
+    return [IndexedText(IndexRow(id, "A row.", {}), f"{id}:2") for id in ids]
+
+
+def all_ids(index: SearchIndex) -> list[str]:
+    """Return the ids of all rows, sorted."""
+    return sorted(id for segment in index.segments for id in segment.ids)
+
+
+def test_a_document_is_removed_with_its_passages_alone(build: Callable[..., SearchIndex], vector_model: Path) -> None:
     encoder = open_encoder(vector_model)
-    index = build({"ship#1": "A ship.", "ship#2": "A sea.", "ship#x": "A lane."}).remove([("ship#1", "x:1")])
-    passage = IndexedText(IndexRow("ship", "A ship.", {}), "t:1", passage=1)
-    with pytest.raises(InputError, match=r"t:1: the id 'ship' is in the index already"):
-        check_indexable([[passage]], index)
-    index = index.remove([("ship", "x:1")]).add(encoder, [[passage, replace(passage, passage=2)]])[0]
-    assert sorted(id for segment in index.segments for id in segment.ids) == ["ship#1", "ship#2", "ship#x"]
+    index = build({"issue#7": "A row.", "issue": "A row.", "#1": "A row."}).add(encoder, [passages("ship", 2)])[0]
+    with pytest.raises(InputError, match="there is no id ''"):
+        index.remove([("", "x:1")])
+    index = index.remove([("issue", "x:1")])
+    with pytest.raises(InputError, match="there is no id 'issue'"):
+        index.remove([("issue", "x:1")])
+    index = index.remove([("ship#1", "x:1")]).join()
+    assert all_ids(index) == ["#1", "issue#7", "ship#2"]
+    for more in (passages("ship", 1), plain("ship")):
+        with pytest.raises(InputError, match=r"ship:\d: the id 'ship' is in the index already"):
+            check_indexable([more], index)
+    index = index.remove([("ship", "x:1")]).add(encoder, [passages("ship", 2), passages(" a", 1)])[0]
+    assert all_ids(index) == [" a#1", "#1", "issue#7", "ship#1", "ship#2"]
+    assert all_ids(index.remove([(" a", "x:1"), (" ship ", "x:2")])) == ["#1", "issue#7"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        (plain("C#7"), passages("C", 1), r"C:1: the id 'C' and its passages would have ids such as that of another"),
+        (
+            passages("C", 1),
+            plain("C#7"),
+            r"C#7:2: the id 'C#7' is that of a passage; give one of the two texts another",
+        ),
+        (passages("C", 2), passages("C", 1), r"C:1: the id 'C' is (there twice; .* holds both|in the index already)"),
+        (plain("C"), passages("C", 1), r"C:1: the id 'C' is (there twice|in the index already)"),
+        (passages("C", 1), plain("C"), r"C:2: the id 'C' is (there twice; ids must differ$|in the index already)"),
+    ],
+)
+def test_ids_that_two_rows_could_have_are_refused(
+    first: list[IndexedText],
+    second: list[IndexedText],
+    words: str,
+    build: Callable[..., SearchIndex],
+    vector_model: Path,
+) -> None:
+    with pytest.raises(InputError, match=words):
+        check_indexable([first, second])
+    index = build(TEXTS).add(open_encoder(vector_model), [first])[0]
+    with pytest.raises(InputError, match=words):
+        check_indexable([second], index)
+
+
+def test_numbered_rows_take_numbers_that_no_document_has() -> None:
+    numbered = [IndexedText(IndexRow("", "A row.", {}), "t:1", 1, is_numbered=True)]
+    document = [replace(numbered[0], row=IndexRow("", "A row.", {}, passage=1))]
+    for before, row, id in (
+        (passages("1", 1), numbered, "2"),
+        (plain("1#4"), document, "2#1"),
+        (plain("1"), document, "2#1"),
+    ):
+        blocks_of_rows = list(checked_rows([before, row], TakenIds(), 0))
+        assert [row.id for row in blocks_of_rows[1][0]] == [id]
+
+
+def test_an_index_of_version_1_0_0_has_no_passages(build: Callable[..., SearchIndex], vector_model: Path) -> None:
+    index = build({"a#1": "A ship.", "b": "A sea."})
+    [entry] = index.manifest.segments
+    path = index.folder / entry.texts.name
+    table = pa.ipc.open_file(path).read_all().drop_columns(["passage"])
+    with pa.ipc.new_file(path.with_suffix(".new"), table.schema) as stream:
+        stream.write_table(table)
+    path.with_suffix(".new").replace(path)
+    texts = FileEntry(name=path.name, bytes=path.stat().st_size, sha256=file_digest(path))
+    changed = entry.model_copy(update={"texts": texts})
+    write_index_manifest(index.folder, index.manifest.model_copy(update={"segments": (changed,)}))
+    index = SearchIndex.open(index.folder)
+    with pytest.raises(InputError, match="there is no id 'a'"):
+        index.remove([("a", "x:1")])
+    index = index.add(open_encoder(vector_model), [passages("ship", 2)])[0].join()
+    assert all_ids(index.remove([("ship", "x:1")])) == ["a#1", "b"]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 
 from bertwright.errors import InputError
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.search.index import IndexedText, SearchIndex
+from bertwright.search.index import SearchIndex
 from bertwright.search.index_files import IndexRow
 from bertwright.search.memory import MemoryIndex
+from bertwright.search.new_rows import IndexedText
 from bertwright.serving.predictor import load
 from bertwright.tasks.sentence_vectors import SentenceEncoder, open_sentence_encoder
 from tests.support.vectors import write_vector_model

@@ -1,5 +1,6 @@
 """Long texts → passages: nothing is lost, each has room in the model, and all are about equally long."""
 
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from bertwright.errors import InputError
 from bertwright.model.folder import open_model
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.search.index import IndexedText
 from bertwright.search.index_files import IndexRow
+from bertwright.search.new_rows import IndexedText
 from bertwright.search.passages import PASSAGE_TOKENS, PassageCutter, in_passages
 from bertwright.tasks.binding import open_tokenizer
 from bertwright.tasks.sentence_vectors import SentenceEncoder
@@ -79,6 +80,22 @@ def test_passages_are_about_equally_long(prompted: SentenceEncoder) -> None:
     assert max(lengths) - min(lengths) <= 1
 
 
+@pytest.mark.parametrize("count", [40, 130, 1000])
+def test_a_text_without_ends_of_sentences_has_equal_passages_too(prompted: SentenceEncoder, count: int) -> None:
+    passages = text_of(prompted, None, " ".join(f"rain falls {number % 10}" for number in range(count)))
+    lengths = [len(row) for row in prompted.rows(passages, "document")[0]]
+    empty = len(prompted.rows([""], "document")[0][0])
+    words = sum(length - empty for length in lengths)
+    assert len(passages) <= 1.05 * words / (32 - empty) + 1
+    assert min(lengths) >= 0.7 * max(lengths)
+
+
+def test_long_words_are_no_giant_passages(prompted: SentenceEncoder) -> None:
+    passages = text_of(prompted, None, f"A ship. {'x' * 50_000} Rain falls.")
+    assert max(map(len, passages)) <= 16 * 32
+    assert "".join(passages).count("x") == 50_000
+
+
 def test_a_sentence_without_an_end_is_cut_between_words(prompted: SentenceEncoder) -> None:
     words = [f"rain{number}" for number in range(80)]
     passages = text_of(prompted, 16, " ".join(words))
@@ -108,6 +125,12 @@ def test_nothing_is_lost_with_pieces_of_bytes(byte_level: StaticVectors, parts: 
     passages = PassageCutter(byte_level, most).passages(text)
     assert not any(byte_level.rows(passages, max_length=most)[1])
     assert "".join(" ".join(passages).split()) == "".join(text.split())
+
+
+def test_passages_of_bytes_end_with_a_sentence(byte_level: StaticVectors) -> None:
+    text = " ".join(f"The {' '.join(words)}." for words in permutations(["old", "bridge", "ships", "harbour", "waits"]))
+    for most in range(40, 72):
+        assert all(passage.endswith(".") for passage in PassageCutter(byte_level, most).passages(text))
 
 
 def test_many_short_lines_fill_passages_of_bytes(byte_level: StaticVectors) -> None:
@@ -147,11 +170,11 @@ def test_rows_that_are_no_passages_stay_whole(prompted: SentenceEncoder, monkeyp
     text = " ".join(SENTENCES)
     rows = [
         IndexedText(IndexRow("a", text, {"year": 1}), "t:1", 1),
-        IndexedText(IndexRow("", text, {}), "t:2", 2, is_numbered=True, passage=1),
+        IndexedText(IndexRow("", text, {}, passage=1), "t:2", 2, is_numbered=True),
     ]
     cut = list(in_passages([rows[:1], rows[1:]], PassageCutter(prompted, 16)))
     assert [len(block) for block in cut][:-1] == [2] * (len(cut) - 1)
     flat = [row for block in cut for row in block]
     assert flat[0] == rows[0]
-    assert [(row.number, row.passage) for row in flat[1:]] == [(2, number) for number in range(1, len(flat))]
+    assert [(row.number, row.row.passage) for row in flat[1:]] == [(2, number) for number in range(1, len(flat))]
     assert len(flat) > 3

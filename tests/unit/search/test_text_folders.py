@@ -1,6 +1,7 @@
 """A folder of text files → a row for each, with its path as its id; other files are told, bad ones named."""
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_each_file_is_a_text_with_its_path_as_id(
     blocks = list(TextTables((str(notes), str(tmp_path / "lines.txt"))).blocks())
     texts = [text for block in blocks for text in block]
     assert [len(block) for block in blocks] == [1, 1, 1, 2]
-    assert [(text.row.id, text.number, text.passage) for text in texts] == [
+    assert [(text.row.id, text.number, text.row.passage) for text in texts] == [
         ("b.txt", 1, 1),
         ("old/a.MD", 2, 1),
         ("old/c.rst.gz", 3, 1),
@@ -51,10 +52,11 @@ def test_files_that_cannot_be_used_are_named_or_left_out(notes: Path, capsys: py
     (notes / "torn.txt.gz").write_bytes(gzip.compress(b"Packed.\n" * 99)[:-9])
     with pytest.raises(InputError, match=r"empty\.txt: expected a text, got an empty file; --on-error skip leaves"):
         list(TextTables((str(notes),)).blocks())
+    os.mkfifo(notes / "pipe.txt")
     blocks = TextTables((str(notes),), on_error="skip").blocks()
     assert [text.number for [text] in blocks] == [1, 4, 5]
     said = capsys.readouterr().err
-    assert "3 files are left out: 2 that cannot be read, 1 without a text" in said
+    assert "4 files are left out: 3 that cannot be read, 1 without a text" in said
     assert "latin.txt:1: not UTF-8" in said
 
 

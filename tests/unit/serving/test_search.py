@@ -11,8 +11,9 @@ import pytest
 from bertwright.cli import main
 from bertwright.errors import InputError
 from bertwright.model.vector_settings import VectorSettings
-from bertwright.search.index import IndexedText, SearchIndex
+from bertwright.search.index import SearchIndex
 from bertwright.search.index_files import IndexRow
+from bertwright.search.new_rows import IndexedText
 from bertwright.serving.predictor import Predictor, load
 from bertwright.serving.search import ServedIndex, open_indexes
 from tests.support.requests import Requests

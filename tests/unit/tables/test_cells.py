@@ -91,7 +91,7 @@ def test_rows_that_cannot_be_read_are_left_out_by_reason(write: Any) -> None:
     assert (table.lines, table.texts("text")) == ((2, 6), ("good", "bad"))
     assert rows.counts == {"empty": 1, "with another number of columns": 1, "not UTF-8 text": 1}
     assert rows.text == "3 rows are left out: 1 empty, 1 with another number of columns, 1 not UTF-8 text"
-    assert ":3: expected a row" in rows.first["empty"]
+    assert ":3: expected a row" in rows.messages["empty"][0]
     rows = BadRows("skip")
     content = b'{"text": "a"}\n{"text": \n\n{"text": "\xff"}\n[1]\n{"text": "b"}\n{"text": "c", "text": 1e999}\n'
     assert read_table(write("a.jsonl", content), on_error=rows.add).lines == (1, 6)
@@ -149,7 +149,7 @@ def test_a_check_leaves_out_the_rows_that_fail_it(write: Any, tmp_path: Any, end
     kept = usable_rows(table, check, rows.add)
     assert [int(text) for text in kept.texts("number")] == sorted(set(range(20)) - bad)
     assert kept.location(3) == table.location(5)
-    assert (rows.counts["bad"], rows.first["bad"]) == (4, f"{table.location(3)}: bad")
+    assert (rows.counts["bad"], rows.messages["bad"]) == (4, [f"{table.location(3)}: bad"])
     with pytest.raises(BadRow, match="bad"):
         usable_rows(table, check, BadRows("stop").add)
 

@@ -99,7 +99,8 @@ def write_tables() -> None:
     numbered = [("id", "text", "day"), *((day, " ".join(sentences[day : day + 4]), day) for day in range(60))]
     write_table("articles.csv", numbered[:41], ",")
     write_table("more.csv", [numbered[0], *numbered[41:]], ",")
-    Path("notes").mkdir()
+    Path("notes/old").mkdir(parents=True)
+    Path("notes/old/march.md").write_text("A note of March.\n", "utf-8")
     for day in range(3):
         Path(f"notes/day{day}.md").write_text("\n\n".join(sentences[day : day + 20]), "utf-8")
     write_table("reports.csv", numbered[:9], ",")

@@ -6,6 +6,7 @@ An open index is what its folder was when it was opened. Adding and removing wri
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -145,7 +146,7 @@ class SearchIndex(VectorIndex):
         """
         with self._changing() as current:
             removed: list[set[int]] = [set(segment.entry.removed) for segment in current.segments]
-            places = _places(current.segments)
+            places = current._places
             seen: dict[str, str] = {}
             for id, location in ids:
                 id = id if id in places else id.strip()
@@ -164,6 +165,22 @@ class SearchIndex(VectorIndex):
             write_index_manifest(self.folder, current.manifest.model_copy(update={"segments": tuple(entries)}))
         return SearchIndex.open(self.folder)
 
+    def passages_of(self, document: str) -> list[str]:
+        """Return the texts of the passages of a document in order; none where the index has no such document."""
+        rows = (self.segments[number].row(row) for number, row in self._places.get(document, []))
+        return [row.text for row in rows if row.passage and row.id != document]
+
+    @cached_property
+    def _places(self) -> dict[str, list[tuple[int, int]]]:
+        """Return pairs of (number of the segment, row) for the id of each row, and for that of each document."""
+        places: dict[str, list[tuple[int, int]]] = {}
+        for number, segment in enumerate(self.segments):
+            for id, row in segment.ids.items():
+                places.setdefault(id, []).append((number, row))
+                if passage := int(segment.passages[row]):
+                    places.setdefault(id.removesuffix(f"{PASSAGE}{passage}"), []).append((number, row))
+        return places
+
     @contextmanager
     def _changing(self, *, verify: bool = False) -> Iterator["SearchIndex"]:
         """Yield the index as it is now, while no other process may change it; `verify`: with all digests checked."""
@@ -174,17 +191,6 @@ class SearchIndex(VectorIndex):
             manifest = read_index_manifest(self.folder)
             is_current = manifest == self.manifest and not verify
             yield self if is_current else SearchIndex(self.folder, manifest, verify=True)
-
-
-def _places(segments: Sequence[Segment]) -> dict[str, list[tuple[int, int]]]:
-    """Return pairs of (number of the segment, row) for the id of each row, and for that of each document."""
-    places: dict[str, list[tuple[int, int]]] = {}
-    for number, segment in enumerate(segments):
-        for id, row in segment.ids.items():
-            places.setdefault(id, []).append((number, row))
-            if passage := int(segment.passages[row]):
-                places.setdefault(id.removesuffix(f"{PASSAGE}{passage}"), []).append((number, row))
-    return places
 
 
 def _with_segment(

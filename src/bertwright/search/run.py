@@ -2,7 +2,7 @@
 
 import time
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +25,7 @@ from bertwright.text.decompress import decoded_lines, read_lines
 from bertwright.training.hardware import prepare_processor
 from bertwright.training.settings import Device
 
+_Blocks = Iterable[list[IndexedText]]
 _MANY: Final = 16
 """Number of segments above which it is said that they can be joined."""
 _SHOWN: Final = 100
@@ -59,7 +60,7 @@ def index_texts(
             f"{model}: does not describe vectors of texts, as models do that are trained for them; the mean of all "
             "tokens is taken, and a search with it is poor: bertwright finetune embed trains it"
         )
-    blocks = _blocks(tables, cutter)
+    blocks = in_passages(tables.blocks(), cutter) if cutter else tables.blocks()
     index, added = SearchIndex.build(out, encoder, blocks, model=model, width=width, approximate=approximate)
     return _added(index, added, tables, started)
 
@@ -67,20 +68,53 @@ def index_texts(
 def add_texts(
     tables: TextTables, out: Path, *, model: str | None, passages: int | None, precision: str, device: Device
 ) -> dict[str, Any]:
-    """Add tables to an index; return its new size. `model` None is the model that the index names."""
+    """Add tables to an index; return its new size. `model` None is the model that the index names.
+
+    A text whose passages are in the index as they are is left out.
+    """
     index = SearchIndex.open(out, verify=True)
     encoder = open_encoder(model or model_of(index), precision, device)
     cutter = PassageCutter(encoder, passages) if tables.has_passages else None
-    _check_tables(tables, index)
+    new = _NewTexts(index, cutter)
     started = time.monotonic()
-    index, added = index.add(encoder, _blocks(tables, cutter))
+    try:
+        _check_tables(tables, index, new.of)
+        blocks = new.of(tables.blocks())
+        index, added = index.add(encoder, in_passages(blocks, cutter) if cutter else blocks)
+    except InputError:
+        if not new.are_none:
+            raise
+        say(f"{out}: all texts are in the index as they are; nothing was added")
+        return _described(index, added=0, cut=0)
     if len(index.segments) > _MANY:
         say(f"{out} has {len(index.segments)} segments; bertwright index --out {out} --join makes one of them")
     return _added(index, added, tables, started)
 
 
-def _blocks(tables: TextTables, cutter: PassageCutter | None) -> Iterator[list[IndexedText]]:
-    return in_passages(tables.blocks(), cutter) if cutter else tables.blocks()
+class _NewTexts:
+    """Texts that an index does not have; those whose passages it has as they are, are left out and counted."""
+
+    def __init__(self, index: SearchIndex, cutter: PassageCutter | None) -> None:
+        self._index, self._cutter = index, cutter
+        self.are_none = False
+        """True where all texts were read, and all are left out."""
+
+    def of(self, blocks: _Blocks) -> Iterator[list[IndexedText]]:
+        """Yield blocks of the texts that are kept; print at the end how many are left out."""
+        kept = left_out = 0
+        for block in blocks:
+            new = [text for text in block if not self._has(text)]
+            kept, left_out = kept + len(new), left_out + len(block) - len(new)
+            yield new
+        self.are_none = not kept and left_out > 0
+        if left_out:
+            say(f"{self._index.folder}: {left_out:,} texts are in the index as they are, and are left out")
+
+    def _has(self, text: IndexedText) -> bool:
+        if self._cutter is None or text.is_numbered or not text.row.passage:
+            return False
+        passages = self._index.passages_of(text.row.id)
+        return bool(passages) and passages == self._cutter.passages(text.row.text)
 
 
 def _added(index: SearchIndex, added: Added, tables: TextTables, started: float) -> dict[str, Any]:
@@ -95,14 +129,16 @@ def _added(index: SearchIndex, added: Added, tables: TextTables, started: float)
     return _described(index, added=added.rows, cut=added.cut, seconds=time.monotonic() - started)
 
 
-def _check_tables(tables: TextTables, index: SearchIndex | None = None) -> None:
+def _check_tables(
+    tables: TextTables, index: SearchIndex | None = None, new: Callable[[_Blocks], _Blocks] = lambda blocks: blocks
+) -> None:
     """Raise InputError for the first row that cannot be indexed, before the first vector is computed.
 
     Rows that are left out are told later, where the tables are read for the index. A pipe can be read only once.
     """
     if tables.can_be_read_again:
         with redirect_messages(lambda _: None):
-            check_indexable(tables.blocks(), index)
+            check_indexable(new(tables.blocks()), index)
 
 
 def remove_rows(out: Path, *, ids: Sequence[str], ids_file: Path | None) -> dict[str, Any]:

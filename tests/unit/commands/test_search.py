@@ -306,7 +306,23 @@ def test_a_folder_of_long_texts_is_searched_by_passages(
     nearest, _ = run_json(capsys, "search", tmp_path / "i", LINES["c"], "--top-k", 1, *FP32)
     assert nearest["hits"][0] == {"id": "old/book.md#1", "score": 1.0, "text": LINES["c"], "fields": {}}
     _, said = run_json(capsys, "index", tmp_path / "notes", "--add", *index, code=2)
-    assert "old/book.md: the id 'old/book.md' is in the index already" in said
+    assert "ship.txt: the id 'ship.txt' is in the index already" in said  # other passages
+    again = ("index", tmp_path / "notes", "--add", "--passages", 32, *index)
+    unchanged, said = run_json(capsys, *again)
+    assert (unchanged["rows"], unchanged["added"]) == (result["rows"], 0)
+    assert "all texts are in the index as they are; nothing was added" in said
+    (tmp_path / "notes" / "new.txt").write_text(LINES["b"], "utf-8")
+    (tmp_path / "notes" / "old" / "last.txt").write_bytes(b"\xff")
+    _, said = run_json(capsys, *again, code=2)
+    assert "last.txt:1: not UTF-8" in said
+    (tmp_path / "notes" / "old" / "last.txt").unlink()
+    grown, said = run_json(capsys, *again)
+    assert (grown["rows"], grown["added"]) == (result["rows"] + 1, 1)
+    assert said.count("2 texts are in the index as they are, and are left out") == 1
+    (tmp_path / "notes" / "new.txt").write_text(LINES["c"], "utf-8")
+    _, said = run_json(capsys, *again, code=2)
+    assert "new.txt: the id 'new.txt' is in the index already; expected a new one: remove it first" in said
+    run_json(capsys, "index", "--out", tmp_path / "i", "--remove", "new.txt")
     for id, words in (("ship", "there is no id 'ship'"), (" ", "--remove: expected the id of a row or of a text")):
         _, said = run_json(capsys, "index", "--out", tmp_path / "i", "--remove", id, code=2)
         assert words in said

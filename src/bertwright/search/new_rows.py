@@ -36,7 +36,7 @@ class TakenIds:
 
     rows        ids of rows
     documents   ids of texts whose passages are rows
-    numbered    ID of each row ID#7 that is no passage: a document with this id could have a passage with the same one
+    numbered    ID of each row or document ID#7: a document with this id could have a passage with the same one
     """
 
     rows: set[str] = field(default_factory=set)
@@ -56,8 +56,9 @@ class TakenIds:
         """Note the id of a row. passage: number of the passage; 0 for a row that is none."""
         self.rows.add(id)
         if passage:
-            self.documents.add(id.removesuffix(f"{PASSAGE}{passage}"))
-        elif (base := _before_number(id)) is not None:
+            id = id.removesuffix(f"{PASSAGE}{passage}")
+            self.documents.add(id)
+        if (base := _before_number(id)) is not None:
             self.numbered.add(base)
 
     def has(self, id: str) -> bool:

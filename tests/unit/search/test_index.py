@@ -317,6 +317,7 @@ def test_a_document_is_removed_with_its_passages_alone(build: Callable[..., Sear
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
+        (passages("C#1", 1), passages("C", 1), r"C:1: the id 'C' and its passages would have ids such as"),
         (plain("C#7"), passages("C", 1), r"C:1: the id 'C' and its passages would have ids such as that of another"),
         (
             passages("C", 1),

@@ -2,7 +2,7 @@
 
     manifest.json         model, width, similarity, segments with sizes and digests; written last
     vectors-00000.npy     the vectors [N, W] of a segment, float32
-    rows-00000.arrow      its ids, texts and fields; the fields of a row are one JSON object
+    rows-00000.arrow      its ids, texts, fields (of a row one JSON object) and numbers of passages
     lists-00000.faiss     lists of near vectors, where the index is approximate and the segment is large
 
 A segment is written once and never changed. The numbers of its removed rows are in the manifest, so that every change
